@@ -57,10 +57,14 @@ def navigation(text: str) -> str:
     parts = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         caption, _, body = section.partition("\n")
-        pages = dict.fromkeys(target for _, target, _ in LINK.findall(body) if not target.startswith(".."))
+        pages = dict.fromkeys(
+            target for _, target, _ in LINK.findall(body) if not target.startswith("..")
+        )
         if not pages:
             continue
-        parts.append("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"]))
+        parts.append(
+            "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
+        )
     return "\n\n".join(parts)
 
 

@@ -12,7 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_HEADS = ("run", "ranks", "step", "images/s", "scaling", "comm", "exposed", "hidden", "waits", "copies", "link")
+_HEADS = (
+    "run",
+    "ranks",
+    "step",
+    "images/s",
+    "scaling",
+    "comm",
+    "exposed",
+    "hidden",
+    "waits",
+    "copies",
+    "link",
+)
 _SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share")
 _NS_PER_MS = 1e6
 
@@ -50,7 +62,10 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _row(
-    name: str, train: dict[str, Any] | None, analysis: dict[str, Any] | None, alone: dict[str, Any] | None
+    name: str,
+    train: dict[str, Any] | None,
+    analysis: dict[str, Any] | None,
+    alone: dict[str, Any] | None,
 ) -> tuple[str, ...]:
     summary, run = _part(analysis, "summary"), _part(analysis, "run")
     step_ns = _number(summary, "step_time_ns") or _number(train, "median_step_ns")
@@ -99,7 +114,9 @@ def _overhead(found: dict[str, Any]) -> list[str]:
         plain = found.get(f"{name}-unprofiled", (None, None))[0]
         captured_speed, plain_speed = (_number(one, "images_per_s") for one in (train, plain))
         if captured_speed and plain_speed:
-            lines.append(f"capturing {name} cost {1 - captured_speed / plain_speed:.1%} of its throughput")
+            lines.append(
+                f"capturing {name} cost {1 - captured_speed / plain_speed:.1%} of its throughput"
+            )
     return lines
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import vit_options
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # installed or not: the package lies beside this directory
+sys.path.append(
+    str(Path(__file__).resolve().parent.parent)
+)  # installed or not: the package lies beside this directory
 
 
 def main() -> None:
@@ -23,7 +25,9 @@ def main() -> None:
     options = vit_options.parse()
     if importlib.util.find_spec("torch") is None:
         sys.exit("error: train_vit.py needs PyTorch: pip install torch")
-    rank = importlib.import_module("vit_loop").run(options)  # after the options: torch takes seconds
+    rank = importlib.import_module("vit_loop").run(
+        options
+    )  # after the options: torch takes seconds
     if vit_options.hangs(options, rank):
         print(f"demonstration: --hang-at-exit: rank {rank} never ends now", flush=True)
         while True:

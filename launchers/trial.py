@@ -51,7 +51,13 @@ _VIT_TAKES = {
 # Of these the change is known, whatever the program.
 _ANY_TAKES = ("slow-link", "comm-slows-compute", "profiler-overhead")
 # Where NCCL's log does not say which settings keep it from a faster link.
-_OF_LINKS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET")
+_OF_LINKS = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET",
+)
 _NS_PER_MS = 1e6
 _OURS = (sys.executable, "-P", str(LAUNCHERS / "run_module.py"))
 
@@ -72,7 +78,9 @@ class Change:
         taken = [f"unset {name}" for name, value in self.variables.items() if value is None]
         given = [f"{name}={value}" for name, value in self.variables.items() if value is not None]
         words = [*given, *self.options, *self.words]
-        told = subprocess.run([*_OURS, "nsyspipe.nsys.secrets", *words], capture_output=True, text=True, check=True)  # noqa: S603
+        told = subprocess.run(  # noqa: S603
+            [*_OURS, "nsyspipe.nsys.secrets", *words], capture_output=True, text=True, check=True
+        )
         return ", ".join([*taken, *([told.stdout.strip()] if words else [])])
 
 
@@ -92,7 +100,9 @@ def main() -> int:
         return _try(*_options(sys.argv[1:]))
     except TrialError as error:
         if str(error):
-            print(f"error: {error}" + (f"\n  fix: {error.fix}" if error.fix else ""), file=sys.stderr)
+            print(
+                f"error: {error}" + (f"\n  fix: {error.fix}" if error.fix else ""), file=sys.stderr
+            )
         if error.left:
             print(error.left, file=sys.stderr)
         return error.status
@@ -117,16 +127,25 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
         print(_USAGE, end="")
         raise SystemExit
     _check(options, launcher)
-    return options, [*launcher, *(["--program", options.program] if options.program else [])], words[cut + 1 :]
+    return (
+        options,
+        [*launcher, *(["--program", options.program] if options.program else [])],
+        words[cut + 1 :],
+    )
 
 
 class _Once(argparse.Action):
     """An option that takes one value, and says so if it is given two."""
 
-    def __call__(self, _parser: object, into: argparse.Namespace, value: object, _option: object = None) -> None:
+    def __call__(
+        self, _parser: object, into: argparse.Namespace, value: object, _option: object = None
+    ) -> None:
         given = into.__dict__.setdefault("given", set[str]())
         if self.dest in given:
-            raise TrialError(f"{self.option_strings[-1]}: takes one value, but got several", "pass the option once")
+            raise TrialError(
+                f"{self.option_strings[-1]}: takes one value, but got several",
+                "pass the option once",
+            )
         given.add(self.dest)
         setattr(into, self.dest, value)
 
@@ -136,7 +155,11 @@ def _findings() -> set[str]:
     files = (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")
     nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
     rules = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    listed = [node for node in nodes if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"]
+    listed = [
+        node
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"
+    ]
     named = {one.id for node in listed for one in ast.walk(node) if isinstance(one, ast.Name)}
     return {rule.replace("_", "-") for rule in rules & named}
 
@@ -154,9 +177,14 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
     if options.finding and (options.set or options.words):
         raise TrialError("--finding, and --set or --with", "pass only one of them")
     takes, findings = _takes(options, launcher), _findings()
-    for subject, kind in [("--finding", options.finding or ""), *(("--takes", one) for one in takes)]:
+    for subject, kind in [
+        ("--finding", options.finding or ""),
+        *(("--takes", one) for one in takes),
+    ]:
         if kind and kind not in findings:
-            raise TrialError(f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(findings))}")
+            raise TrialError(
+                f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(findings))}"
+            )
     if options.finding and options.finding not in (*takes, *_ANY_TAKES):
         what = f"--finding {options.finding}: launchers can change only the recommendations of"
         fix = f"pass --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
@@ -195,7 +223,9 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -> int:
     """Capture, analyze, choose, capture the rest, compare."""
     folder: Path = options.output
-    variables = {name: value or None for name, _, value in (one.partition("=") for one in options.set)}
+    variables = {
+        name: value or None for name, _, value in (one.partition("=") for one in options.set)
+    }
     asked = Change(variables, words=_split(options.words))
     capture = _Captures(folder, launcher, program, 2 * options.captures)
     try:
@@ -207,21 +237,30 @@ def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -
         raise
 
 
-def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captures, asked: Change) -> int:
+def _tried(
+    options: argparse.Namespace, launcher: Sequence[str], capture: _Captures, asked: Change
+) -> int:
     folder: Path = options.output
     capture.take("before-1", Change())
     if "--dry-run" in launcher:
         if asked:
             capture.take("after-1", asked)
         shown = "these are the first two" if asked else "this is the first"
-        change_text = f"{asked}" if asked else "the recommendation of analyze after the first capture"
+        change_text = (
+            f"{asked}" if asked else "the recommendation of analyze after the first capture"
+        )
         rest = f"The others have other names, and {options.captures} of all have the change: {change_text}"
         print(f"note: {shown} of {capture.n_all} captures. {rest}", file=sys.stderr)
         return 0
     findings = _analyzed(folder, "before-1")["findings"]
     finding, change = (None, asked) if asked else _advised(findings, options, launcher)
-    print("== to be tried" + (f" ({finding['id']})" if finding else "") + f": {change}", file=sys.stderr)
-    for number in range(1, options.captures + 1):  # in turn, and each side as often first: what drifts is in both
+    print(
+        "== to be tried" + (f" ({finding['id']})" if finding else "") + f": {change}",
+        file=sys.stderr,
+    )
+    for number in range(
+        1, options.captures + 1
+    ):  # in turn, and each side as often first: what drifts is in both
         for side in ("before", "after") if number % 2 else ("after", "before"):
             if (side, number) != ("before", 1):
                 capture.take(f"{side}-{number}", Change() if side == "before" else change)
@@ -231,7 +270,9 @@ def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captu
 class _Captures:
     """The captures of a trial, one after the other."""
 
-    def __init__(self, folder: Path, launcher: Sequence[str], program: Sequence[str], n_all: int) -> None:
+    def __init__(
+        self, folder: Path, launcher: Sequence[str], program: Sequence[str], n_all: int
+    ) -> None:
         self.folder, self.launcher, self.program, self.n_all = folder, launcher, program, n_all
         self.taken: list[str] = []
 
@@ -244,7 +285,15 @@ class _Captures:
         if "--dry-run" in self.launcher:
             variables["NSYSPIPE_CHANGED"] = " ".join(change.variables)
         launcher = _without(self.launcher, change.options[0]) if change.options else self.launcher
-        words = [*launcher, *change.options, "-o", str(self.folder / name), "--", *self.program, *change.words]
+        words = [
+            *launcher,
+            *change.options,
+            "-o",
+            str(self.folder / name),
+            "--",
+            *self.program,
+            *change.words,
+        ]
         if status := _run([str(LAUNCHERS / "ddp.sh"), *words], variables):
             raise TrialError(f"{name}: the capture ended with status {status}", "see above", status)
         self.taken.append(name)
@@ -253,7 +302,11 @@ class _Captures:
 def _without(words: Sequence[str], option: str) -> list[str]:
     """Return a launcher's words without an option and its value, of which a change brings another."""
     pairs = zip(["", *words], words, strict=False)
-    return [word for before, word in pairs if option not in (before, word) and not word.startswith(f"{option}=")]
+    return [
+        word
+        for before, word in pairs
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
@@ -266,7 +319,10 @@ def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> 
         asked.append(number)
         process.send_signal(number)
 
-    kept = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    kept = {
+        number: signal.signal(number, pass_on)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         status = process.wait()
     finally:
@@ -292,7 +348,9 @@ def _analyzed(folder: Path, name: str) -> dict[str, Any]:
 
 def _reports(folder: Path, name: str) -> list[str]:
     if not (reports := sorted(str(path) for path in folder.glob(f"{name}_*.sqlite"))):
-        raise TrialError(f"{folder / name}: has left no report", "leave --no-export and --no-profile out")
+        raise TrialError(
+            f"{folder / name}: has left no report", "leave --no-export and --no-profile out"
+        )
     return reports
 
 
@@ -327,7 +385,9 @@ def _change(finding: Mapping[str, Any], takes: Mapping[str, str]) -> Change | No
     return Change(options=("--trace", "cuda,nvtx")) if kind == "profiler-overhead" else None
 
 
-def _compared(folder: Path, n_captures: int, finding: Mapping[str, Any] | None, change: Change) -> int:
+def _compared(
+    folder: Path, n_captures: int, finding: Mapping[str, Any] | None, change: Change
+) -> int:
     """Compare the captures, print what was promised and what was measured, and write it."""
     sides = [
         f"{side}={glob.escape(str(folder))}/{side}-{number}_*.sqlite"
@@ -338,11 +398,20 @@ def _compared(folder: Path, n_captures: int, finding: Mapping[str, Any] | None, 
     _nsyspipe("diff", *sides, "--force", "--json", str(told), "--html", str(folder / "diff.html"))
     metrics = json.loads(told.read_text(encoding="utf-8"))["metrics"]
     step = next(row for row in metrics if row["metric"] == "step_time")
-    hosts = [] if step["delta"] is not None else [_host_steps(folder, side, n_captures) for side in ("before", "after")]
+    hosts = (
+        []
+        if step["delta"] is not None
+        else [_host_steps(folder, side, n_captures) for side in ("before", "after")]
+    )
     lines = list(_lines(change, finding, step, hosts))
     print("\n" + "\n".join(lines) + f"\npage: {folder / 'diff.html'}")
     keys = ("baseline", "candidate", "delta", "ci_low", "ci_high", "confidence", "verdict")
-    result = {"change": str(change), "finding": finding, "measured": {key: step[key] for key in keys}, "text": lines}
+    result = {
+        "change": str(change),
+        "finding": finding,
+        "measured": {key: step[key] for key in keys},
+        "text": lines,
+    }
     (folder / "trial.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 
@@ -360,7 +429,10 @@ def _host_steps(folder: Path, side: str, n_captures: int) -> list[float]:
 
 
 def _lines(
-    change: Change, finding: Mapping[str, Any] | None, step: Mapping[str, Any], hosts: Sequence[Sequence[float]]
+    change: Change,
+    finding: Mapping[str, Any] | None,
+    step: Mapping[str, Any],
+    hosts: Sequence[Sequence[float]],
 ) -> Iterator[str]:
     """Yield the lines of the answer: what was tried, the steps of both sides, and one sentence."""
     yield f"tried  {change}" + (f" ({finding['id']}: {finding['title']})" if finding else "")
@@ -384,7 +456,9 @@ def _promised(finding: Mapping[str, Any]) -> tuple[float | None, float | None]:
     if expected is None or evidence.get("replay_step_time_ns") is None:
         return None, finding["saving_ns_per_step"]
     captured = expected + evidence["replay_step_time_ns"]
-    return captured - evidence["replay_step_time_high_ns"], captured - evidence["replay_step_time_low_ns"]
+    return captured - evidence["replay_step_time_high_ns"], captured - evidence[
+        "replay_step_time_low_ns"
+    ]
 
 
 def _promise(finding: Mapping[str, Any] | None) -> str:
@@ -415,7 +489,9 @@ def _verdict(finding: Mapping[str, Any], least: float, most: float) -> str:
 def _of_hosts(sides: Sequence[Sequence[float]]) -> str:
     if not all(sides):
         return "none, on a side at least"
-    before, after = (f"{_ms(statistics.median(one))} ({', '.join(map(_ms, sorted(one)))})" for one in sides)
+    before, after = (
+        f"{_ms(statistics.median(one))} ({', '.join(map(_ms, sorted(one)))})" for one in sides
+    )
     return f"without a GPU, by the host's ranges, the median of the captures and each: {before} before, {after} after"
 
 

@@ -52,7 +52,9 @@ def join(model: str) -> Place:
             fix = f"start with --nproc_per_node={n_gpus}"
             sys.exit(f"error: local rank {local_rank} has no GPU, there are {n_gpus}: {fix}")
         device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)  # before the group: NCCL would put every rank's communicator on the first GPU
+        torch.cuda.set_device(
+            device
+        )  # before the group: NCCL would put every rank's communicator on the first GPU
     else:
         device = torch.device("cpu")
         n_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -94,7 +96,9 @@ def build(options: argparse.Namespace, place: Place) -> Network:
     model = VisionTransformer(SHAPES[options.model]).to(place.device)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     if options.fsdp:
-        return Network(model, _shard(model, options, place), _fsdp_exchange(model), "FSDP2", n_parameters)  # fmt: skip
+        return Network(
+            model, _shard(model, options, place), _fsdp_exchange(model), "FSDP2", n_parameters
+        )
     if not place.is_joined or options.no_ddp:
         forward = torch.compile(model) if options.compile else model
         return Network(forward, model, lambda _: contextlib.nullcontext(), "no DDP", n_parameters)
@@ -120,14 +124,18 @@ def build(options: argparse.Namespace, place: Place) -> Network:
 
 def _hook(wrapped: DistributedDataParallel, options: argparse.Namespace, place: Place) -> None:
     if options.hook in {"bf16", "powersgd"} and place.device.type == "cpu":
-        sys.exit(f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: use --hook fp16")
+        sys.exit(
+            f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: use --hook fp16"
+        )
     if options.hook in {"bf16", "fp16"}:
         wrapped.register_comm_hook(None, getattr(default_hooks, f"{options.hook}_compress_hook"))
     elif options.hook == "powersgd":
         if importlib.util.find_spec("numpy") is None:  # PowerSGD takes its random numbers from it
             sys.exit("error: --hook powersgd: PyTorch's PowerSGD needs numpy: pip install numpy")
         state = powerSGD_hook.PowerSGDState(
-            process_group=None, matrix_approximation_rank=options.powersgd_rank, start_powerSGD_iter=POWERSGD_START
+            process_group=None,
+            matrix_approximation_rank=options.powersgd_rank,
+            start_powerSGD_iter=POWERSGD_START,
         )
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
@@ -147,7 +155,9 @@ def _shard(model: VisionTransformer, options: argparse.Namespace, place: Place) 
     return fsdp.fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
-def _fsdp_exchange(model: torch.nn.Module) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
+def _fsdp_exchange(
+    model: torch.nn.Module,
+) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
     def exchanging(is_last: bool) -> contextlib.AbstractContextManager[Any]:  # noqa: FBT001
         model.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
@@ -198,7 +208,10 @@ def batches(options: argparse.Namespace, place: Place) -> Iterable[Batch]:
 
 
 def fed(
-    source: Iterable[Batch], options: argparse.Namespace, place: Place, before: Callable[[int], None]
+    source: Iterable[Batch],
+    options: argparse.Namespace,
+    place: Place,
+    before: Callable[[int], None],
 ) -> Iterator[Batch]:
     """Yield the batches on the device; a straggler takes its time here, in its data phase."""
     items = iter(source)

@@ -42,7 +42,13 @@ def train(options: argparse.Namespace, place: vit_job.Place) -> dict[str, Any]:
     batches = vit_job.fed(vit_job.batches(options, place), options, place, watch.before)
     loss = torch.zeros(())
     for number, (images, labels) in enumerate(
-        captured_steps(batches, warmup=options.warmup, steps=options.steps, stop=True, capture=not options.no_capture)
+        captured_steps(
+            batches,
+            warmup=options.warmup,
+            steps=options.steps,
+            stop=True,
+            capture=not options.no_capture,
+        )
     ):
         _crash(options, place, number)
         parts = zip(images.chunk(options.accumulate), labels.chunk(options.accumulate), strict=True)
@@ -69,7 +75,9 @@ def train(options: argparse.Namespace, place: vit_job.Place) -> dict[str, Any]:
     }
 
 
-def _configuration(options: argparse.Namespace, place: vit_job.Place, network: vit_job.Network) -> str:
+def _configuration(
+    options: argparse.Namespace, place: vit_job.Place, network: vit_job.Network
+) -> str:
     device = torch.cuda.get_device_name() if place.device.type == "cuda" else "CPU"
     asked = {
         "bucket_cap_mb": options.bucket_cap_mb,

@@ -32,63 +32,136 @@ def parser() -> argparse.ArgumentParser:
     _add_work(result.add_argument_group("what is trained"))
     _add_parallel(result.add_argument_group("how the ranks work together"))
     _add_run(result.add_argument_group("the run"))
-    _add_demonstrations(result.add_argument_group("demonstrations of what goes wrong, for tests and teaching"))
+    _add_demonstrations(
+        result.add_argument_group("demonstrations of what goes wrong, for tests and teaching")
+    )
     return result
 
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", choices=("tiny", "small", "base", "large"),
-                       help="large: ViT-L/32, 306 million parameters (default, or tiny without a GPU)")  # fmt: skip
-    group.add_argument("--batch-size", type=_positive, metavar="N",
-                       help="images per rank and forward pass (default 64, or 4 for tiny)")  # fmt: skip
-    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
-                       help="of the forward pass, by autocast. float16 scales the loss")  # fmt: skip
+    group.add_argument(
+        "--model",
+        choices=("tiny", "small", "base", "large"),
+        help="large: ViT-L/32, 306 million parameters (default, or tiny without a GPU)",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=_positive,
+        metavar="N",
+        help="images per rank and forward pass (default 64, or 4 for tiny)",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="of the forward pass, by autocast. float16 scales the loss",
+    )
     group.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     group.add_argument("--lr", type=float, default=1e-4, metavar="RATE")
     group.add_argument("--seed", type=_natural, default=0, metavar="N")
-    group.add_argument("--data", choices=("loader", "gpu"), default="loader",
-                       help="a DataLoader, or batches that are on the GPU already")  # fmt: skip
-    group.add_argument("--workers", type=_natural, metavar="N",
-                       help="processes of the DataLoader (default 4, or 0 without a GPU)")  # fmt: skip
+    group.add_argument(
+        "--data",
+        choices=("loader", "gpu"),
+        default="loader",
+        help="a DataLoader, or batches that are on the GPU already",
+    )
+    group.add_argument(
+        "--workers",
+        type=_natural,
+        metavar="N",
+        help="processes of the DataLoader (default 4, or 0 without a GPU)",
+    )
     group.add_argument("--compile", action="store_true", help="torch.compile")
 
 
 def _add_parallel(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--no-ddp", action="store_true",
-                       help="every rank trains alone: the limit of what communication can cost")  # fmt: skip
-    group.add_argument("--bucket-cap-mb", type=_megabytes, metavar="MB",
-                       help="bucket size of DDP. none or 0 is PyTorch's default of 25, and 2000 is one bucket")  # fmt: skip
+    group.add_argument(
+        "--no-ddp",
+        action="store_true",
+        help="every rank trains alone: the limit of what communication can cost",
+    )
+    group.add_argument(
+        "--bucket-cap-mb",
+        type=_megabytes,
+        metavar="MB",
+        help="bucket size of DDP. none or 0 is PyTorch's default of 25, and 2000 is one bucket",
+    )
     group.add_argument("--static-graph", action="store_true", help="DDP(static_graph=True)")
-    group.add_argument("--gradient-as-bucket-view", action="store_true",
-                       help="DDP(gradient_as_bucket_view=True): no copies between bucket and gradient")  # fmt: skip
-    group.add_argument("--hook", choices=("none", "bf16", "fp16", "powersgd"), default="none",
-                       help="compresses the gradients that DDP sends")  # fmt: skip
-    group.add_argument("--powersgd-rank", type=_positive, default=1, metavar="N",
-                       help="matrix_approximation_rank of --hook powersgd (default 1)")  # fmt: skip
-    group.add_argument("--accumulate", type=_positive, default=1, metavar="N",
-                       help="forward and backward passes per step. Only the last exchanges gradients")  # fmt: skip
+    group.add_argument(
+        "--gradient-as-bucket-view",
+        action="store_true",
+        help="DDP(gradient_as_bucket_view=True): no copies between bucket and gradient",
+    )
+    group.add_argument(
+        "--hook",
+        choices=("none", "bf16", "fp16", "powersgd"),
+        default="none",
+        help="compresses the gradients that DDP sends",
+    )
+    group.add_argument(
+        "--powersgd-rank",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="matrix_approximation_rank of --hook powersgd (default 1)",
+    )
+    group.add_argument(
+        "--accumulate",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="forward and backward passes per step. Only the last exchanges gradients",
+    )
     group.add_argument("--fsdp", action="store_true", help="fully_shard (FSDP2) in place of DDP")
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--warmup", type=_natural, default=10, metavar="N",
-                       help="steps before those that are measured (default 10)")  # fmt: skip
-    group.add_argument("--steps", type=_positive, default=20, metavar="N",
-                       help="steps that are measured and captured (default 20)")  # fmt: skip
-    group.add_argument("--no-capture", action="store_true",
-                       help="ranges, but no cudaProfilerStart: to measure what the profiler costs")  # fmt: skip
+    group.add_argument(
+        "--warmup",
+        type=_natural,
+        default=10,
+        metavar="N",
+        help="steps before those that are measured (default 10)",
+    )
+    group.add_argument(
+        "--steps",
+        type=_positive,
+        default=20,
+        metavar="N",
+        help="steps that are measured and captured (default 20)",
+    )
+    group.add_argument(
+        "--no-capture",
+        action="store_true",
+        help="ranges, but no cudaProfilerStart: to measure what the profiler costs",
+    )
     group.add_argument("--json", metavar="FILE", help="where rank 0 writes its results")
 
 
 def _add_demonstrations(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--slow-rank", type=_natural, metavar="R", help="a straggler: this rank ...")
-    group.add_argument("--slow-ms", type=_milliseconds, default=20.0, metavar="MS",
-                       help="... sleeps so long in every step, in its data phase (default 20)")  # fmt: skip
-    group.add_argument("--crash-at", type=_natural, metavar="STEP",
-                       help="fail in this step, counted from 0 with the warm-up")  # fmt: skip
+    group.add_argument(
+        "--slow-ms",
+        type=_milliseconds,
+        default=20.0,
+        metavar="MS",
+        help="... sleeps so long in every step, in its data phase (default 20)",
+    )
+    group.add_argument(
+        "--crash-at",
+        type=_natural,
+        metavar="STEP",
+        help="fail in this step, counted from 0 with the warm-up",
+    )
     group.add_argument("--crash-rank", type=_natural, metavar="R", help="only this rank fails")
-    group.add_argument("--hang-at-exit", type=_natural, nargs="?", const=_EVERY_RANK, metavar="RANK",
-                       help="never end after the training: all ranks, or this one")  # fmt: skip
+    group.add_argument(
+        "--hang-at-exit",
+        type=_natural,
+        nargs="?",
+        const=_EVERY_RANK,
+        metavar="RANK",
+        help="never end after the training: all ranks, or this one",
+    )
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -137,7 +210,9 @@ def _conflict_of_schemes(options: argparse.Namespace) -> str | None:
         option = "--fsdp" if options.fsdp else of_ddp[0]
         return f"{option} needs a process group: start with '{_TORCHRUN} ...'"
     if options.fsdp and options.dtype == "float16":
-        return "--fsdp with --dtype float16: FSDP2 has no scaler for the loss, so use --dtype bfloat16"
+        return (
+            "--fsdp with --dtype float16: FSDP2 has no scaler for the loss, so use --dtype bfloat16"
+        )
     return None
 
 

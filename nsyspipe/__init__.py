@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 __all__ = [
-    "NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "errors", "export", "load", "whatif",
-]  # fmt: skip
+    "NsyspipeError",
+    "Run",
+    "Side",
+    "__version__",
+    "compare",
+    "dashboard",
+    "diff",
+    "errors",
+    "export",
+    "load",
+    "whatif",
+]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {

@@ -115,7 +115,9 @@ def load(
     """
     if isinstance(reports, Run):
         raise OptionError(
-            f"reports={short_repr(reports)}", "is already a loaded run", fix="use the run directly: run.summary()"
+            f"reports={short_repr(reports)}",
+            "is already a loaded run",
+            fix="use the run directly: run.summary()",
         )
     if not (arguments := paths_of("reports", reports, "load('captures/')")):
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
@@ -129,15 +131,30 @@ def load(
         raise logs_refused("--nccl-log" if nccl_log else "--topology")
     check_text("label", label, "label='baseline'")
     check_text("run_id", run_id, "run_id='run-7'")
-    if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
-        raise OptionError.of_kind("executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4")
+    if executor is not None and (
+        isinstance(executor, type) or not callable(getattr(executor, "submit", None))
+    ):
+        raise OptionError.of_kind(
+            "executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4"
+        )
     if on_progress is not None and not callable(on_progress):
-        raise OptionError.of_kind("on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ...")
+        raise OptionError.of_kind(
+            "on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ..."
+        )
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options: dict[str, Any] = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
-        options |= {"rank_map": rank_map, "ranks": ranks, "nccl_log": nccl_log or None, "topology": topology}
+        options: dict[str, Any] = {
+            **patterns,
+            "steps": steps,
+            "skip_first": None if skip_first == AUTO else skip_first,
+        }
+        options |= {
+            "rank_map": rank_map,
+            "ranks": ranks,
+            "nccl_log": nccl_log or None,
+            "topology": topology,
+        }
         options["no_logs"] = None if logs else True
         return _saved(arguments, run_id, label, options)
     # A saved run needs nothing of what reads reports.
@@ -145,9 +162,17 @@ def load(
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
     given_logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
-    maps = [] if topology is None else find_logs([path_of("topology", topology, "topology='topo.txt'")])
+    maps = (
+        []
+        if topology is None
+        else find_logs([path_of("topology", topology, "topology='topo.txt'")])
+    )
     if len(maps) > 1:
-        raise OptionError(f"topology={str(topology)!r}", f"are {len(maps)} files", fix=f"topology={str(maps[0])!r}")
+        raise OptionError(
+            f"topology={str(topology)!r}",
+            f"are {len(maps)} files",
+            fix=f"topology={str(maps[0])!r}",
+        )
     if ranks is None or isinstance(ranks, ChosenRanks):
         chosen = ranks
     else:
@@ -170,14 +195,20 @@ def load(
     )
 
 
-def _saved(arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]) -> Run:
+def _saved(
+    arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]
+) -> Run:
     if len(arguments) > 1:
         is_all = all(is_saved(Path(argument)) for argument in arguments)
         problem = f"{'several saved runs' if is_all else 'a saved run and something else'}, which are not one run"
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
-    if named := [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]:
+    if named := [
+        f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None
+    ]:
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
-        raise OptionError(", ".join(named), problem, fix="leave them out, or analyze the reports again")
+        raise OptionError(
+            ", ".join(named), problem, fix="leave them out, or analyze the reports again"
+        )
     from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
     return open_saved(Path(arguments[0]), run_id, label)
@@ -265,7 +296,9 @@ def diff(
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
         found = runs_by_label(store, against, [] if candidate is None else [candidate])
-        baseline, *others = ([load(place, label=name) for place in places] for name, (places, _) in found.items())
+        baseline, *others = (
+            [load(place, label=name) for place in places] for name, (places, _) in found.items()
+        )
         candidate = others[0] if others else candidate
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE), each a run or a list of captures"
@@ -336,9 +369,15 @@ def compare(
         place = os.fspath(given)
         ids = [*labels_by_time(Path(place))]
         if len(ids) <= 1:
-            named = [] if is_saved(Path(place)) else shlex.split(" ".join(words_of_runs(find_named([place]))))
+            named = (
+                []
+                if is_saved(Path(place))
+                else shlex.split(" ".join(words_of_runs(find_named([place]))))
+            )
             if len(named) <= 1:
-                raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
+                raise OptionError(
+                    repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)"
+                )
             what, fix = (
                 f"has reports of {len(named)} runs, according to their names",
                 f"compare({', '.join(map(repr, named))})",
@@ -454,13 +493,24 @@ def whatif(
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
 
     changes: dict[str, Any] = {
-        "bandwidth": bandwidth, "link": link, "gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, "no_wait": no_wait,
-        "no_grad_copy": no_grad_copy, "no_sync": no_sync, "prefetch": prefetch, "perfect_overlap": perfect_overlap,
-    }  # fmt: skip
-    is_opened = isinstance(run, Side | Run) or (isinstance(run, list | tuple) and isinstance([*run, None][0], Run))
+        "bandwidth": bandwidth,
+        "link": link,
+        "gradient_dtype": gradient_dtype,
+        "bucket_mb": bucket_mb,
+        "no_wait": no_wait,
+        "no_grad_copy": no_grad_copy,
+        "no_sync": no_sync,
+        "prefetch": prefetch,
+        "perfect_overlap": perfect_overlap,
+    }
+    is_opened = isinstance(run, Side | Run) or (
+        isinstance(run, list | tuple) and isinstance([*run, None][0], Run)
+    )
     opened, *others = _as_side(run, "run").runs if is_opened else [load(run)]  # type: ignore[arg-type]  # as it refuses
     if others:
-        raise OptionError("whatif", "asks one run, and several are given", fix="whatif(RUN) of one of them")
+        raise OptionError(
+            "whatif", "asks one run, and several are given", fix="whatif(RUN) of one of them"
+        )
     return ask(opened, gradient_bytes=gradient_bytes, **changes)
 
 

@@ -11,13 +11,53 @@ from typing import Any, Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
-    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "fail-on", "forward", "gradient-bytes",
-    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
-    "ranks", "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
-)  # fmt: skip
-_FLAGS = ("events", "force", "no-logs", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
+    "against",
+    "backward",
+    "bandwidth",
+    "bucket-mb",
+    "comm-kernel",
+    "confidence",
+    "data",
+    "fail-on",
+    "forward",
+    "gradient-bytes",
+    "gradient-dtype",
+    "label",
+    "link",
+    "metric",
+    "min-effect",
+    "nccl-log",
+    "optimizer",
+    "pages",
+    "perfetto-ranks",
+    "perfetto-steps",
+    "rank-map",
+    "ranks",
+    "run-id",
+    "skip-first",
+    "sort",
+    "step",
+    "steps",
+    "top",
+    "topology",
+)
+_FLAGS = (
+    "events",
+    "force",
+    "no-logs",
+    "no-grad-copy",
+    "no-sync",
+    "no-wait",
+    "perfect-overlap",
+    "prefetch",
+)
 _FLAG_CALLS = {"no-logs": "logs=False"}  # where the parameter says it the other way round
-_RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks": "ranks", "perfetto-steps": "steps"}
+_RENAMED = {
+    "metric": "metrics",
+    "min-effect": "min_effect_pct",
+    "perfetto-ranks": "ranks",
+    "perfetto-steps": "steps",
+}
 # A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
@@ -36,13 +76,18 @@ _COMMAND = re.compile(
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
 _GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with its value
-_LITERAL = re.compile(r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL)  # as Python writes it
+_LITERAL = re.compile(
+    r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL
+)  # as Python writes it
 _LONGEST_VALUE, _LONGEST_SUBJECT = 60, 500
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
 _NO_MEMORY = (
-    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
+    "Cannot allocate memory",
+    "failed to map segment",
+    "out of memory",
+    "error return without exception set",
     "Failed to launch worker thread",
-)  # fmt: skip
+)
 _GIVEN_AS: dict[str, str] = {}  # whole paths -> as they were given
 
 
@@ -56,7 +101,9 @@ def whole_path(given: str | os.PathLike[str]) -> Path:
 def as_given(text: str) -> str:
     """Return a text in which paths of `whole_path` stand as they were given."""
     for whole in [whole for whole, given in _GIVEN_AS.items() if whole != given and whole in text]:
-        text = re.sub(rf"(?<![\w./-]){re.escape(whole)}(?![\w.-])", lambda found: _GIVEN_AS[found[0]], text)
+        text = re.sub(
+            rf"(?<![\w./-]){re.escape(whole)}(?![\w.-])", lambda found: _GIVEN_AS[found[0]], text
+        )
     return text
 
 
@@ -64,7 +111,9 @@ def _as_call(command: re.Match[str]) -> str:
     def value(name: str, before: str = "") -> str:
         given = command[name]
         is_placeholder = given is not None and given.isupper() and given.isalpha()
-        return "" if given is None else before + (given if is_placeholder else repr(given.strip("'")))
+        return (
+            "" if given is None else before + (given if is_placeholder else repr(given.strip("'")))
+        )
 
     if command["shell"]:
         return f"(in a shell) {command[0]}"
@@ -72,7 +121,9 @@ def _as_call(command: re.Match[str]) -> str:
         of_run = "run.costs()" if command["costs"] else "run.verdict"
         return f"nsyspipe.{command['bare']}" if command["bare"] else of_run
     if command["changes"] is not None:
-        changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
+        changes = ", ".join(
+            in_python(f"--{change}") for change in command["changes"].split(" --")[1:]
+        )
         return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
     if command["listed"] or command["one"]:
         listed = command["listed"] and repr(f"{command['listed'].strip(chr(39))}/runs")
@@ -80,7 +131,9 @@ def _as_call(command: re.Match[str]) -> str:
     if command["out"]:
         loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
         return f"nsyspipe.export.parquet({loaded}, {value('out')})"
-    return f"nsyspipe.diff({value('baseline')}, {value('candidate')}{value('against', ', against=')})"
+    return (
+        f"nsyspipe.diff({value('baseline')}, {value('candidate')}{value('against', ', against=')})"
+    )
 
 
 def in_python(text: str) -> str:
@@ -90,11 +143,20 @@ def in_python(text: str) -> str:
         if option["command"]:
             return option["command"]
         if option["store"]:
-            return f"nsyspipe.export.parquet(run, STORE{', events=True' if option['events'] else ''})"
+            return (
+                f"nsyspipe.export.parquet(run, STORE{', events=True' if option['events'] else ''})"
+            )
         if option["jobs"] or option["flag"]:
             flag = f"{option['flag']}=True".replace("-", "_")
-            return f"jobs={option['jobs']}" if option["jobs"] else _FLAG_CALLS.get(option["flag"], flag)
-        name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
+            return (
+                f"jobs={option['jobs']}"
+                if option["jobs"]
+                else _FLAG_CALLS.get(option["flag"], flag)
+            )
+        name, value = (
+            _RENAMED.get(option["name"], option["name"].replace("-", "_")),
+            option["value"],
+        )
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="
         if name == "steps" and (first_last := re.fullmatch(r"(\d+):(\d+)", value)):
@@ -139,18 +201,27 @@ class NsyspipeError(Exception):
 
     exit_code = 2
 
-    def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
+    ) -> None:
         subject, problem, fix = as_given(subject), as_given(problem), fix and as_given(fix)
         super().__init__(f"{_given_in_python(subject)}: {in_python(problem)}")
         self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross process borders: rebuild them with their facts."""
-        return functools.partial(type(self), found=self.found, fix=self.fix), (self.subject, self.problem)
+        return functools.partial(type(self), found=self.found, fix=self.fix), (
+            self.subject,
+            self.problem,
+        )
 
     def lines(self) -> list[str]:
         """Return the message as the terminal shows it, in the words of the command line, without the word ``error``."""
-        extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
+        extra = [
+            f"  {label}: {text}"
+            for label, text in (("found", self.found), ("fix", self.fix))
+            if text
+        ]
         return [f"{shortened(self.subject, _LONGEST_SUBJECT)}: {self.problem}", *extra]
 
     def __str__(self) -> str:
@@ -208,17 +279,28 @@ class OptionError(NsyspipeError):
         fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
         is_pasted = fix and was_whole and not more and start.startswith(("--", "nsyspipe "))
         return cls(
-            given, problem, found=", ".join(names), fix=f"{start}{fix}" if is_pasted else fix or "use one of these"
+            given,
+            problem,
+            found=", ".join(names),
+            fix=f"{start}{fix}" if is_pasted else fix or "use one of these",
         )
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
         noun = type(given).__name__
-        if hasattr(builtins, noun) and type(given).__module__ != "builtins":  # numpy has a bool of its own
+        if (
+            hasattr(builtins, noun) and type(given).__module__ != "builtins"
+        ):  # numpy has a bool of its own
             noun = f"{type(given).__module__}.{noun}"
-        kind = "a run" if noun.endswith("Run") else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
-        return cls(f"{name}={short_repr(given)}", f"is {kind}, but nsyspipe needs {needed}", fix=fix)
+        kind = (
+            "a run"
+            if noun.endswith("Run")
+            else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+        )
+        return cls(
+            f"{name}={short_repr(given)}", f"is {kind}, but nsyspipe needs {needed}", fix=fix
+        )
 
 
 def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -262,5 +344,7 @@ def shortage(error: BaseException) -> InputError | None:
         return InputError("analysis", "ran out of memory, or reached a limit (ulimit -v)", fix=fix)
     if number in {errno.EMFILE, errno.ENFILE}:
         fix = "ulimit -n 1024, or use fewer processes: -j 1"
-        return InputError("analysis", f"cannot open more files at once ({os.strerror(errno.EMFILE)})", fix=fix)
+        return InputError(
+            "analysis", f"cannot open more files at once ({os.strerror(errno.EMFILE)})", fix=fix
+        )
     return None

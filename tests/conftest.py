@@ -33,7 +33,9 @@ WORDS = FROZEN.with_name("words")
 
 # In CI they are the same each time: what more of them would find they have found.
 N_EXAMPLES = 50 if "CI" in os.environ else 25
-settings.register_profile("fewer", max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fewer", max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("fewer")
 
 
@@ -124,7 +126,9 @@ def remembered_size():
 @pytest.fixture(scope="session", autouse=True)
 def _shared(tmp_path_factory):
     """Keep the user's own state directory out of the tests, where captures make a key; do once what is always the same."""
-    if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores already: threads would wait for each other
+    if (
+        "PYTEST_XDIST_WORKER" in os.environ
+    ):  # as many processes as cores already: threads would wait for each other
         pa.set_cpu_count(1)
         pa.set_io_thread_count(1)
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,9 @@ UNPARTED = "\N{NO-BREAK SPACE}"  # what stands between a figure and its unit; sh
 # table > body > row > cell; the lines of a list lie less deep.
 _CELL_LEVEL = 4
 # What GitHub makes links, notifications, emoji or formulas of, outside of code, once Markdown is done.
-_OF_GITHUB = re.compile(r"@\w|#\d|\bGH-\d|\w://|\bwww\.|:[\w+-]+:|\$.*\$", re.IGNORECASE | re.DOTALL)
+_OF_GITHUB = re.compile(
+    r"@\w|#\d|\bGH-\d|\w://|\bwww\.|:[\w+-]+:|\$.*\$", re.IGNORECASE | re.DOTALL
+)
 
 
 class Page:
@@ -23,7 +25,11 @@ class Page:
     def __init__(self, source):
         self.tables, self.texts, self.codes = [], [], []
         self.links, self.html, self.reached, self.tags = [], [], [], set()
-        for token in MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(source):
+        for token in (
+            MarkdownIt("commonmark", {"html": True})
+            .enable(["table", "strikethrough"])
+            .parse(source)
+        ):
             self.tags.add(token.tag)
             if token.type == "table_open":
                 self.tables.append([])
@@ -45,5 +51,7 @@ class Page:
                 self.codes.append(one.content)
             elif one.type == "text":
                 self.reached += _OF_GITHUB.findall(one.content)
-        shown = "".join(one.content for one in tokens if one.type in {"text", "code_inline", "softbreak"})
+        shown = "".join(
+            one.content for one in tokens if one.type in {"text", "code_inline", "softbreak"}
+        )
         return shown.replace(_HIDDEN, "").replace(UNPARTED, " ")

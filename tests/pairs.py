@@ -23,9 +23,20 @@ from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
 from nsyspipe.run.run import Run
 
 __all__ = [
-    "MORE_CHANGES", "ONE_CHANGE", "PAIRS", "SAMPLES_BY_NAME", "WITHOUT", "Captures", "Measured", "Pair", "accuracy_table",
-    "measured", "reports", "set_constants", "table",
-]  # fmt: skip
+    "MORE_CHANGES",
+    "ONE_CHANGE",
+    "PAIRS",
+    "SAMPLES_BY_NAME",
+    "WITHOUT",
+    "Captures",
+    "Measured",
+    "Pair",
+    "accuracy_table",
+    "measured",
+    "reports",
+    "set_constants",
+    "table",
+]
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
@@ -40,7 +51,9 @@ class Pair:
     before: str
     after: str
     change: str  # in words
-    knobs: Mapping[str, Any] | None  # arguments of `whatif` that make the change; None where it has none for it
+    knobs: (
+        Mapping[str, Any] | None
+    )  # arguments of `whatif` that make the change; None where it has none for it
     finding: str | None = None  # the rule whose advice the change follows
     model: str = field(default="ViT")
     # Whether the change makes the other capture's settings altogether: the copies of gradients may be left.
@@ -60,46 +73,140 @@ _BACK = {"bucket_mb": _ONE_BUCKET, "gradient_bytes": VIT_BYTES}
 ONE_CHANGE = (
     Pair("ddp-4gpu-shm", "ddp-4gpu", "NVLink", _NVLINK, "slow-link"),
     Pair("ddp-4gpu", "ddp-4gpu-shm", "shared memory", _SHM),
-    Pair("ddp-4gpu-shm", "ddp-4gpu-shm-bucket100", "100 MB, view", {"bucket_mb": 100, **_VIEW}, "single-bucket"),
+    Pair(
+        "ddp-4gpu-shm",
+        "ddp-4gpu-shm-bucket100",
+        "100 MB, view",
+        {"bucket_mb": 100, **_VIEW},
+        "single-bucket",
+    ),
     Pair("ddp-4gpu-shm-bucket100", "ddp-4gpu-shm", f"one bucket; {_LESS}", _BACK, is_exact=False),
     Pair("ddp-4gpu", "ddp-4gpu-onefile", "100 MB", {"bucket_mb": 100}, "single-bucket"),
     Pair("ddp-4gpu-onefile", "ddp-4gpu", "one bucket", {"bucket_mb": _ONE_BUCKET}),
-    Pair("ddp-2gpu", "ddp-2gpu-bucket100", "100 MB, view", {"bucket_mb": 100, **_VIEW}, "single-bucket"),
+    Pair(
+        "ddp-2gpu",
+        "ddp-2gpu-bucket100",
+        "100 MB, view",
+        {"bucket_mb": 100, **_VIEW},
+        "single-bucket",
+    ),
     Pair("ddp-2gpu-bucket100", "ddp-2gpu", f"one bucket; {_LESS}", _BACK, is_exact=False),
-    Pair("ddp-2gpu-straggler", "ddp-2gpu-bucket100", "no rank sleeps, view", {"no_wait": True, **_VIEW}, "straggler"),
-    Pair("ddp-4gpu-big-shm", "ddp-4gpu-big-shm-bucket25", "25 MB, view", {"bucket_mb": 25, **_VIEW}, "single-bucket"),
-    Pair("ddp-4gpu-big-shm-bucket25", "ddp-4gpu-big-shm", f"one bucket; {_LESS}", _BACK, is_exact=False),
+    Pair(
+        "ddp-2gpu-straggler",
+        "ddp-2gpu-bucket100",
+        "no rank sleeps, view",
+        {"no_wait": True, **_VIEW},
+        "straggler",
+    ),
+    Pair(
+        "ddp-4gpu-big-shm",
+        "ddp-4gpu-big-shm-bucket25",
+        "25 MB, view",
+        {"bucket_mb": 25, **_VIEW},
+        "single-bucket",
+    ),
+    Pair(
+        "ddp-4gpu-big-shm-bucket25",
+        "ddp-4gpu-big-shm",
+        f"one bucket; {_LESS}",
+        _BACK,
+        is_exact=False,
+    ),
     Pair("2gpu-gpt-b25-shm", "2gpu-gpt-b25", "NVLink", _NVLINK, "slow-link", "GPT"),
     Pair("2gpu-gpt-b25", "2gpu-gpt-b25-shm", "shared memory", _SHM, model="GPT"),
-    Pair("2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm-bf16hook", "bf16 hook", {"gradient_dtype": "bf16"}, "compress-gradients", "GPT"),
+    Pair(
+        "2gpu-gpt-b25-shm",
+        "2gpu-gpt-b25-shm-bf16hook",
+        "bf16 hook",
+        {"gradient_dtype": "bf16"},
+        "compress-gradients",
+        "GPT",
+    ),
     Pair("2gpu-gpt-accum-shm", "2gpu-gpt-accum", "NVLink", _NVLINK, "slow-link", "GPT"),
     Pair("2gpu-gpt-accum", "2gpu-gpt-accum-shm", "shared memory", _SHM, model="GPT"),
-    Pair("2gpu-gpt-one-shm", "2gpu-gpt-b25-shm", "25 MB", {"bucket_mb": 25}, "single-bucket", "GPT"),
-    Pair("2gpu-gpt-b25-shm", "2gpu-gpt-one-shm", "one bucket", {"bucket_mb": _ONE_BUCKET}, model="GPT"),
+    Pair(
+        "2gpu-gpt-one-shm", "2gpu-gpt-b25-shm", "25 MB", {"bucket_mb": 25}, "single-bucket", "GPT"
+    ),
+    Pair(
+        "2gpu-gpt-b25-shm",
+        "2gpu-gpt-one-shm",
+        "one bucket",
+        {"bucket_mb": _ONE_BUCKET},
+        model="GPT",
+    ),
     # No knob: what a finding advises all the same.
     Pair("ddp-1gpu", "baseline", "no DDP", None, "ddp-single-gpu"),
     Pair("ddp-4gpu-shm", "ddp-4gpu-shm-powersgd", "PowerSGD hook", None, "compress-gradients"),
-)  # fmt: skip
+)
 
 # With the hook hosts set the pace in half of the steps: kernels start 5 to 10 us after their launch, and a rank waits 4 to
 # 5 ms in NCCL; where hosts are ahead a step takes 29.8 to 30.1 ms instead of 30.5 (of the last two).
 MORE_CHANGES = (
-    Pair("ddp-4gpu", "ddp-4gpu-shm-bucket100", "100 MB, view, shared memory", {"bucket_mb": 100, **_VIEW, **_SHM}),
-    Pair("ddp-4gpu-shm-bucket100", "ddp-4gpu", f"one bucket, NVLink; {_LESS}", _BACK | _NVLINK, is_exact=False),
+    Pair(
+        "ddp-4gpu",
+        "ddp-4gpu-shm-bucket100",
+        "100 MB, view, shared memory",
+        {"bucket_mb": 100, **_VIEW, **_SHM},
+    ),
+    Pair(
+        "ddp-4gpu-shm-bucket100",
+        "ddp-4gpu",
+        f"one bucket, NVLink; {_LESS}",
+        _BACK | _NVLINK,
+        is_exact=False,
+    ),
     Pair("ddp-4gpu-onefile", "ddp-4gpu-shm-bucket100", "view, shared memory", {**_VIEW, **_SHM}),
-    Pair("ddp-4gpu-shm-bucket100", "ddp-4gpu-onefile", f"NVLink; {_LESS}", {**_NVLINK, "gradient_bytes": VIT_BYTES}, is_exact=False),
-    Pair("ddp-4gpu-onefile", "ddp-4gpu-shm", "one bucket, shared memory", {"bucket_mb": _ONE_BUCKET, **_SHM}),
+    Pair(
+        "ddp-4gpu-shm-bucket100",
+        "ddp-4gpu-onefile",
+        f"NVLink; {_LESS}",
+        {**_NVLINK, "gradient_bytes": VIT_BYTES},
+        is_exact=False,
+    ),
+    Pair(
+        "ddp-4gpu-onefile",
+        "ddp-4gpu-shm",
+        "one bucket, shared memory",
+        {"bucket_mb": _ONE_BUCKET, **_SHM},
+    ),
     Pair("ddp-4gpu-shm", "ddp-4gpu-onefile", "100 MB, NVLink", {"bucket_mb": 100, **_NVLINK}),
-    Pair("2gpu-gpt-one-shm", "2gpu-gpt-b25", "25 MB, NVLink", {"bucket_mb": 25, **_NVLINK}, model="GPT"),
-    Pair("2gpu-gpt-b25", "2gpu-gpt-one-shm", "one bucket, shared memory", {"bucket_mb": _ONE_BUCKET, **_SHM}, model="GPT"),
-    Pair("2gpu-gpt-b25", "2gpu-gpt-b25-shm-bf16hook", "bf16 hook, shared memory", {"gradient_dtype": "bf16", **_SHM}, model="GPT"),
-    Pair("2gpu-gpt-one-shm", "2gpu-gpt-b25-shm-bf16hook", "25 MB, bf16 hook", {"bucket_mb": 25, "gradient_dtype": "bf16"}, model="GPT"),
-)  # fmt: skip
+    Pair(
+        "2gpu-gpt-one-shm",
+        "2gpu-gpt-b25",
+        "25 MB, NVLink",
+        {"bucket_mb": 25, **_NVLINK},
+        model="GPT",
+    ),
+    Pair(
+        "2gpu-gpt-b25",
+        "2gpu-gpt-one-shm",
+        "one bucket, shared memory",
+        {"bucket_mb": _ONE_BUCKET, **_SHM},
+        model="GPT",
+    ),
+    Pair(
+        "2gpu-gpt-b25",
+        "2gpu-gpt-b25-shm-bf16hook",
+        "bf16 hook, shared memory",
+        {"gradient_dtype": "bf16", **_SHM},
+        model="GPT",
+    ),
+    Pair(
+        "2gpu-gpt-one-shm",
+        "2gpu-gpt-b25-shm-bf16hook",
+        "25 MB, bf16 hook",
+        {"bucket_mb": 25, "gradient_dtype": "bf16"},
+        model="GPT",
+    ),
+)
 
 PAIRS = ONE_CHANGE + MORE_CHANGES
 
 # The captures of batch 256 are among the samples, less two of their twelve steps.
-SAMPLES_BY_NAME = {"ddp-4gpu-big-shm": "ddp-4gpu-before", "ddp-4gpu-big-shm-bucket25": "ddp-4gpu-after"}
+SAMPLES_BY_NAME = {
+    "ddp-4gpu-big-shm": "ddp-4gpu-before",
+    "ddp-4gpu-big-shm-bucket25": "ddp-4gpu-after",
+}
 
 
 def reports(name: str, real: Path) -> list[Path]:
@@ -153,11 +260,23 @@ def measured(pair: Pair, captures: Captures) -> Measured:
     opened = captures.opened(pair.before, changes.pop("gradient_bytes", None))
     knobs = knobs_of(**changes)
     refused = why_refused(opened, knobs)
-    after, before = (captures.run(name).summary()["step_time_ns"][0].as_py() for name in (pair.after, pair.before))
+    after, before = (
+        captures.run(name).summary()["step_time_ns"][0].as_py()
+        for name in (pair.after, pair.before)
+    )
     if isinstance(opened, str) or refused is not None:
         return Measured(pair, before, None, 0.0, 0.0, after, 0.0, refused)
     found = opened.predict(knobs)
-    return Measured(pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, opened.limit_ns or 0.0, None)
+    return Measured(
+        pair,
+        before,
+        found.step_time_ns,
+        found.low_ns,
+        found.high_ns,
+        after,
+        opened.limit_ns or 0.0,
+        None,
+    )
 
 
 def table(rows: Sequence[Measured]) -> str:
@@ -171,10 +290,13 @@ def table(rows: Sequence[Measured]) -> str:
             words += [f"refused: {one.refused}", "", f"{one.measured_ns / 1e6:.2f}", "", "", ""]
         else:
             words += [
-                f"{one.predicted_ns / 1e6:.2f}", f"{one.low_ns / 1e6:.2f} to {one.high_ns / 1e6:.2f}",
-                f"{one.measured_ns / 1e6:.2f}", f"{100 * one.error:+.2f}", "yes" if one.is_inside else "NO",
+                f"{one.predicted_ns / 1e6:.2f}",
+                f"{one.low_ns / 1e6:.2f} to {one.high_ns / 1e6:.2f}",
+                f"{one.measured_ns / 1e6:.2f}",
+                f"{100 * one.error:+.2f}",
+                "yes" if one.is_inside else "NO",
                 f"{100 * one.half_width:.1f}",
-            ]  # fmt: skip
+            ]
         lines.append(f"| {' | '.join(words)} |")
     answered = [one for one in rows if one.predicted_ns is not None]
     errors = [abs(one.error) for one in answered]
@@ -207,9 +329,15 @@ def set_constants(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
 
 
 _CHANGES_IN_DOCS = {
-    "NVLink": "NVLink", "shared memory": "SHM", "100 MB": "`bucket_cap_mb=100`", "25 MB": "`bucket_cap_mb=25`",
-    "view": "`gradient_as_bucket_view`", "one bucket": "one bucket", "bf16 hook": "bf16 gradients", "no rank sleeps": "no straggler",
-}  # fmt: skip
+    "NVLink": "NVLink",
+    "shared memory": "SHM",
+    "100 MB": "`bucket_cap_mb=100`",
+    "25 MB": "`bucket_cap_mb=25`",
+    "view": "`gradient_as_bucket_view`",
+    "one bucket": "one bucket",
+    "bf16 hook": "bf16 gradients",
+    "no rank sleeps": "no straggler",
+}
 
 
 def _program(pair: Pair) -> str:

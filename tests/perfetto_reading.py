@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+    Trace,
+    TracePacket,
+    TrackDescriptor,
+    TrackEvent,
+)
 
 
 @dataclass
@@ -60,7 +65,10 @@ class Track:
 
     @property
     def threads(self):
-        return sorted([one for one in self.children if one.descriptor.HasField("thread")], key=lambda one: one.place)
+        return sorted(
+            [one for one in self.children if one.descriptor.HasField("thread")],
+            key=lambda one: one.place,
+        )
 
 
 class ReadTrace:
@@ -76,7 +84,11 @@ class ReadTrace:
         for packet in Trace.FromString(data).packet:
             self._read(packet)
         assert not any(self._open.values()), "a slice has no end"
-        ids = [one.descriptor.thread.tid for one in self.tracks.values() if one.descriptor.HasField("thread")]
+        ids = [
+            one.descriptor.thread.tid
+            for one in self.tracks.values()
+            if one.descriptor.HasField("thread")
+        ]
         pids = [row.descriptor.process.pid for row in self.ranks]
         assert len({*ids, *pids}) == len(ids) + len(pids)
         assert all(0 < one < 2**31 for one in [*ids, *pids])
@@ -151,11 +163,15 @@ class ReadTrace:
             names = self._names[sequence]
             (category,) = event.category_iids
             found = Slice(
-                start=time, end=-1, name=names["event_names"][event.name_iid],
+                start=time,
+                end=-1,
+                name=names["event_names"][event.name_iid],
                 category=names["event_categories"][category],
-                notes=dict(_note(note, names) for note in event.debug_annotations), flows=list(event.flow_ids),
-                depth=len(stack), parent=stack[-1] if stack else None,
-            )  # fmt: skip
+                notes=dict(_note(note, names) for note in event.debug_annotations),
+                flows=list(event.flow_ids),
+                depth=len(stack),
+                parent=stack[-1] if stack else None,
+            )
             assert len(found.notes) == len(event.debug_annotations)
             track.slices.append(found)
             stack.append(found)

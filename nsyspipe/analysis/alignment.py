@@ -42,7 +42,9 @@ def _n_equal(one: Int64, other: Int64) -> int:
 def n_shared(one: Int64, other: Int64) -> int:
     """Return how many items are in both, in whatever order: no common subsequence is longer."""
     codes, number = np.unique(np.concatenate([one, other]), return_inverse=True)
-    counts = [np.bincount(own, minlength=codes.size) for own in (number[: one.size], number[one.size :])]
+    counts = [
+        np.bincount(own, minlength=codes.size) for own in (number[: one.size], number[one.size :])
+    ]
     return int(np.minimum(*counts).sum())
 
 

@@ -12,7 +12,9 @@ from nsyspipe.model.canonical import UNIFIED_KINDS
 from nsyspipe.model.table import INT, Flags, Int64, narrowed
 
 NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
-UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
+UNKNOWN = np.iinfo(
+    np.int64
+).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
 _NARROW = ("device_id", "stream_id", "name_id")
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
@@ -36,9 +38,15 @@ class ProcessOperations(Struct, frozen=True):
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int  # kernels with a launch
-    devices: tuple[int, ...]  # by number of operations, the device with most first (tie: the lowest)
-    kernel_order: Int64 | None  # row of each kernel among the process's; None when they stand in order of launch
-    kernel_rows: pa.Table  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
+    devices: tuple[
+        int, ...
+    ]  # by number of operations, the device with most first (tie: the lowest)
+    kernel_order: (
+        Int64 | None
+    )  # row of each kernel among the process's; None when they stand in order of launch
+    kernel_rows: (
+        pa.Table
+    )  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
         """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
@@ -102,9 +110,13 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
 
     first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
     for batch in launches.to_batches():
-        np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
+        np.minimum.at(
+            first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy()
+        )
     chunks = [table["correlation_id"].chunks for table in operations]
-    return [np.concatenate([first[:0], *(first[places(filled(ids))] for ids in own)]) for own in chunks]
+    return [
+        np.concatenate([first[:0], *(first[places(filled(ids))] for ids in own)]) for own in chunks
+    ]
 
 
 def are_among(ids: Int64, wanted: Int64) -> Flags:
@@ -138,7 +150,9 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
-def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
+def operations_of(
+    kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
+) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks
     devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null()).to_pylist()
@@ -147,13 +161,25 @@ def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, cop
         rare = rare.set_column(at, name, narrowed(rare[name]))
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
     columns = [kernels[name].to_numpy() for name in ("start_ns", "end_ns", "is_comm")]
-    start, end, is_comm, launch = (values if order is None else values[order] for values in (*columns, kernel_launch))
+    start, end, is_comm, launch = (
+        values if order is None else values[order] for values in (*columns, kernel_launch)
+    )
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
-        kernel_start=start, kernel_end=end, kernel_launch=launch, is_comm=is_comm,
-        copy_start=copies["start_ns"].to_numpy()[copy_order], copy_end=copies["end_ns"].to_numpy()[copy_order],
-        copy_launch=copy_launch[copy_order], copy_kind=filled(copies["copy_kind"], -1)[copy_order],
-        copy_bytes=filled(copies["bytes"], 0)[copy_order], n_launched=int(np.searchsorted(launch, NEVER)),
-        devices=tuple(one["values"] for one in sorted(devices, key=lambda one: (-one["counts"], one["values"]))),
-        kernel_order=order, kernel_rows=rare,
-    )  # fmt: skip
+        kernel_start=start,
+        kernel_end=end,
+        kernel_launch=launch,
+        is_comm=is_comm,
+        copy_start=copies["start_ns"].to_numpy()[copy_order],
+        copy_end=copies["end_ns"].to_numpy()[copy_order],
+        copy_launch=copy_launch[copy_order],
+        copy_kind=filled(copies["copy_kind"], -1)[copy_order],
+        copy_bytes=filled(copies["bytes"], 0)[copy_order],
+        n_launched=int(np.searchsorted(launch, NEVER)),
+        devices=tuple(
+            one["values"]
+            for one in sorted(devices, key=lambda one: (-one["counts"], one["values"]))
+        ),
+        kernel_order=order,
+        kernel_rows=rare,
+    )

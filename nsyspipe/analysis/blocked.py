@@ -9,7 +9,9 @@ from msgspec import Struct
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
 from nsyspipe.model.table import Flags, Int64
 
-_LONGEST_NS = 2**60  # no call lasts longer, and the end of such a call and as much again is still an int64
+_LONGEST_NS = (
+    2**60
+)  # no call lasts longer, and the end of such a call and as much again is still an int64
 
 
 class ExplainedTime(Struct, frozen=True):

@@ -18,18 +18,24 @@ from nsyspipe.model.table import Flags, Int64
 Phases = NDArray[np.int8] | NDArray[np.int32]
 # Figure -> what it needs of `Recorded`.
 _NEEDS = {
-    **dict.fromkeys(("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")),
+    **dict.fromkeys(
+        ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")
+    ),
     **dict.fromkeys(("overlap_backward_ns", "n_collectives"), ("kernels", "names")),
     **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
     **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
     "dtod_bytes": ("memcpy", "kinds", "sizes"),
     "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
-}  # fmt: skip
+}
 # Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
 _SHORTEST_RUN = 8
-_LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
+_LONGEST_LATENCY_NS = (
+    20_000  # from the end of one to the start of the next: more is a wait for something else
+)
 PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
-_LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time means that it never was idle
+_LONGEST_LAUNCH_NS = (
+    20_000  # to reach an idle device: a larger least time means that it never was idle
+)
 
 
 class DeviceTime(Struct, frozen=True):
@@ -58,10 +64,14 @@ def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     compute = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
     communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
     memory = union(operations.copy_start, operations.copy_end)
-    return DeviceTime(operations, windows, compute, communication, memory, communication.intersect(compute))
+    return DeviceTime(
+        operations, windows, compute, communication, memory, communication.intersect(compute)
+    )
 
 
-def breakdown(device: DeviceTime, backward: Flags | None, recorded: Recorded) -> dict[str, Int64 | None]:
+def breakdown(
+    device: DeviceTime, backward: Flags | None, recorded: Recorded
+) -> dict[str, Int64 | None]:
     """Split each window of one rank into disjoint parts: columns of `schema.STEPS`, which has their formulas.
 
     Operations count in the window that they run in, whatever step they belong to. `backward` flags the kernels that were
@@ -74,17 +84,27 @@ def breakdown(device: DeviceTime, backward: Flags | None, recorded: Recorded) ->
     compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
     wall, exposed = windows.ends - windows.starts, comm_ns - overlap
     columns: dict[str, Int64 | None] = {
-        "wall_ns": wall, "compute_ns": compute, "comm_ns": comm_ns, "exposed_comm_ns": exposed,
-        "exposed_memory_ns": exposed_memory, "idle_ns": wall - compute - exposed - exposed_memory,
-        "dtod_ns": windows.covered(dtod), "dtod_bytes": dtod_bytes, "n_dtod": n_dtod,
-        "exposed_dtod_ns": windows.covered(device.exposed(dtod)), "overlap_compute_ns": overlap,
-        "overlap_backward_ns": None, "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
-    }  # fmt: skip
+        "wall_ns": wall,
+        "compute_ns": compute,
+        "comm_ns": comm_ns,
+        "exposed_comm_ns": exposed,
+        "exposed_memory_ns": exposed_memory,
+        "idle_ns": wall - compute - exposed - exposed_memory,
+        "dtod_ns": windows.covered(dtod),
+        "dtod_bytes": dtod_bytes,
+        "n_dtod": n_dtod,
+        "exposed_dtod_ns": windows.covered(device.exposed(dtod)),
+        "overlap_compute_ns": overlap,
+        "overlap_backward_ns": None,
+        "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
+    }
     if backward is not None:
         kernels = backward & ~comm
         of_backward = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
         columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(of_backward))
-    lacking = (name for name, facts in _NEEDS.items() if not all(getattr(recorded, fact) for fact in facts))
+    lacking = (
+        name for name, facts in _NEEDS.items() if not all(getattr(recorded, fact) for fact in facts)
+    )
     return columns | dict.fromkeys(lacking)
 
 
@@ -94,14 +114,20 @@ def compute_stream(operations: ProcessOperations, of_comm: Int64) -> int | None:
     `of_comm` are the streams of the communication operations.
     """
     streams = pc.value_counts(operations.kernel_rows["stream_id"].drop_null())
-    counts = dict(zip(streams.field("values").to_pylist(), streams.field("counts").to_pylist(), strict=True))
-    for stream, number in zip(*(column.tolist() for column in np.unique(of_comm, return_counts=True)), strict=True):
+    counts = dict(
+        zip(streams.field("values").to_pylist(), streams.field("counts").to_pylist(), strict=True)
+    )
+    for stream, number in zip(
+        *(column.tolist() for column in np.unique(of_comm, return_counts=True)), strict=True
+    ):
         counts[stream] = counts.get(stream, 0) - number
     most = max(counts.values(), default=0)
     return min(stream for stream, number in counts.items() if number == most) if most > 0 else None
 
 
-def comm_on_stream(operations: ProcessOperations, of_comm: Int64, stream: int | None, windows: Windows) -> Int64 | None:
+def comm_on_stream(
+    operations: ProcessOperations, of_comm: Int64, stream: int | None, windows: Windows
+) -> Int64 | None:
     """Return by window how long communication is under way on a stream, ns; None where nothing says what launched it.
 
     Kernels of a CUDA graph share a launch. The stream that nsys gives them is the graph's, and they may run beside each
@@ -126,12 +152,18 @@ def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, I
     return found.counts, before[found.last] - before[found.first]
 
 
-def _copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> tuple[IntervalSet, Int64, Int64]:
+def _copies(
+    operations: ProcessOperations, chosen: Flags, windows: Windows
+) -> tuple[IntervalSet, Int64, Int64]:
     starts = operations.copy_start[chosen]
-    return union(starts, operations.copy_end[chosen]), *started_in(starts, operations.copy_bytes[chosen], windows)
+    return union(starts, operations.copy_end[chosen]), *started_in(
+        starts, operations.copy_bytes[chosen], windows
+    )
 
 
-def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorded) -> dict[str, Int64 | None]:
+def grad_copies(
+    device: DeviceTime, in_backward: Flags | None, recorded: Recorded
+) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window, by the formulas of `schema.STEPS`.
 
     `in_backward` flags the copies launched inside a backward range; None where the rank has none. What is launched in the
@@ -144,30 +176,52 @@ def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorde
     # The copies of each step, and the time that the device takes from one to the next.
     before, after = covered.ends[:-1], covered.starts[1:]
     is_apart = after - before > _LONGEST_LATENCY_NS
-    is_apart |= np.searchsorted(windows.starts, before) != np.searchsorted(windows.starts, after, side="right")
-    spans = IntervalSet(np.append(covered.starts[:1], after[is_apart]), np.append(before[is_apart], covered.ends[-1:]))
+    is_apart |= np.searchsorted(windows.starts, before) != np.searchsorted(
+        windows.starts, after, side="right"
+    )
+    spans = IntervalSet(
+        np.append(covered.starts[:1], after[is_apart]),
+        np.append(before[is_apart], covered.ends[-1:]),
+    )
     columns: dict[str, Int64 | None] = {
-        "grad_copy_ns": windows.covered(covered), "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
-        "grad_copy_span_ns": windows.covered(spans), "grad_copy_bytes": n_bytes if recorded.sizes else None,
+        "grad_copy_ns": windows.covered(covered),
+        "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
+        "grad_copy_span_ns": windows.covered(spans),
+        "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
-    }  # fmt: skip
-    return columns if recorded.kernels and recorded.memcpy and recorded.kinds else dict.fromkeys(columns)
+    }
+    return (
+        columns
+        if recorded.kernels and recorded.memcpy and recorded.kinds
+        else dict.fromkeys(columns)
+    )
 
 
-def blocking_copies(device: DeviceTime, copies: pa.Table | None, recorded: Recorded) -> dict[str, Int64 | None]:
+def blocking_copies(
+    device: DeviceTime, copies: pa.Table | None, recorded: Recorded
+) -> dict[str, Int64 | None]:
     """Measure the copies from the host that block it in each window: `canonical.BLOCKING_COPIES`; None where not recorded."""
-    names = "n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes", "exposed_blocking_copy_ns"
+    names = (
+        "n_blocking_copies",
+        "n_pageable_copies",
+        "blocking_copy_bytes",
+        "exposed_blocking_copy_ns",
+    )
     if copies is None:
         return dict.fromkeys(names)
     starts, windows = copies["start_ns"].to_numpy(), device.windows
     times = union(starts, copies["end_ns"].to_numpy())
     n_copies, n_bytes = started_in(starts, filled(copies["bytes"], 0), windows)
-    _, n_pageable = started_in(starts, filled(pc.cast(copies["is_pageable"], pa.int64()), 0), windows)
+    _, n_pageable = started_in(
+        starts, filled(pc.cast(copies["is_pageable"], pa.int64()), 0), windows
+    )
     return {
         "n_blocking_copies": n_copies,
         "n_pageable_copies": None if copies["is_pageable"].null_count else n_pageable,
         "blocking_copy_bytes": None if copies["bytes"].null_count else n_bytes,
-        "exposed_blocking_copy_ns": windows.covered(device.exposed(times)) if recorded.kernels else None,
+        "exposed_blocking_copy_ns": windows.covered(device.exposed(times))
+        if recorded.kernels
+        else None,
     }
 
 
@@ -177,7 +231,9 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
-    lengths = np.diff(run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0)), append=own.size)
+    lengths = np.diff(
+        run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0)), append=own.size
+    )
     in_runs = np.zeros(launch.size, np.bool_)
     in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
     return in_runs
@@ -192,7 +248,9 @@ class Gaps(Struct, frozen=True):
     # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
     # gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
     operation: Int64
-    latency_ns: int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
+    latency_ns: (
+        int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
+    )
 
 
 def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
@@ -208,7 +266,11 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     before = np.flatnonzero(starts[1:] > reached[:-1])
     began, ended = reached[before], starts[1:][before]
     del starts, reached  # each as long as the operations
-    n_kernels, n, is_unified = operations.kernel_start.size, operations.n_launched, operations.is_unified
+    n_kernels, n, is_unified = (
+        operations.kernel_start.size,
+        operations.n_launched,
+        operations.is_unified,
+    )
     ending = order[before + 1]
     if is_unified.any():
         place = np.flatnonzero(~np.append(np.zeros(n_kernels, np.bool_), is_unified)[order])
@@ -219,7 +281,13 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     np.add(launch, offset_ns, out=launch, where=launch != NEVER)
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
     latencies -= offset_ns
-    return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
+    return Gaps(
+        began,
+        ended,
+        launch,
+        ending,
+        min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0,
+    )
 
 
 class IdleCauses(Struct, frozen=True):
@@ -244,7 +312,9 @@ def idle_causes(
     if idle_ns is None:
         return IdleCauses(columns, {}, {})
     known = gaps.launch != NEVER
-    starts, ends, launch = (own if known.all() else own[known] for own in (gaps.starts, gaps.ends, gaps.launch))
+    starts, ends, launch = (
+        own if known.all() else own[known] for own in (gaps.starts, gaps.ends, gaps.launch)
+    )
     ready = launch + gaps.latency_ns
     np.clip(ready, starts, ends, out=ready)
     late = nonempty(starts, ready)
@@ -255,11 +325,14 @@ def idle_causes(
     # Whole gaps that a late launch ends: with an earlier launch the rest of such a gap may go too.
     late_gaps = IntervalSet(starts, ends)[ready > starts]
     columns |= {
-        "idle_input_ns": late_ns - waiting_ns, "idle_dependency_ns": dependency_ns,
+        "idle_input_ns": late_ns - waiting_ns,
+        "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
         "idle_between_steps_ns": windows.covered(late.intersect(inputs.quiet)),
-        "idle_made_by_input_ns": windows.covered(made_by(late_gaps, input_times.starts, input_times.ends)),
-    }  # fmt: skip
+        "idle_made_by_input_ns": windows.covered(
+            made_by(late_gaps, input_times.starts, input_times.ends)
+        ),
+    }
     if calls is None:
         return IdleCauses(columns, {}, {})
     blocked = blocked_time(late, waiting, calls)
@@ -272,13 +345,16 @@ def idle_causes(
         made_by(late_gaps, call_starts[own], call_ends[own]) for own in (~is_of_copy, is_of_copy)
     )
     columns |= {
-        "idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns,
+        "idle_launch_ns": waiting_ns - blocked_ns,
+        "idle_blocked_ns": blocked_ns,
         "idle_pause_ns": windows.covered(pauses),
         "idle_blocked_by_copies_ns": windows.covered(of_copies.times),
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
-    }  # fmt: skip
-    return IdleCauses(columns, _by_call(blocked, calls, windows), _by_call(of_copies, calls, windows))
+    }
+    return IdleCauses(
+        columns, _by_call(blocked, calls, windows), _by_call(of_copies, calls, windows)
+    )
 
 
 def late_starts(gaps: Gaps, windows: Windows) -> Int64:
@@ -321,12 +397,20 @@ def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> Interva
     place = np.searchsorted(first, device.compute.starts[1:])
     is_launched = np.append(first, FOREVER)[place] == device.compute.starts[1:]
     without = IntervalSet(device.compute.ends[:-1], device.compute.starts[1:])[is_launched]
-    return nonempty(without.starts, np.clip(ready[rows[order[place[is_launched]]]], without.starts, without.ends))
+    return nonempty(
+        without.starts,
+        np.clip(ready[rows[order[place[is_launched]]]], without.starts, without.ends),
+    )
 
 
-def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
+def phase_idle(
+    gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int
+) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
-    return [windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code]) for code in range(n_phases)]
+    return [
+        windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code])
+        for code in range(n_phases)
+    ]
 
 
 def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
@@ -334,4 +418,8 @@ def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[
         return {}
     names = calls["call"].take(pa.array(blocked.call)).combine_chunks().dictionary_encode()
     lengths = phase_idle(blocked.times, windows, names.indices.to_numpy(), len(names.dictionary))
-    return {name: own for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True) if own.any()}
+    return {
+        name: own
+        for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True)
+        if own.any()
+    }

@@ -11,11 +11,19 @@ from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.intervals import BLOCK, counts_up_to, least_of, run_starts, union
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
 
-ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
+ALIGNING = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+)  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
 _SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
 _MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
-_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong by, and what a launch or a return takes
+_TOLERANCE_NS, _LEAST_LATENCY_NS = (
+    20_000,
+    5_000,
+)  # what measuring may be wrong by, and what a launch or a return takes
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -23,12 +31,21 @@ class ClockOffset(Struct, frozen=True):
     """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
 
     offset_ns: int
-    error_ns: int | None  # spread of the differences it rests on; None when there are fewer than three
-    part: int = 0  # collectives compare the clocks of one part, with those of other parts they say nothing
+    error_ns: (
+        int | None
+    )  # spread of the differences it rests on; None when there are fewer than three
+    part: int = (
+        0  # collectives compare the clocks of one part, with those of other parts they say nothing
+    )
 
 
 def clock_offsets(
-    matched: Sequence[Int64], ends: Int64, report: Int64, n_reports: int, *, is_one_clock: bool = False
+    matched: Sequence[Int64],
+    ends: Int64,
+    report: Int64,
+    n_reports: int,
+    *,
+    is_one_clock: bool = False,
 ) -> list[ClockOffset]:
     """Return each report's offset and its error, by the formulas of `schema.RANKS`, of matched collectives of `ALIGNING`.
 
@@ -39,9 +56,13 @@ def clock_offsets(
     """
     corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
     meetings = [] if is_one_clock else _meetings(matched, ends, report)
-    if not (ties := [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]):
+    if not (
+        ties := [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
+    ):
         return corrections
-    places, reports, medians, spreads = (np.array(column, np.int64) for column in zip(*ties, strict=True))
+    places, reports, medians, spreads = (
+        np.array(column, np.int64) for column in zip(*ties, strict=True)
+    )
     parts = _parts(places, reports, n_reports)
     offsets, misfits = np.zeros(n_reports, np.int64), np.zeros(medians.size, np.int64)
     offsets[reports] = medians
@@ -54,7 +75,9 @@ def clock_offsets(
     np.maximum.at(errors, reports, np.maximum(spreads, misfits))
     for number in np.unique(reports).tolist():
         offset, error = int(offsets[number]), int(errors[number])
-        corrections[number] = ClockOffset(offset if abs(offset) > error else 0, error, int(parts[number]))
+        corrections[number] = ClockOffset(
+            offset if abs(offset) > error else 0, error, int(parts[number])
+        )
     return corrections
 
 
@@ -71,7 +94,9 @@ def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tupl
             members, which = np.unique(owner, axis=0, return_inverse=True)
         which = which.ravel()
         order = np.argsort(which, kind="stable")
-        for reports, own in zip(members, np.split(order, run_starts(which[order])[1:]), strict=True):
+        for reports, own in zip(
+            members, np.split(order, run_starts(which[order])[1:]), strict=True
+        ):
             meeting = meetings.setdefault(tuple(np.unique(reports).tolist()), [])
             meeting.append((difference[own].ravel(), owner[own].ravel()))
     return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in meetings.values()]
@@ -110,7 +135,9 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
     rest = medians.astype(np.float64)
     slope = direction = gradient(rest)
     steepness = least = slope @ slope
-    for _ in range(fit.size):  # conjugate gradients: each of few steps takes as long as there are ties
+    for _ in range(
+        fit.size
+    ):  # conjugate gradients: each of few steps takes as long as there are ties
         if steepness <= _SOLVED * least:
             break
         change = direction[reports] - direction[n_reports + places]
@@ -132,13 +159,19 @@ class DeviceClock(Struct, frozen=True):
     """The clock of one device against its host's."""
 
     offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
-    early_ns: int | None  # the least that the difference device - host can be; None where nothing says it
+    early_ns: (
+        int | None
+    )  # the least that the difference device - host can be; None where nothing says it
     late_ns: int | None  # the most, likewise
 
     @property
     def span_ns(self) -> int | None:
         """How far apart the two ends are: the error of figures that compare device and host; None without both."""
-        return None if self.early_ns is None or self.late_ns is None else max(self.late_ns - self.early_ns, 0)
+        return (
+            None
+            if self.early_ns is None or self.late_ns is None
+            else max(self.late_ns - self.early_ns, 0)
+        )
 
 
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
@@ -175,7 +208,10 @@ def _least(values: Int64) -> tuple[int | None, int]:
 
 
 def clock_of_device(
-    operations: ProcessOperations, waits: pa.Table, calls: pa.Table | None, device_id: int | None = None
+    operations: ProcessOperations,
+    waits: pa.Table,
+    calls: pa.Table | None,
+    device_id: int | None = None,
 ) -> DeviceClock:
     """Compare the clock of one device of a process with its host's, by the operations that ran there.
 
@@ -188,8 +224,14 @@ def clock_of_device(
         waits = waits.filter(pc.equal(waits["device_id"], device_id))
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
-    kernels = [*(column[:n_launched] for column in times), operations.kernel_column("stream_id", 0, n_launched)]
-    copies = [column[launched] for column in (operations.copy_launch, operations.copy_start, operations.copy_end)]
+    kernels = [
+        *(column[:n_launched] for column in times),
+        operations.kernel_column("stream_id", 0, n_launched),
+    ]
+    copies = [
+        column[launched]
+        for column in (operations.copy_launch, operations.copy_start, operations.copy_end)
+    ]
     return _clock_of(kernels, copies, waits)
 
 
@@ -197,7 +239,9 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call, which may have launched what was not waited for."""
     began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
     times = np.sort(began)
-    around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
+    around = [
+        (_NOTHING,) * 3
+    ]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
         start, end, of_thread = (column.to_numpy() for column in batch.columns)
         running = np.flatnonzero(np.append(times, NEVER)[counts_up_to(times, start)] < end)
@@ -233,9 +277,13 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
     # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream is not known, are one more.
     streams = kernels[3], np.broadcast_to(UNKNOWN + 1, copies[0].size)
     parts = zip(streams, (kernels, copies), strict=True)
-    columns = [(stream, own[2], counts_up_to(began, own[0]).astype(np.int32)) for stream, own in parts]
+    columns = [
+        (stream, own[2], counts_up_to(began, own[0]).astype(np.int32)) for stream, own in parts
+    ]
     most = np.full(began.size, NEVER)
-    for number in {number for stream in streams for number in pc.unique(pa.array(stream)).to_pylist()}:
+    for number in {
+        number for stream in streams for number in pc.unique(pa.array(stream)).to_pylist()
+    }:
         reached = np.full(began.size + 1, -NEVER)
         for end, call in _of_stream(columns, number):
             np.maximum.at(reached, call, end)
@@ -244,10 +292,14 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
     is_known = waited_for != UNKNOWN
     most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
     groups = [(None, is_whole | ~is_known)]
-    groups += [(number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
+    groups += [
+        (number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])
+    ]
     largest = _NOTHING
     for number, is_of_group in groups:
-        calls = np.append(np.flatnonzero(is_of_group), began.size)  # the last place is that of no call
+        calls = np.append(
+            np.flatnonzero(is_of_group), began.size
+        )  # the last place is that of no call
         following = calls[np.searchsorted(calls, np.arange(began.size + 1))]
         for end, after in _of_stream(columns, number):
             call = following[after]
@@ -258,7 +310,9 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
     return largest
 
 
-def _of_stream(columns: Sequence[tuple[Int64, Int64, Int32]], number: int | None) -> Iterator[tuple[Int64, Int32]]:
+def _of_stream(
+    columns: Sequence[tuple[Int64, Int64, Int32]], number: int | None
+) -> Iterator[tuple[Int64, Int32]]:
     """Yield the other two columns of those with some stream (None: any), so many rows at a time that little is made on the way."""
     for stream, end, call in columns:
         for at in range(0, stream.size, BLOCK):

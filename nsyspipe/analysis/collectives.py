@@ -28,12 +28,23 @@ _AT_ONCE = 2**19  # operations that are measured at once, for what is computed o
 NO_MEMBER = -1
 # Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
-    "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
-)  # fmt: skip
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reducescatter",
+    "scatter",
+    "sendrecv",
+)
 _ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
 SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
 ALL_TO_ALL = _COLLECTIVES.index("alltoall")
-_AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
+_AS_SENDS = (
+    ALL_TO_ALL,
+    *map(_COLLECTIVES.index, ("gather", "scatter")),
+)  # NCCL makes sends and receives of these
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
@@ -123,7 +134,9 @@ class Waiting(Struct, frozen=True):
         return value * (starts == last) if name in ("late_by_ns", "is_late_significant") else value
 
 
-def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]) -> Waiting:
+def waiting(
+    matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]
+) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned.
 
     `clocks` are of each owner of operations the clock's error, ns, and part: those of others were never compared with it.
@@ -144,18 +157,35 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, 
             latest = rows[np.arange(len(rows)), own_start.argmax(axis=1)]
             held_up = np.where(is_skewed, waited.max(axis=1, keepdims=True), 0)
             is_late = _is_beyond_clocks(second_last, last, *of_each)
-            columns = first, last, last - second_last, held_up, latest[:, np.newaxis], is_skewed, is_late
+            columns = (
+                first,
+                last,
+                last - second_last,
+                held_up,
+                latest[:, np.newaxis],
+                is_skewed,
+                is_late,
+            )
             parts.append((np.full(len(rows), rows.shape[1]), *(column[:, 0] for column in columns)))
-    nothing = (*(np.zeros(1, np.int64) for _ in range(6)), *(np.zeros(1, np.bool_) for _ in range(2)))
-    return Waiting(starts, ends, numbers, *(np.concatenate(one) for one in zip(*parts, nothing, strict=True)))
+    nothing = (
+        *(np.zeros(1, np.int64) for _ in range(6)),
+        *(np.zeros(1, np.bool_) for _ in range(2)),
+    )
+    return Waiting(
+        starts, ends, numbers, *(np.concatenate(one) for one in zip(*parts, nothing, strict=True))
+    )
 
 
-def _is_beyond_clocks(earlier: Int64, later: Int64, start: Int64, error: Int64, part: Int64) -> Flags:
+def _is_beyond_clocks(
+    earlier: Int64, later: Int64, start: Int64, error: Int64, part: Int64
+) -> Flags:
     """Tell of each collective whether the ranks that arrived then, of several all, are farther apart than their clocks."""
     concerned = (start == earlier) | (start == later)
     one = np.take_along_axis(part, concerned.argmax(axis=1, keepdims=True), axis=1)
     is_compared = (~concerned | (part == one)).all(axis=1, keepdims=True)
-    beyond: Flags = is_compared & (later - earlier > np.where(concerned, error, 0).max(axis=1, keepdims=True))
+    beyond: Flags = is_compared & (
+        later - earlier > np.where(concerned, error, 0).max(axis=1, keepdims=True)
+    )
     return beyond
 
 
@@ -182,7 +212,9 @@ class CommOperations(Struct, frozen=True):
     @classmethod
     def of(cls, kinds: Iterable[CommKind], table: pa.Table) -> CommOperations:
         """Make one of `canonical.COMM_OPERATIONS`, whose column ``kind`` counts the kinds."""
-        return cls(tuple(kinds), pa.table({name: narrowed(table[name]) for name in table.column_names}))
+        return cls(
+            tuple(kinds), pa.table({name: narrowed(table[name]) for name in table.column_names})
+        )
 
     @property
     def table(self) -> pa.Table:
@@ -190,7 +222,9 @@ class CommOperations(Struct, frozen=True):
         return conform(self.narrow, canonical.COMM_OPERATIONS)
 
 
-def messages_of(operations: ProcessOperations, names: Mapping[int, str], payloads: pa.Table) -> pa.Table:
+def messages_of(
+    operations: ProcessOperations, names: Mapping[int, str], payloads: pa.Table
+) -> pa.Table:
     """Return what NCCL says of each communication kernel of a process, in the kernels' order: rows of `calls_of`.
 
     A process with several ranks is asked as a whole: NCCL's calls and the launches behind them come in one order.
@@ -199,7 +233,9 @@ def messages_of(operations: ProcessOperations, names: Mapping[int, str], payload
     in_time = np.argsort(operations.kernel_start[rows], kind="stable")
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows[in_time]], names)
     launch = operations.kernel_launch[rows[in_time]]
-    messages = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    messages = assign_messages(
+        payloads, launch, kernel_kinds(one.collective for one in kinds)[kind]
+    )
     return messages.take(pa.array(np.argsort(in_time, kind="stable")))
 
 
@@ -229,7 +265,9 @@ def comm_operations(
     ids = (operations.kernel_column(name)[rows] for name in ("device_id", "stream_id"))
     order = _stream_order(np.where(launch == NEVER, start, launch), member, collective[kind], *ids)
     if messages is None:
-        says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+        says = assign_messages(
+            payloads, launch, kernel_kinds(one.collective for one in kinds)[kind]
+        )
     else:
         says = messages.take(pa.array(in_time))
     launched_in, micro_batch = launching_passes(member, launch, backward)
@@ -237,14 +275,24 @@ def comm_operations(
     begin = n_launched[np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))]
     is_told = (member != NO_MEMBER) & (launch != NEVER) & (members.starts.size > 0)
     n_before = n_launched[rows] - begin[np.where(is_told, member, NO_MEMBER)]
-    table = canonical.COMM_OPERATIONS.table({
-        "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
-        "comm_id": says["comm_id"], "seq_number": says["seq"], "message_bytes": says["message_bytes"],
-        "called": pc.if_else(pc.equal(says["kind"], ALL_TO_ALL), COLLECTIVES.index("all_to_all"), None),
-        "launched_in": pa.array(launched_in, mask=launched_in < 0),
-        "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
-        "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
-    })  # fmt: skip
+    table = canonical.COMM_OPERATIONS.table(
+        {
+            "start_ns": start,
+            "end_ns": operations.kernel_end[rows],
+            "member": member,
+            "kind": kind,
+            "stream_order": order,
+            "comm_id": says["comm_id"],
+            "seq_number": says["seq"],
+            "message_bytes": says["message_bytes"],
+            "called": pc.if_else(
+                pc.equal(says["kind"], ALL_TO_ALL), COLLECTIVES.index("all_to_all"), None
+            ),
+            "launched_in": pa.array(launched_in, mask=launched_in < 0),
+            "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
+            "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
+        }
+    )
     return CommOperations.of(kinds, table)
 
 
@@ -258,19 +306,27 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
     member = holders(members.starts, members.ends, launch)
     never = np.flatnonzero(launch == NEVER)
     window = holders(windows.starts, windows.ends, start[never])
-    member[never] = np.append(windows.member, NO_MEMBER)[window]  # the last place is that of no window
+    member[never] = np.append(windows.member, NO_MEMBER)[
+        window
+    ]  # the last place is that of no window
     return member
 
 
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
     ids, index = np.unique(name_ids, return_inverse=True)
     texts = [names.get(number, "") for number in ids.tolist()]
-    of_id = [CommKind(collective_of_kernel(one), datatype_of(one), algorithm_of(one)) for one in texts]
-    kinds = sorted(set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
+    of_id = [
+        CommKind(collective_of_kernel(one), datatype_of(one), algorithm_of(one)) for one in texts
+    ]
+    kinds = sorted(
+        set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or "")
+    )
     return kinds, np.array([kinds.index(one) for one in of_id], np.int64)[index]
 
 
-def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
+def _stream_order(
+    used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64
+) -> Int64:
     """Return which (device, stream) of its collective each uses, in order of first launch in most steps: alike on all ranks."""
     if not collective.size:
         return collective
@@ -316,16 +372,22 @@ def calls_of(payloads: pa.Table) -> pa.Table:
     code = pc.fill_null(call.indices, len(names)).to_numpy()
     kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
     is_receive = np.array([*("recv" in name.lower() for name in names), False])[code]
-    is_told = pc.or_(pc.is_valid(payloads["message_bytes"]), pc.is_valid(payloads["seq"])).to_numpy()
+    is_told = pc.or_(
+        pc.is_valid(payloads["message_bytes"]), pc.is_valid(payloads["seq"])
+    ).to_numpy()
     calls = payloads.select(["start_ns", "end_ns", "comm_id", "seq", "message_bytes"])
-    calls = calls.append_column("kind", pa.array(kind)).append_column("is_receive", pa.array(is_receive))
+    calls = calls.append_column("kind", pa.array(kind)).append_column(
+        "is_receive", pa.array(is_receive)
+    )
     return calls.filter((kind >= 0) | ((kind == ANY) & is_told))
 
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
     """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
     names = map(bare_name, collectives)
-    return np.array([_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64)
+    return np.array(
+        [_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64
+    )
 
 
 def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
@@ -361,9 +423,14 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     calls = calls_of(payloads)
     if not calls.num_rows:
         return calls.take(pa.nulls(launches.size, pa.int64()))
-    call_kind, call_end = calls["kind"].to_numpy(), filled(calls["end_ns"], -NEVER)  # of one that never ended
+    call_kind, call_end = (
+        calls["kind"].to_numpy(),
+        filled(calls["end_ns"], -NEVER),
+    )  # of one that never ended
     kernel = np.flatnonzero(launches < NEVER)
-    order = np.argsort(np.append(calls["start_ns"], launches[kernel]), kind="stable")  # of equal times the call first
+    order = np.argsort(
+        np.append(calls["start_ns"], launches[kernel]), kind="stable"
+    )  # of equal times the call first
     is_kernel = order >= call_kind.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     kernel, kernel_block = kernel[order[is_kernel] - call_kind.size], block[is_kernel]
@@ -380,7 +447,11 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     is_bad[even_block[~fits(call_kind[even_call], kinds[even_kernel])]] = True
     source[even_kernel[~is_bad[even_block]]] = even_call[~is_bad[even_block]]
     is_group = (n_calls > 1) & (n_kernels == 1)
-    call, kernel, ends = call[is_group[call_block]], kernel[is_group[kernel_block]], np.cumsum(n_calls[is_group])
+    call, kernel, ends = (
+        call[is_group[call_block]],
+        kernel[is_group[kernel_block]],
+        np.cumsum(n_calls[is_group]),
+    )
     last = call[ends - 1]
     is_own = launches[kernel] < call_end[last]
     own = is_own & fits(call_kind[last], kinds[kernel])
@@ -403,13 +474,25 @@ def _is_counted(calls: pa.Table, block: Int64) -> Flags:
 
 def _fused(calls: pa.Table, firsts: Int64, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls from each of the first ones on, and tell which can be one fused group, of a kernel of that kind."""
-    kind, comm, n_bytes = calls["kind"].to_numpy(), filled(calls["comm_id"]), filled(calls["message_bytes"], 0)
-    has_comm, has_bytes = (pc.is_valid(calls[name]).to_numpy() for name in ("comm_id", "message_bytes"))
+    kind, comm, n_bytes = (
+        calls["kind"].to_numpy(),
+        filled(calls["comm_id"]),
+        filled(calls["message_bytes"], 0),
+    )
+    has_comm, has_bytes = (
+        pc.is_valid(calls[name]).to_numpy() for name in ("comm_id", "message_bytes")
+    )
     highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
-    is_group = (highest == ANY) | (np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts) == highest)
+    is_group = (highest == ANY) | (
+        np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts) == highest
+    )
     is_group &= fits(highest, kinds) & np.logical_and.reduceat(has_comm, firsts)
     is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
     # No larger sum is believed.
-    is_known = np.logical_and.reduceat(has_bytes, firsts) & (np.add.reduceat(n_bytes / 2**62, firsts) < 1)
+    is_known = np.logical_and.reduceat(has_bytes, firsts) & (
+        np.add.reduceat(n_bytes / 2**62, firsts) < 1
+    )
     total = pa.array(np.add.reduceat(n_bytes, firsts), mask=~is_known)
-    return calls.take(firsts).set_column(calls.column_names.index("message_bytes"), "message_bytes", total), is_group
+    return calls.take(firsts).set_column(
+        calls.column_names.index("message_bytes"), "message_bytes", total
+    ), is_group

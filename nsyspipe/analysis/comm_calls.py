@@ -37,12 +37,8 @@ class Called(Struct, frozen=True):
 
     launches: pa.Table = field(default_factory=canonical.CALLED.empty)
     names: Mapping[int, str] = field(default_factory=dict)  # text of each of its name ids
-    n_assumed: int = (
-        0  # ranges with copies that count as communication although the size of their communicator is not known
-    )
-    n_left: int = (
-        0  # ranges with copies inside a GPU that do not count, since nothing says that there are several ranks
-    )
+    n_assumed: int = 0  # ranges with copies that count as communication although the size of their communicator is not known
+    n_left: int = 0  # ranges with copies inside a GPU that do not count, since nothing says that there are several ranks
 
 
 class CallRanges(Struct, frozen=True):
@@ -58,7 +54,9 @@ class CallRanges(Struct, frozen=True):
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
         """Return the places of those sorted times that lie in a range of a thread, and which range holds each."""
         first, last = np.searchsorted(self.thread_id, (thread, thread + 1))
-        place, owner = Slices.within(times, self.start_ns[first:last], self.end_ns[first:last]).rows()
+        place, owner = Slices.within(
+            times, self.start_ns[first:last], self.end_ns[first:last]
+        ).rows()
         return place, owner + first
 
 
@@ -67,7 +65,9 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
     texts = comm_calls["text"].combine_chunks()
     known = [comm_call_of(text or "") for text in texts.dictionary.to_pylist()]
     calls = tuple(CommCall(MIXED_GROUP, OTHER) if one is None else one for one in known)
-    thread, start, end = (comm_calls[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns"))
+    thread, start, end = (
+        comm_calls[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns")
+    )
     order = np.lexsort((-end, start, thread))
     thread, start, end = thread[order], start[order], end[order]
     call, size = texts.indices.to_numpy().astype(np.int64)[order], n_ranks[order]
@@ -86,7 +86,11 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
 
 
 def _tell_groups(
-    calls: tuple[CommCall, ...], call: Int64, size: Int64, is_group_start: Flags, is_group_end: Flags
+    calls: tuple[CommCall, ...],
+    call: Int64,
+    size: Int64,
+    is_group_start: Flags,
+    is_group_end: Flags,
 ) -> None:
     """Give the ends of one thread's groups the call that all calls of the group are, and the largest size, in place.
 
@@ -130,8 +134,12 @@ def find_called(
     is_copied = np.isin(filled(copies["copy_kind"], -1), COPY_KINDS)
     if not (nameless.any() or is_copied.any()):
         return Called()
-    of_kernels = kernels.select(["process_id", "correlation_id", "name_id"]).filter(pa.array(nameless))
-    of_copies = copies.select(["process_id", "correlation_id", "copy_kind"]).filter(pa.array(is_copied))
+    of_kernels = kernels.select(["process_id", "correlation_id", "name_id"]).filter(
+        pa.array(nameless)
+    )
+    of_copies = copies.select(["process_id", "correlation_id", "copy_kind"]).filter(
+        pa.array(is_copied)
+    )
     ids = [filled(rows["correlation_id"]) for rows in (of_kernels, of_copies)]
     ranges = call_ranges(comm_calls, n_ranks)
     if not ranges.call.size:
@@ -149,14 +157,21 @@ def find_called(
     columns = {name: rows[name] for name in ("process_id", "correlation_id", "call", "is_copy")}
     columns["stream_id"] = pa.nulls(rows.num_rows, pa.int64())
     columns["name_id"] = pa.array([name_ids[text] for text in rows["text"].to_pylist()], pa.int64())
-    return Called(canonical.CALLED.table(columns), {at: text for text, at in name_ids.items()}, n_assumed, n_left)
+    return Called(
+        canonical.CALLED.table(columns),
+        {at: text for text, at in name_ids.items()},
+        n_assumed,
+        n_left,
+    )
 
 
 def _nameless(kernels: pa.Table, names: Mapping[int, str]) -> Flags:
     """Tell which communication kernels have a name that says no collective."""
     nameless = [number for number, text in names.items() if collective_of_kernel(text) == OTHER]
     is_comm = kernels["is_comm"].to_numpy()
-    flags: Flags = is_comm & np.isin(filled(kernels["name_id"]), nameless) if is_comm.any() else is_comm
+    flags: Flags = (
+        is_comm & np.isin(filled(kernels["name_id"]), nameless) if is_comm.any() else is_comm
+    )
     return flags
 
 
@@ -221,11 +236,15 @@ def _copying(
     counts = is_sure | (is_open & bool(are_several))
     rows = np.unique(launch[counts[call]])
     n_open = int(np.count_nonzero(is_open))
-    chosen = _named(launched, rows, ranges, [name_of_copies(one.name) for one in ranges.calls], is_copy=True)
+    chosen = _named(
+        launched, rows, ranges, [name_of_copies(one.name) for one in ranges.calls], is_copy=True
+    )
     return chosen, n_open if are_several else 0, n_open if are_several is None else 0
 
 
-def _kernels_launched(launched: pa.Table, kernels: pa.Table, ranges: CallRanges, names: Mapping[int, str]) -> pa.Table:
+def _kernels_launched(
+    launched: pa.Table, kernels: pa.Table, ranges: CallRanges, names: Mapping[int, str]
+) -> pa.Table:
     """Return the API calls that launched a kernel without a collective's name inside a call that says which it is."""
     launch = rows_of_launches(kernels, launched)
     told = np.array([one.collective != OTHER for one in ranges.calls], np.bool_)[ranges.call]
@@ -238,14 +257,20 @@ def _kernels_launched(launched: pa.Table, kernels: pa.Table, ranges: CallRanges,
         )
     ]
     chosen = _named(launched, launch[rows], ranges, [""] * len(ranges.calls), is_copy=False)
-    return chosen.set_column(chosen.column_names.index("text"), "text", pa.array(texts, pa.string()))
+    return chosen.set_column(
+        chosen.column_names.index("text"), "text", pa.array(texts, pa.string())
+    )
 
 
-def _named(launched: pa.Table, rows: Int64, ranges: CallRanges, texts: list[str], *, is_copy: bool) -> pa.Table:
+def _named(
+    launched: pa.Table, rows: Int64, ranges: CallRanges, texts: list[str], *, is_copy: bool
+) -> pa.Table:
     chosen = launched.take(pa.array(rows, pa.int64()))
     code = ranges.call[chosen["call"].to_numpy()]
     chosen = chosen.append_column("is_copy", pa.array(np.full(rows.size, is_copy)))
-    return chosen.append_column("text", pa.array(texts, pa.string()).take(pa.array(code, pa.int64())))
+    return chosen.append_column(
+        "text", pa.array(texts, pa.string()).take(pa.array(code, pa.int64()))
+    )
 
 
 def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa.Table, pa.Table]:
@@ -280,10 +305,14 @@ def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
     name_ids = filled(kernels["name_id"]).copy()
     name_ids[rows] = of_kernels["name_id"].to_numpy()[launch]
     at = kernels.column_names.index("name_id")
-    return kernels.set_column(at, kernels.field(at), pa.array(name_ids, pa.int64(), mask=name_ids == UNKNOWN))
+    return kernels.set_column(
+        at, kernels.field(at), pa.array(name_ids, pa.int64(), mask=name_ids == UNKNOWN)
+    )
 
 
-def _collectives_of(copies: pa.Table, launch: Int64, of_copies: pa.Table, columns: list[str]) -> pa.Table:
+def _collectives_of(
+    copies: pa.Table, launch: Int64, of_copies: pa.Table, columns: list[str]
+) -> pa.Table:
     """Return one row for each call and device of some copies, with the columns of kernels; `launch` is a row of `of_copies`."""
     call, device = of_copies["call"].to_numpy()[launch], filled(copies["device_id"])
     order = np.lexsort((launch, device, call))
@@ -291,7 +320,9 @@ def _collectives_of(copies: pa.Table, launch: Int64, of_copies: pa.Table, column
     first = np.flatnonzero(np.append(True, (call[1:] != call[:-1]) | (device[1:] != device[:-1])))
     begun = of_copies.take(pa.array(launch[first]))
     start, end = (copies[name].to_numpy()[order] for name in ("start_ns", "end_ns"))
-    values = {name: begun[name] for name in ("process_id", "correlation_id", "stream_id", "name_id")}
+    values = {
+        name: begun[name] for name in ("process_id", "correlation_id", "stream_id", "name_id")
+    }
     values["start_ns"] = pa.array(np.minimum.reduceat(start, first))
     values["end_ns"] = pa.array(np.maximum.reduceat(end, first))
     values["device_id"] = pa.array(device[first], mask=device[first] == UNKNOWN)
@@ -299,6 +330,8 @@ def _collectives_of(copies: pa.Table, launch: Int64, of_copies: pa.Table, column
     if "bytes" in columns:
         n_bytes = filled(copies["bytes"])[order]
         is_known = np.logical_and.reduceat(n_bytes != UNKNOWN, first)
-        values["bytes"] = pa.array(np.add.reduceat(np.where(n_bytes == UNKNOWN, 0, n_bytes), first), mask=~is_known)
+        values["bytes"] = pa.array(
+            np.add.reduceat(np.where(n_bytes == UNKNOWN, 0, n_bytes), first), mask=~is_known
+        )
     nothing = pa.nulls(first.size, pa.int64())
     return pa.table({name: values.get(name, nothing) for name in columns})

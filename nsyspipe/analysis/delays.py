@@ -7,7 +7,17 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.table import Int64
 
-LATE_COLUMNS = ("step", "rank", "comm_id", "start_ns", "end_ns", "exposed_ns", "wait_ns", "late_by_ns", "held_up_ns")
+LATE_COLUMNS = (
+    "step",
+    "rank",
+    "comm_id",
+    "start_ns",
+    "end_ns",
+    "exposed_ns",
+    "wait_ns",
+    "late_by_ns",
+    "held_up_ns",
+)
 
 
 def without_passed_on(rows: pa.Table) -> pa.Table:
@@ -29,7 +39,9 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
     waited = _waited_elsewhere(rows, group)
     passed_on = waited - _least_of_collective(rows, comm, waited)
     for name in ("late_by_ns", "held_up_ns"):
-        left = pc.max_element_wise(pc.subtract(rows[name], pa.array(passed_on)), 0, skip_nulls=False)
+        left = pc.max_element_wise(
+            pc.subtract(rows[name], pa.array(passed_on)), 0, skip_nulls=False
+        )
         rows = rows.set_column(rows.column_names.index(name), name, left)
     inherited = pc.add(rows["inherited_ns"], pa.array(passed_on))
     return rows.set_column(rows.column_names.index("inherited_ns"), "inherited_ns", inherited)
@@ -56,7 +68,9 @@ def _groups(comm: Int64, rank: Int64) -> Int64:
 def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups since its last operation of this one."""
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    until = np.clip(start + pc.fill_null(rows["wait_ns"], 0).to_numpy(), start, np.maximum(end, start))
+    until = np.clip(
+        start + pc.fill_null(rows["wait_ns"], 0).to_numpy(), start, np.maximum(end, start)
+    )
     exposed = pc.fill_null(rows["exposed_ns"], np.iinfo(np.int64).max).to_numpy()
     wait = np.minimum(until - start, exposed)
     rank = rows["rank"].to_numpy()

@@ -8,7 +8,14 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsyspipe.analysis.attribution import UNKNOWN, ProcessOperations, by_process, filled, launch_times, operations_of
+from nsyspipe.analysis.attribution import (
+    UNKNOWN,
+    ProcessOperations,
+    by_process,
+    filled,
+    launch_times,
+    operations_of,
+)
 from nsyspipe.model.table import Flags, Int64
 
 # A device with less than one in so many of its process's kernels, and of their time, is a stray one: a context that a
@@ -37,7 +44,9 @@ class RankOperations(Struct, frozen=True):
 
     operations: ProcessOperations
     device: RankDevice | None  # None where the process used one device
-    is_of_rank: Flags  # of the kernels of `ProcessShare.whole`, in its order: whether they are of this rank
+    is_of_rank: (
+        Flags  # of the kernels of `ProcessShare.whole`, in its order: whether they are of this rank
+    )
 
 
 class StrayDevice(Struct, frozen=True):
@@ -62,7 +71,9 @@ def processes_with_operations(kernels: pa.Table, copies: pa.Table) -> list[int]:
     return processes
 
 
-def operations_by_process(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> dict[int, ProcessShare]:
+def operations_by_process(
+    kernels: pa.Table, copies: pa.Table, calls: pa.Table | None
+) -> dict[int, ProcessShare]:
     """Return the operations of each process that has any, in order of process id; `calls` as `launch_times` takes them."""
     tables = kernels, copies, calls
     processes = processes_with_operations(kernels, copies)
@@ -74,7 +85,9 @@ def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> Proce
     kernel_launch, copy_launch = launch_times(calls, kernels, copies)
     whole = operations_of(kernels, kernel_launch, copies, copy_launch)
     if len(whole.devices) <= 1:
-        return ProcessShare(whole, (RankOperations(whole, None, np.ones(whole.kernel_start.size, np.bool_)),))
+        return ProcessShare(
+            whole, (RankOperations(whole, None, np.ones(whole.kernel_start.size, np.bool_)),)
+        )
     kernel_device = whole.kernel_column("device_id")
     copy_device = filled(copies["device_id"])[np.argsort(copy_launch, kind="stable")]
     used = rank_devices(whole, kernel_device, copy_device)
@@ -84,12 +97,20 @@ def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> Proce
         own = operations_on(whole, device.device_id, of_kernels, of_copies)
         ranks.append(RankOperations(own, device, of_kernels))
     numbers = {device.device_id for device in used}
-    counts = {device: int(np.count_nonzero(kernel_device == device)) for device in sorted({*whole.devices} - numbers)}
-    strays = (StrayDevice(device, n + int(np.count_nonzero(copy_device == device))) for device, n in counts.items())
+    counts = {
+        device: int(np.count_nonzero(kernel_device == device))
+        for device in sorted({*whole.devices} - numbers)
+    }
+    strays = (
+        StrayDevice(device, n + int(np.count_nonzero(copy_device == device)))
+        for device, n in counts.items()
+    )
     return ProcessShare(whole, tuple(ranks), tuple(strays))
 
 
-def rank_devices(whole: ProcessOperations, kernel_device: Int64, copy_device: Int64) -> list[RankDevice]:
+def rank_devices(
+    whole: ProcessOperations, kernel_device: Int64, copy_device: Int64
+) -> list[RankDevice]:
     """Return the devices of a process that are ranks, in order; without any kernel, copies decide.
 
     Operations whose device was not recorded count on the device with most operations.
@@ -111,9 +132,15 @@ def _is_used(is_own: Flags, length_ns: Int64) -> bool:
     return n_own > 0 and (is_often_used or is_long_used)
 
 
-def operations_on(whole: ProcessOperations, device_id: int, kernels: Flags, copies: Flags) -> ProcessOperations:
+def operations_on(
+    whole: ProcessOperations, device_id: int, kernels: Flags, copies: Flags
+) -> ProcessOperations:
     """Return those kernels and copies of a process that are flagged, which ran on one device."""
-    rows = whole.kernel_rows if whole.kernel_order is None else whole.kernel_rows.take(pa.array(whole.kernel_order))
+    rows = (
+        whole.kernel_rows
+        if whole.kernel_order is None
+        else whole.kernel_rows.take(pa.array(whole.kernel_order))
+    )
     return replace(
         whole,
         kernel_start=whole.kernel_start[kernels],

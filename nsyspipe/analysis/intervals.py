@@ -66,7 +66,9 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
 
     def without(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in this set and not in the other, all between ``-2**62`` and ``2**62``."""
-        return self.intersect(IntervalSet(np.append(-FOREVER, other.ends), np.append(other.starts, FOREVER)))
+        return self.intersect(
+            IntervalSet(np.append(-FOREVER, other.ends), np.append(other.starts, FOREVER))
+        )
 
     def intersect(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in both sets: O(k log n) plus the size of the answer, k being the smaller set."""
@@ -114,7 +116,9 @@ def counts_up_to(values: Int64, times: Int64) -> Int64:
         if last - first < times.size:
             # Many times in order: look the few values up among them instead.
             places = np.searchsorted(times, values[first:last], side="left")
-            return np.repeat(np.arange(first, last + 1), np.diff(places, prepend=0, append=times.size))
+            return np.repeat(
+                np.arange(first, last + 1), np.diff(places, prepend=0, append=times.size)
+            )
     return np.searchsorted(values, times, side="right")
 
 
@@ -128,12 +132,16 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
         for times in (starts, ends)
     )
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
-    return nonempty(sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)])
+    return nonempty(
+        sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)]
+    )
 
 
 def union_of(*sets: IntervalSet) -> IntervalSet:
     """Return the times that lie in any of some sets."""
-    return union(np.concatenate([some.starts for some in sets]), np.concatenate([some.ends for some in sets]))
+    return union(
+        np.concatenate([some.starts for some in sets]), np.concatenate([some.ends for some in sets])
+    )
 
 
 def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
@@ -167,11 +175,15 @@ class Slices(Struct, frozen=True):
         """Return the place of each element of each slice, and which slice it is of."""
         counts = self.counts
         owner = np.repeat(np.arange(counts.size), counts)
-        return np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - self.first, counts), owner
+        return np.arange(owner.size) - np.repeat(
+            np.cumsum(counts) - counts - self.first, counts
+        ), owner
 
     def reduced(self, of: np.ufunc, values: Int64) -> Int64:
         """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
-        return of.reduceat(np.append(values, 0), np.stack((self.first, self.last), axis=1).ravel())[::2]
+        return of.reduceat(np.append(values, 0), np.stack((self.first, self.last), axis=1).ravel())[
+            ::2
+        ]
 
 
 def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
@@ -204,7 +216,9 @@ def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) ->
     order = np.lexsort((starts, groups))
     group, start, end = groups[order], starts[order], ends[np.lexsort((ends, groups))]
     again = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))
-    return sums_of(group, end - start, n_groups) - sums_of(group[again], end[again] - start[again + 1], n_groups)
+    return sums_of(group, end - start, n_groups) - sums_of(
+        group[again], end[again] - start[again + 1], n_groups
+    )
 
 
 def sums_of(groups: Int64, values: Int64, n_groups: int) -> Int64:

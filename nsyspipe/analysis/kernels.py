@@ -14,7 +14,14 @@ from msgspec import Struct
 from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.breakdown import Phases, started_in
-from nsyspipe.analysis.intervals import BLOCK, IntervalSet, least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.intervals import (
+    BLOCK,
+    IntervalSet,
+    least_of,
+    places_in_runs,
+    run_starts,
+    sums_of,
+)
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.model import schema
@@ -24,10 +31,18 @@ from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
 
-_MOST_SUMS, _LEAST_GROUPS = 2**18, 8  # sums by window of one rank (32 bytes each) until ranks tell which windows count
+_MOST_SUMS, _LEAST_GROUPS = (
+    2**18,
+    8,
+)  # sums by window of one rank (32 bytes each) until ranks tell which windows count
 GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # kernels stand for all from this share of time beside comm on, and so many
-MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
+LEAST_COMPARED, ENOUGH_COMPARED = (
+    0.25,
+    30,
+)  # kernels stand for all from this share of time beside comm on, and so many
+MOST_USUAL = (
+    0.5  # more is seldom seen of all kernels together: such a figure may be of something else
+)
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
@@ -35,10 +50,19 @@ ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, lik
 ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
 _REACH = 3  # the same kernels have so many same neighbours (name, grid, block): the place tells matrices' depths apart
 _ENOUGH = 3
-_LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
+_LARGEST_SPREAD = (
+    0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
+)
 Row = dict[str, Any]
 TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
-_OF_KERNELS = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns", "n_slowed", "slowed_ns", "free_ns"
+_OF_KERNELS = (
+    "n_in_summary",
+    "in_summary_ns",
+    "overlapped_in_summary_ns",
+    "n_slowed",
+    "slowed_ns",
+    "free_ns",
+)
 _SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
 _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
@@ -47,10 +71,14 @@ class WindowSums(Struct, frozen=True):
     """Sums by (group of windows, row), only those that are not 0."""
 
     n_rows: int
-    edges: Int64  # first window of each group, and the end of the last; mostly each window is a group
+    edges: (
+        Int64  # first window of each group, and the end of the last; mostly each window is a group
+    )
     group: Int32
     row: Int32
-    sums: tuple[Int64, ...]  # number of kernels, their durations, and what of these was beside communication
+    sums: tuple[
+        Int64, ...
+    ]  # number of kernels, their durations, and what of these was beside communication
 
     def over(self, is_chosen: Flags) -> tuple[list[Int64], Flags]:
         """Return each sum by row over some windows, and whether only a part of a row's group is chosen."""
@@ -91,7 +119,11 @@ def window_sums(
 
 
 def kernels_table(
-    operations: ProcessOperations, names: Mapping[int, str], phase: Phases, comm: IntervalSet, windows: Windows
+    operations: ProcessOperations,
+    names: Mapping[int, str],
+    phase: Phases,
+    comm: IntervalSet,
+    windows: Windows,
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 
@@ -101,7 +133,9 @@ def kernels_table(
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
     size = (len(PHASES) + 1) * len(labels)
-    key = label + (np.arange(len(PHASES) + 1, dtype=np.int32) * len(labels))[phase]  # no phase is -1, the last place
+    key = (
+        label + (np.arange(len(PHASES) + 1, dtype=np.int32) * len(labels))[phase]
+    )  # no phase is -1, the last place
     keys = np.flatnonzero(np.bincount(key, minlength=size))
     row_of_key = np.zeros(size, np.int32)
     row_of_key[keys] = np.arange(keys.size)
@@ -109,7 +143,9 @@ def kernels_table(
     del key, label  # each as long as the kernels
     covered = comm.lengths(operations.kernel_start, operations.kernel_end)
     covered[operations.is_comm] = 0
-    by_window, sums = window_sums(operations.kernel_start, (duration, covered), row, keys.size, windows)
+    by_window, sums = window_sums(
+        operations.kernel_start, (duration, covered), row, keys.size, windows
+    )
     number, total, beside = sums
     longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
@@ -117,11 +153,15 @@ def kernels_table(
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
-        "n_kernels": number, "total_ns": total, "min_ns": least_of(row, duration, keys.size), "max_ns": longest,
+        "n_kernels": number,
+        "total_ns": total,
+        "min_ns": least_of(row, duration, keys.size),
+        "max_ns": longest,
         "overlapped_ns": beside,
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
-        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size), "free_ns": sums_of(row[slowed], free_ns, keys.size),
-    }  # fmt: skip
+        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size),
+        "free_ns": sums_of(row[slowed], free_ns, keys.size),
+    }
     return pa.table(columns), by_window
 
 
@@ -134,16 +174,30 @@ def _slowed(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, In
     first, last = (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
     own = np.flatnonzero(~operations.is_comm[first:last])
     starts, ends = operations.kernel_start[own + first], operations.kernel_end[own + first]
-    name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
-    kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, ends - starts, comm.lengths(starts, ends))
+    name_id, grid, block = (
+        operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block")
+    )
+    kernel, slowed_ns, free_ns = kernel_slowdown(
+        name_id, grid, block, ends - starts, comm.lengths(starts, ends)
+    )
     return own[kernel] + first, slowed_ns, free_ns
 
 
 def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     """Keep of `schema.KERNEL_COSTS` the names with most time of each (rank, phase), in the table's order."""
-    keys = [("rank", "ascending"), ("phase", "ascending"), ("total_ns", "descending"), ("name", "ascending")]
+    keys = [
+        ("rank", "ascending"),
+        ("phase", "ascending"),
+        ("total_ns", "descending"),
+        ("name", "ascending"),
+    ]
     order = pc.sort_indices(kernels, keys).to_numpy()
-    phases = kernels["phase"].cast(pa.string()).combine_chunks().dictionary_encode(null_encoding="encode")
+    phases = (
+        kernels["phase"]
+        .cast(pa.string())
+        .combine_chunks()
+        .dictionary_encode(null_encoding="encode")
+    )
     owner = kernels["rank"].to_numpy() * (len(PHASES) + 1) + phases.indices.to_numpy()
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
@@ -181,7 +235,9 @@ NARROW, WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
 
 def link_width(bytes_per_s: float) -> float:
     """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
-    return min(max(math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK), 0.0), 1.0)
+    return min(
+        max(math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK), 0.0), 1.0
+    )
 
 
 def assumed(bytes_per_s: float | None) -> Slowing:
@@ -198,7 +254,10 @@ def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
 def operations_per_ns(kernels: pa.Table) -> float:
     """Return how many compute kernels run in a ns of their time, of `schema.KERNEL_COSTS`; 0 without any."""
     is_comm = are_communication(kernels["name"])
-    number, total = (pc.sum(kernels.filter(pc.invert(is_comm))[name]).as_py() for name in ("n_kernels", "total_ns"))
+    number, total = (
+        pc.sum(kernels.filter(pc.invert(is_comm))[name]).as_py()
+        for name in ("n_kernels", "total_ns")
+    )
     return number / total if total else 0.0
 
 
@@ -231,10 +290,16 @@ def kernel_slowdown(
     medians = np.full(context.max() + 1, UNKNOWN)  # by context
     medians[context[free[first[is_known]]]] = median[is_known]
     kernel = beside[medians[context[beside]] != UNKNOWN]
-    return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - medians[context[kernel]]), 0)
+    return (
+        kernel,
+        covered[kernel],
+        np.maximum(covered[kernel] - (duration[kernel] - medians[context[kernel]]), 0),
+    )
 
 
-def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> tuple[Int64, Int64, Flags, Flags]:
+def gaps_before(
+    start: Int64, end: Int64, launch: Int64, comm: IntervalSet
+) -> tuple[Int64, Int64, Flags, Flags]:
     """Return gaps before operations, in order of start, in which nothing but the device is waited for.
 
     Those are of what was launched before the gap, and under 100 us, which leaves out most waits for a collective. Returns the
@@ -244,7 +309,10 @@ def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> t
     own = (launch[1:] < before) & (start[1:] >= before) & (start[1:] < before + _LONGEST_GAP_NS)
     place = np.flatnonzero(own) + 1
     start, before = start[place], before[own]
-    covered, gap = comm.lengths(before - 1, start), start - before  # by 1 ns longer, so that no gap is empty
+    covered, gap = (
+        comm.lengths(before - 1, start),
+        start - before,
+    )  # by 1 ns longer, so that no gap is empty
     return place, gap, covered == 0, covered == gap + 1
 
 
@@ -259,7 +327,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     n_kernels = int(np.count_nonzero(compute))
     of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
     of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
-    order = np.argsort(np.append(operations.kernel_start[compute], operations.copy_start), kind="stable")
+    order = np.argsort(
+        np.append(operations.kernel_start[compute], operations.copy_start), kind="stable"
+    )
     columns = [np.append(own[compute], of) for own, of in zip(of_kernels, of_copies, strict=True)]
     number, total, n_begun = np.zeros((3, len(windows)), np.int64)
     free_gaps, n_beside, reached = [np.empty(0, np.int64)], 0, -NEVER
@@ -280,7 +350,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     free_gap = np.concatenate(free_gaps)
     if min(free_gap.size, n_beside) < ENOUGH_GAPS:
         return None
-    late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - free_gap.mean(), 0.0), 0.0)
+    late = np.where(
+        number > 0, np.maximum(total / np.maximum(number, 1) - free_gap.mean(), 0.0), 0.0
+    )
     return np.rint(late * n_begun).astype(np.int64)
 
 
@@ -288,7 +360,9 @@ class Compared(NamedTuple):
     """The kernels beside communication that have equal ones without it."""
 
     n_kernels: int
-    slowdown_ratio: float | None  # how much longer they take beside it: slowed / free - 1; None where there are none
+    slowdown_ratio: (
+        float | None
+    )  # how much longer they take beside it: slowed / free - 1; None where there are none
     share: float  # how much of the kernel time beside communication they are, maybe of a sample; 1 at most
 
     @property
@@ -303,7 +377,9 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     rows = sums_by(kernels, ["rank"], names)
     number, slowed, free, beside = (sum(row[name] for row in rows) for name in names[:4])
     compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
-    return Compared(number, slowed / free - 1 if free else None, min(compared / beside, 1.0) if beside else 0.0)
+    return Compared(
+        number, slowed / free - 1 if free else None, min(compared / beside, 1.0) if beside else 0.0
+    )
 
 
 def costs(
@@ -319,7 +395,10 @@ def costs(
     wall = pc.sum(steps["wall_ns"]).as_py()
     n_steps = None if is_capture else steps.num_rows
     is_known = not steps["comm_ns"].null_count
-    rows = [*_of_kernels(kernels, is_comm_known=is_known), *(_collectives(collectives, n_steps) if is_known else ())]
+    rows = [
+        *_of_kernels(kernels, is_comm_known=is_known),
+        *(_collectives(collectives, n_steps) if is_known else ()),
+    ]
     for row in rows:
         row["calls_per_step"] = divided(row["n_calls"], n_steps)
         row["time_ns_per_step"] = divided(row["total_ns"], n_steps)
@@ -327,7 +406,11 @@ def costs(
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
     of_all = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     for row in sorted(of_all, key=lambda row: -(row["comm_ns_per_step"] or 0)):
-        named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
+        named = {
+            "table": TRAFFIC,
+            "name": row["collective"],
+            "time_ns_per_step": row["comm_ns_per_step"],
+        }
         if not (are_groups_known or is_nccl_communicator(row["communicator"])):
             row["ranks"] = None
         rows.append(named | {name: row[name] for name in _OF_TRAFFIC})
@@ -338,11 +421,19 @@ def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
     for row in sums_by(kernels, ("name", "phase"), _OF_KERNELS):
         has_beside = is_comm_known and not is_communication(row["name"])
         yield {
-            "table": KERNELS, "name": row["name"], "phase": row["phase"],
-            "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],
-            "beside_comm_ratio": divided(row["overlapped_in_summary_ns"], row["in_summary_ns"]) if has_beside else None,
-            "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1 if row["n_slowed"] and row["free_ns"] else None,
-        }  # fmt: skip
+            "table": KERNELS,
+            "name": row["name"],
+            "phase": row["phase"],
+            "n_calls": row["n_in_summary"],
+            "total_ns": row["in_summary_ns"],
+            "n_slowed": row["n_slowed"],
+            "beside_comm_ratio": divided(row["overlapped_in_summary_ns"], row["in_summary_ns"])
+            if has_beside
+            else None,
+            "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1
+            if row["n_slowed"] and row["free_ns"]
+            else None,
+        }
 
 
 def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
@@ -356,10 +447,20 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
     for row in sums_by(pa.table(kinds | columns), [*kinds], [*columns]):
         exposed, transfer = row["exposed_ns"], row["transfer_ns"]
         yield {
-            "table": COLLECTIVES, "name": row["name"], "message_bytes": row["size"], "n_calls": row["n"],
-            "total_ns": row["total_ns"], "bytes_per_step": divided(row["message_bytes"], n_steps),
+            "table": COLLECTIVES,
+            "name": row["name"],
+            "message_bytes": row["size"],
+            "n_calls": row["n"],
+            "total_ns": row["total_ns"],
+            "bytes_per_step": divided(row["message_bytes"], n_steps),
             "exposed_ns_per_step": divided(exposed, n_steps),
-            "hidden_ns_per_step": divided(None if exposed is None else row["total_ns"] - exposed, n_steps),
-            "wait_ns_per_step": divided(row["waited_ns"], n_steps), "transfer_ns_per_step": divided(transfer, n_steps),
-            **{name: divided(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
-        }  # fmt: skip
+            "hidden_ns_per_step": divided(
+                None if exposed is None else row["total_ns"] - exposed, n_steps
+            ),
+            "wait_ns_per_step": divided(row["waited_ns"], n_steps),
+            "transfer_ns_per_step": divided(transfer, n_steps),
+            **{
+                name: divided(row[column], transfer and transfer / 1e9)
+                for name, column in RATES.items()
+            },
+        }

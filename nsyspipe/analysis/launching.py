@@ -33,7 +33,11 @@ class HostTimes(Struct, frozen=True):
 
 
 def device_waits(
-    operations: ProcessOperations, calls: pa.Table, blocking: pa.Table, waits: pa.Table, offset_ns: int
+    operations: ProcessOperations,
+    calls: pa.Table,
+    blocking: pa.Table,
+    waits: pa.Table,
+    offset_ns: int,
 ) -> IntervalSet:
     """Return when the host of one process launched nothing because a call waited for the device, report time.
 
@@ -46,7 +50,9 @@ def device_waits(
     launches = _sorted_launches(operations)
     starts = np.concatenate([table["start_ns"].to_numpy() for table in (blocking, waits)])
     ends = np.concatenate([table["end_ns"].to_numpy() for table in (blocking, waits)])
-    n_launched_meanwhile = np.searchsorted(launches, ends) - np.searchsorted(launches, starts, side="right")
+    n_launched_meanwhile = np.searchsorted(launches, ends) - np.searchsorted(
+        launches, starts, side="right"
+    )
     is_alone = (n_launched_meanwhile == 0) & (ends > starts)
     found_full = _launches_into_full_queue(operations, launches, calls, offset_ns)
     return union_of(union(starts[is_alone], ends[is_alone]), found_full)
@@ -64,7 +70,9 @@ def _launches_into_full_queue(
     is_long = ends - starts >= MIN_WAITING_LAUNCH_NS
     starts, ends = starts[is_long], ends[is_long]
     is_launched = operations.copy_launch != NEVER
-    finished = np.append(operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched])
+    finished = np.append(
+        operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched]
+    )
     finished = np.sort(finished, kind="stable") - offset_ns  # nearly sorted already
     n_launched = np.searchsorted(launches, starts)
     is_launch = np.searchsorted(launches, starts, side="right") > n_launched
@@ -95,7 +103,9 @@ def host_times(
     begins = kernels[:1]
     last_launch = kernels[-1:]
     if members.starts.size >= len(windows):  # else it is a capture: one window, and no step
-        launched = Slices.within(kernels, members.starts[windows.member], members.ends[windows.member])
+        launched = Slices.within(
+            kernels, members.starts[windows.member], members.ends[windows.member]
+        )
         begins = kernels[np.minimum(launched.first, kernels.size - 1)]
         last_launch = kernels[np.maximum(launched.last[-1:] - 1, 0)]
     ends = np.maximum(np.append(begins[1:], last_launch), begins)
@@ -137,7 +147,8 @@ def longest_work_times(steps: pa.Table) -> Float64:
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
     wall_ns, idle_ns, wait_ns = (
-        pc.fill_null(steps[name], 0).to_numpy() for name in ("wall_ns", "idle_ns", "exposed_wait_ns")
+        pc.fill_null(steps[name], 0).to_numpy()
+        for name in ("wall_ns", "idle_ns", "exposed_wait_ns")
     )
     return -least_of(step, idle_ns + wait_ns - wall_ns, numbers.size).astype(np.float64)
 
@@ -147,9 +158,14 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
 
     `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not known.
     """
-    if steps["host_launch_ns"].null_count or not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py():
+    if (
+        steps["host_launch_ns"].null_count
+        or not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py()
+    ):
         return None
-    rank, launch_ns, wall_ns = (steps[name].to_numpy() for name in ("rank", "host_launch_ns", "wall_ns"))
+    rank, launch_ns, wall_ns = (
+        steps[name].to_numpy() for name in ("rank", "host_launch_ns", "wall_ns")
+    )
     least_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
     slower = []
     for number in np.unique(rank).tolist():
@@ -159,18 +175,24 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
     return slower
 
 
-def steps_without_launches(steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)) -> dict[int, Int64]:
+def steps_without_launches(
+    steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)
+) -> dict[int, Int64]:
     """Return for each rank the steps in which its device idles because launches come late.
 
     `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see `MIN_LATE_LAUNCH_SHARE`.
     """
     rank, number, wall_ns = (steps[name].to_numpy() for name in ("rank", "step", "wall_ns"))
     late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)
-    is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean() if wall_ns.size else np.zeros(0, np.bool_)
+    is_late = (
+        late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean() if wall_ns.size else np.zeros(0, np.bool_)
+    )
     return {own: number[is_late & (rank == own)] for own in np.unique(rank).tolist()}
 
 
-def ranks_without_launches(steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)) -> dict[int, int]:
+def ranks_without_launches(
+    steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)
+) -> dict[int, int]:
     """Return in how many steps launches come late, as `steps_without_launches` has it, of ranks where that is often.
 
     See `MIN_LATE_STEPS_SHARE`.

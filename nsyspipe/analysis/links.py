@@ -22,13 +22,18 @@ Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
 Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
 _PATH_WORDS = {
-    "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
-    "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
-}  # fmt: skip
+    "PIX": "one PCIe bridge",
+    "PXB": "several PCIe bridges",
+    "PHB": "a PCIe host bridge, usually the CPU",
+    "NODE": "the PCIe host bridges of a NUMA node",
+    "SYS": "the link between NUMA nodes",
+}
 # What data sheets promise per second and direction (half of what they call total) is an upper bound: packets have headers.
 GB = 1e9
 # PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
-_PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
+_PCIE_X16 = {
+    generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))
+}
 _PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
 _REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
 
@@ -67,7 +72,11 @@ def links(
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
     comms = (log.of_processes(pids) or log.communicators) if log else ()
-    comm = max(comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
+    comm = max(
+        comms,
+        key=lambda one: (len({member.host for member in one.members}), one.n_ranks),
+        default=None,
+    )
     if comm and n_ranks not in {None, comm.n_ranks}:
         shared = set(gpu_names.values())
         gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
@@ -80,7 +89,11 @@ def links(
     if comm and edges is None:
         edges = [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
     if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
-        pairs = (pair for pair in combinations(seats.gpus, 2) if seats.are_together(pair) and seats.path(pair))
+        pairs = (
+            pair
+            for pair in combinations(seats.gpus, 2)
+            if seats.are_together(pair) and seats.path(pair)
+        )
         return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs]), absent
     of_trees = comm.tree_edges()
     edges = sorted({*edges, *(edge for edge in of_trees if not seats.are_together(edge))})
@@ -104,7 +117,10 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
             start, end = ranks.get(edge.from_rank), ranks.get(edge.to_rank)
             if start is not None and end is not None:
                 transports.setdefault((start, end), (edge.transports, None))
-    own = {(edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in comm.edges or ()}
+    own = {
+        (edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels)
+        for edge in comm.edges or ()
+    }
     return transports | own
 
 
@@ -129,9 +145,13 @@ class _Seats(Struct, frozen=True):
 
 
 def _gpus(
-    members: Sequence[CommMember], local_ranks: Mapping[int, int | None], hosts: Mapping[int, str | None]
+    members: Sequence[CommMember],
+    local_ranks: Mapping[int, int | None],
+    hosts: Mapping[int, str | None],
 ) -> dict[int, int]:
-    logged = [(member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)]
+    logged = [
+        (member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)
+    ]
     gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
     # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
     taken = Counter((hosts.get(rank), gpu) for rank, gpu in gpus.items())
@@ -147,11 +167,21 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
     speed = _speed(kind, words, path, [seats.names.get(rank) for rank in pair])
-    row = (comm_id, *pair, ", ".join(words) or None, n_channels, path, kind, *(speed or (None, None)))
+    row = (
+        comm_id,
+        *pair,
+        ", ".join(words) or None,
+        n_channels,
+        path,
+        kind,
+        *(speed or (None, None)),
+    )
     return dict(zip(LINKS.names[: len(row)], row, strict=True))
 
 
-def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]) -> Speed | None:
+def _speed(
+    kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]
+) -> Speed | None:
     if kind == "shm":
         speed = nominal_speed(models, "PCIe")
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
@@ -169,13 +199,17 @@ class SlowestLink:
     kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
     from_rank: int  # of the first edge of that kind with the least nominal bandwidth
     to_rank: int
-    nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind, or of which
+    nominal_bytes_per_s: (
+        float | None
+    )  # of that edge; null if it is not known of every edge of that kind, or of which
     text: str  # what it crosses, in words
     n_links: int  # edges that the text holds for
     n_unknown: int  # of which no line says what they use
     n_edges: int  # all
     is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
-    is_unlogged: bool = False  # whether what is not known would be in logs of processes of which there is none
+    is_unlogged: bool = (
+        False  # whether what is not known would be in logs of processes of which there is none
+    )
 
     @property
     def edges(self) -> str:
@@ -192,7 +226,9 @@ class SlowestLink:
 
 def slowest(links: pa.Table) -> SlowestLink | None:
     """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows."""
-    rows = sorted(links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or ""))
+    rows = sorted(
+        links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or "")
+    )
     if not rows:
         return None
     known = [row for row in rows if row["kind"] != "unknown"]
@@ -203,16 +239,22 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     text = _text(kind, worst)
     n_links = sum(_text(kind, row) == text for row in of_kind)
     senders, silent = (
-        {row["from_rank"] for row in rows if (row["kind"] == "unknown") is is_so} for is_so in (False, True)
+        {row["from_rank"] for row in rows if (row["kind"] == "unknown") is is_so}
+        for is_so in (False, True)
     )
     is_any = kind == "unknown" and n_links < len(rows)  # it may go around the worst
     return SlowestLink(
-        kind=kind, from_rank=worst["from_rank"], to_rank=worst["to_rank"],
-        nominal_bytes_per_s=None if None in rates or is_any else worst["nominal_bytes_per_s"], text=text,
-        n_links=n_links, n_unknown=len(rows) - len(known),
-        n_edges=len(rows), is_of_ring=worst["comm_id"] is not None,
+        kind=kind,
+        from_rank=worst["from_rank"],
+        to_rank=worst["to_rank"],
+        nominal_bytes_per_s=None if None in rates or is_any else worst["nominal_bytes_per_s"],
+        text=text,
+        n_links=n_links,
+        n_unknown=len(rows) - len(known),
+        n_edges=len(rows),
+        is_of_ring=worst["comm_id"] is not None,
         is_unlogged=bool(senders and silent - senders),
-    )  # fmt: skip
+    )
 
 
 def _text(kind: str, row: Mapping[str, Any]) -> str:
@@ -236,7 +278,9 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
             return f"network ({transport}){'' if is_direct else ' via host memory'}{although}"
         case _:
             known = f"{transport}, a transport that nsyspipe does not know" if transport else ""
-            return ", and ".join(filter(None, (known or "no NCCL log shows what NCCL uses", by_path)))
+            return ", and ".join(
+                filter(None, (known or "no NCCL log shows what NCCL uses", by_path))
+            )
 
 
 class Speed(NamedTuple):
@@ -284,9 +328,13 @@ class NamedLink(Struct, frozen=True):
     name: str  # for options
     gpus: tuple[str, ...]  # other names: the GPUs that have it
     bus_bytes_per_s: float  # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
-    nominal_bytes_per_s: float | None  # what its data sheet says, per direction; None for host memory
+    nominal_bytes_per_s: (
+        float | None
+    )  # what its data sheet says, per direction; None for host memory
     source: str  # where the figure is from
-    is_measured: bool = True  # else it is the same part of the data sheet as of the NVLink that was measured
+    is_measured: bool = (
+        True  # else it is the same part of the data sheet as of the NVLink that was measured
+    )
 
     @property
     def within(self) -> float:
@@ -295,22 +343,45 @@ class NamedLink(Struct, frozen=True):
 
 
 def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
-    return NamedLink(name, gpus, rate * _REACHED, rate, f"{words} of the data sheet x {_REACHED:g}", is_measured=False)
+    return NamedLink(
+        name,
+        gpus,
+        rate * _REACHED,
+        rate,
+        f"{words} of the data sheet x {_REACHED:g}",
+        is_measured=False,
+    )
 
 
 # NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
-_PCIE = ((f"pcie{generation}x16", rate) for generation, rate in sorted(_PCIE_X16.items(), reverse=True))
+_PCIE = (
+    (f"pcie{generation}x16", rate) for generation, rate in sorted(_PCIE_X16.items(), reverse=True)
+)
 _PORTS = (
-    *(("infiniband-xdr", 800), ("infiniband-ndr", 400), ("infiniband-hdr", 200), ("infiniband-edr", 100)),
+    *(
+        ("infiniband-xdr", 800),
+        ("infiniband-ndr", 400),
+        ("infiniband-hdr", 200),
+        ("infiniband-edr", 100),
+    ),
     *(("roce-400", 400), ("roce-200", 200), ("roce-100", 100)),
 )
 NAMED_LINKS = (
     _of_data_sheet("nvlink5", 900 * GB, "18 x 50 GB/s", "b200"),
-    NamedLink("nvlink4", ("h100", "h200"), 350 * GB, 450 * GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s"),
+    NamedLink(
+        "nvlink4",
+        ("h100", "h200"),
+        350 * GB,
+        450 * GB,
+        "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
+    ),
     _of_data_sheet("nvlink3", 300 * GB, "12 x 25 GB/s", "a100"),
     _of_data_sheet("nvlink2", 150 * GB, "6 x 25 GB/s", "v100"),
     *(_of_data_sheet(name, rate, f"{rate / GB:.1f} GB/s") for name, rate in _PCIE),
-    *(_of_data_sheet(name, gbit / 8 * GB, f"{gbit} Gb/s, one port per GPU,") for name, gbit in _PORTS),
+    *(
+        _of_data_sheet(name, gbit / 8 * GB, f"{gbit} Gb/s, one port per GPU,")
+        for name, gbit in _PORTS
+    ),
     NamedLink("shm", (), 25 * GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
 )
 
@@ -331,11 +402,18 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
     """
     speeds = []
     for name in names:
-        matches = ((gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")) for gpu in _GPUS)
+        matches = (
+            (gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or ""))
+            for gpu in _GPUS
+        )
         gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
         if path.startswith("NV") and gpu.nvlink:
             n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
-            speeds.append(Speed(n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({word})"))
+            speeds.append(
+                Speed(
+                    n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({word})"
+                )
+            )
         elif gpu.pcie and not path.startswith("NV"):
             speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
     return min(speeds) if speeds and len(speeds) == len(names) else None

@@ -27,10 +27,21 @@ COMM, _COMPUTE, _MEMORY = range(3)
 
 # nsys's kinds of memcpy; 11 to 14 are those of unified memory.
 _COPY_NAMES = {
-    1: "memcpy HtoD", 2: "memcpy DtoH", 3: "memcpy HtoA", 4: "memcpy AtoH", 5: "memcpy AtoA", 6: "memcpy AtoD",
-    7: "memcpy DtoA", 8: "memcpy DtoD", 9: "memcpy HtoH", 10: "memcpy PtoP", 11: "memcpy unified HtoD",
-    12: "memcpy unified DtoH", 13: "memcpy unified DtoD", 14: "memcpy unified",
-}  # fmt: skip
+    1: "memcpy HtoD",
+    2: "memcpy DtoH",
+    3: "memcpy HtoA",
+    4: "memcpy AtoH",
+    5: "memcpy AtoA",
+    6: "memcpy AtoD",
+    7: "memcpy DtoA",
+    8: "memcpy DtoD",
+    9: "memcpy HtoH",
+    10: "memcpy PtoP",
+    11: "memcpy unified HtoD",
+    12: "memcpy unified DtoH",
+    13: "memcpy unified DtoD",
+    14: "memcpy unified",
+}
 NO_SEQ = -1
 _STEP_ITSELF = -1
 
@@ -55,7 +66,9 @@ class DeviceOperations(Struct, frozen=True, dict=True):
 
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some of them, in that order."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__[:-1]})
+        return replace(
+            self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__[:-1]}
+        )
 
     @cached_property
     def by_launch(self) -> Int64:
@@ -65,7 +78,16 @@ class DeviceOperations(Struct, frozen=True, dict=True):
     def in_order(self, *more: Int64) -> Int64:
         """Return the rows in order of start, then end, then every other column that a user sees, then `more`."""
         ids = self.device_id, self.stream_id, self.correlation_id
-        keys = (self.start, self.end, self.category, *ids, self.launch, self.name, self.n_bytes, *more)
+        keys = (
+            self.start,
+            self.end,
+            self.category,
+            *ids,
+            self.launch,
+            self.name,
+            self.n_bytes,
+            *more,
+        )
         order = np.argsort(self.start, kind="stable")
         is_same = np.diff(self.start[order]) == 0
         # Few: other keys count only there.
@@ -82,7 +104,11 @@ def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64
 
 
 def device_operations(
-    kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, launches: Sequence[Int64], texts: Mapping[int, str]
+    kernels: pa.Table,
+    memcpys: pa.Table,
+    memsets: pa.Table,
+    launches: Sequence[Int64],
+    texts: Mapping[int, str],
 ) -> DeviceOperations:
     """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
 
@@ -101,14 +127,22 @@ def device_operations(
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
     return DeviceOperations(
-        start=joined("start_ns"), end=joined("end_ns"), launch=np.concatenate(launches),
+        start=joined("start_ns"),
+        end=joined("end_ns"),
+        launch=np.concatenate(launches),
         category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(n_memory, _MEMORY))),
-        name=np.concatenate((place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))),
-        collective=collective, device_id=joined("device_id"), stream_id=joined("stream_id"),
+        name=np.concatenate(
+            (place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))
+        ),
+        collective=collective,
+        device_id=joined("device_id"),
+        stream_id=joined("stream_id"),
         correlation_id=joined("correlation_id"),
-        n_bytes=np.concatenate((_bytes_of(kernels), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
+        n_bytes=np.concatenate(
+            (_bytes_of(kernels), filled(memcpys["bytes"]), filled(memsets["bytes"]))
+        ),
         names=tuple(names),
-    )  # fmt: skip
+    )
 
 
 def _bytes_of(kernels: pa.Table) -> Int64:
@@ -123,18 +157,24 @@ class RankSteps(Struct, frozen=True):
 
     rank: int
     process_id: int
-    device: RankDevice | None  # which operations of the process are the rank's; None where it used one device
+    device: (
+        RankDevice | None
+    )  # which operations of the process are the rank's; None where it used one device
     shift_ns: int  # added to report time to get aligned time
     has_launches: bool  # whether any operation of the process has a launch
     thread_id: int  # of the step ranges, as are the next three
     starts: Int64
     ends: Int64
     numbers: Int64
-    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    backward: (
+        PhaseRanges | None
+    )  # where no range marks it; None where one does, or nothing shows it
     others: LaunchingThreads  # the threads besides that of the steps whose ranges are phases too
     windows: Windows  # their windows on the device
     is_chosen: Flags  # by step range: whether its ranges are asked for
-    span: tuple[int, int] | None  # device time ``[first, last)`` whose operations are asked for; None asks for all
+    span: (
+        tuple[int, int] | None
+    )  # device time ``[first, last)`` whose operations are asked for; None asks for all
     # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
     comm_starts: Int64
     comm_ends: Int64
@@ -147,7 +187,11 @@ class RankSteps(Struct, frozen=True):
 
 
 def event_table(
-    path: str, rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges], members: Members
+    path: str,
+    rank: RankSteps,
+    operations: DeviceOperations,
+    phases: Mapping[str, PhaseRanges],
+    members: Members,
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for; a `DamagedReportError` if the communication is not what was first read."""
     launched, phase = operations.by_launch, np.empty(len(operations), np.int64)
@@ -161,16 +205,25 @@ def event_table(
     launch, start = operations.launch, operations.start
     member = members_holding(members, rank.windows, launch, start)
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
-    return schema.EVENTS.table({
-        "rank": np.full(len(operations), rank.rank), "step": pa.array(step, mask=member == NO_MEMBER),
-        "phase": _words(phase, PHASES), "category": _words(operations.category, CATEGORIES),
-        "name": _words(operations.name, operations.names),
-        "device_id": _nullable(operations.device_id), "stream_id": _nullable(operations.stream_id),
-        "start_ns": start + rank.shift_ns, "end_ns": operations.end + rank.shift_ns, "dur_ns": operations.end - start,
-        "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
-        "correlation_id": _nullable(operations.correlation_id), "bytes": _nullable(operations.n_bytes),
-        "collective": _words(operations.collective, COLLECTIVES), "seq": _nullable(seq, NO_SEQ),
-    })  # fmt: skip
+    return schema.EVENTS.table(
+        {
+            "rank": np.full(len(operations), rank.rank),
+            "step": pa.array(step, mask=member == NO_MEMBER),
+            "phase": _words(phase, PHASES),
+            "category": _words(operations.category, CATEGORIES),
+            "name": _words(operations.name, operations.names),
+            "device_id": _nullable(operations.device_id),
+            "stream_id": _nullable(operations.stream_id),
+            "start_ns": start + rank.shift_ns,
+            "end_ns": operations.end + rank.shift_ns,
+            "dur_ns": operations.end - start,
+            "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
+            "correlation_id": _nullable(operations.correlation_id),
+            "bytes": _nullable(operations.n_bytes),
+            "collective": _words(operations.collective, COLLECTIVES),
+            "seq": _nullable(seq, NO_SEQ),
+        }
+    )
 
 
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
@@ -186,12 +239,18 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     return seqs
 
 
-def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
+def phase_ranges_table(
+    rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
+) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the steps asked for."""
     each = [(_STEP_ITSELF, np.arange(rank.starts.size), rank.starts, rank.ends)]
-    each += [(code, phase.member, phase.starts, phase.ends) for code, phase in enumerate(phases.values())]
+    each += [
+        (code, phase.member, phase.starts, phase.ends) for code, phase in enumerate(phases.values())
+    ]
     code = np.repeat([one[0] for one in each], [one[1].size for one in each])
-    member, starts, ends = (np.concatenate(column) for column in zip(*(one[1:] for one in each), strict=True))
+    member, starts, ends = (
+        np.concatenate(column) for column in zip(*(one[1:] for one in each), strict=True)
+    )
     step = rank.numbers[member]
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
     order = np.lexsort((step, ends, word, starts))
@@ -201,13 +260,18 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
     launched = operations.launch[rows], operations.start[rows], operations.end[rows]
     counts, device_starts, device_ends = launched_in(starts, ends, launched)
     nothing = counts == 0
-    return schema.PHASE_RANGES.table({
-        "rank": np.full(order.size, rank.rank), "step": step[order], "phase": _words(code[order], PHASES),
-        "start_ns": starts + rank.shift_ns, "end_ns": ends + rank.shift_ns,
-        "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
-        "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
-        "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
-    })  # fmt: skip
+    return schema.PHASE_RANGES.table(
+        {
+            "rank": np.full(order.size, rank.rank),
+            "step": step[order],
+            "phase": _words(code[order], PHASES),
+            "start_ns": starts + rank.shift_ns,
+            "end_ns": ends + rank.shift_ns,
+            "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
+            "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
+            "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
+        }
+    )
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

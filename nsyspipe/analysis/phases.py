@@ -15,14 +15,25 @@ from numpy.typing import NDArray
 from nsyspipe.analysis import breakdown
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
 from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
+from nsyspipe.analysis.intervals import (
+    EMPTY,
+    IntervalSet,
+    Slices,
+    holders,
+    nonempty,
+    sums_of,
+    union,
+    union_of,
+)
 from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
 
 NO_WINDOW, NO_PHASE = np.int64(-1), -1
-IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)  # what launched an operation of a step that has a backward pass
+IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(
+    3
+)  # what launched an operation of a step that has a backward pass
 
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
@@ -37,7 +48,9 @@ def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> Ph
     return replace(ranges, ends=np.maximum(ranges.ends, np.append(-NEVER, copies + 1)[number]))
 
 
-def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
+def launched_in(
+    starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]
+) -> tuple[Int64, Int64, Int64]:
     """Return how many operations (sorted launch, start, end) each host range launched, their first start and last end."""
     counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
     last = -first
@@ -52,7 +65,11 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
 
 
 def phase_costs(
-    phase: PhaseRanges, members: Members, device: DeviceTime, belongs: tuple[Flags, Flags], idle_ns: Int64
+    phase: PhaseRanges,
+    members: Members,
+    device: DeviceTime,
+    belongs: tuple[Flags, Flags],
+    idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank, for every step that has it.
 
@@ -65,13 +82,17 @@ def phase_costs(
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
     kernels, copies = belongs
     parts = kernels & ~operations.is_comm, kernels & operations.is_comm
-    compute, comm = (union(operations.kernel_start[own], operations.kernel_end[own]) for own in parts)
+    compute, comm = (
+        union(operations.kernel_start[own], operations.kernel_end[own]) for own in parts
+    )
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
-        "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),
+        "compute_ns": windows.covered(compute),
+        "comm_ns": windows.covered(comm),
         "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)), "idle_ns": idle_ns,
-    }  # fmt: skip
+        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
+        "idle_ns": idle_ns,
+    }
     n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {
         "member": member,
@@ -79,7 +100,9 @@ def phase_costs(
         "n_kernels": sums_of(owner, n_launched, members.starts.size)[member],
     }
     for name, values in measured.items():
-        by_member = np.full(members.starts.size + 1, NO_WINDOW)  # a capture without steps is a window of no member
+        by_member = np.full(
+            members.starts.size + 1, NO_WINDOW
+        )  # a capture without steps is a window of no member
         by_member[windows.member] = values
         costs[name] = by_member[member]
     if not member.size or not operations.n_launched:
@@ -87,13 +110,17 @@ def phase_costs(
     return costs
 
 
-def launches_in_phase(phase: PhaseRanges, members: Members, copies: pa.Table | None) -> Int64 | None:
+def launches_in_phase(
+    phase: PhaseRanges, members: Members, copies: pa.Table | None
+) -> Int64 | None:
     """Return how many of some copies each step launched in a phase, for every step that has it; None of None."""
     if copies is None:
         return None
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
-    counts = Slices.within(np.sort(copies["launch_ns"].to_numpy()), pieces.starts, pieces.ends).counts
+    counts = Slices.within(
+        np.sort(copies["launch_ns"].to_numpy()), pieces.starts, pieces.ends
+    ).counts
     return sums_of(owner, counts, members.starts.size)[np.unique(phase.member)]
 
 
@@ -106,7 +133,11 @@ class PhaseRanges(Struct, frozen=True):
 
 
 def between_steps(
-    ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None, operations: ProcessOperations
+    ranges: pa.Table,
+    codes: Int64,
+    members: Members,
+    calls: pa.Table | None,
+    operations: ProcessOperations,
 ) -> Inputs:
     """Find what the host does after the end of a step range and before the start of the next.
 
@@ -120,7 +151,9 @@ def between_steps(
     first = np.searchsorted(members.starts, starts, side="left")
     last = np.searchsorted(members.ends, ends, side="right")
     own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
-    is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == PHASES.index("data"))
+    is_data = own & (
+        codes[ranges["text"].combine_chunks().indices.to_numpy()] == PHASES.index("data")
+    )
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     narrow = members.starts[1:][members.starts[1:] - members.ends[:-1] < breakdown.PAUSE_NS]
     behind = np.unique(np.searchsorted(launches, narrow))
@@ -128,8 +161,12 @@ def between_steps(
     around = nonempty(launches[behind - 1], launches[behind])
     if calls is None or not (len(gaps) or len(around)):
         return Inputs(data, EMPTY)
-    called = calls.select(["start_ns", "end_ns"]).filter(pc.equal(calls["thread_id"], members.thread_id))
-    busy = union_of(union(starts[own], ends[own]), union(*(column.to_numpy() for column in called.columns)))
+    called = calls.select(["start_ns", "end_ns"]).filter(
+        pc.equal(calls["thread_id"], members.thread_id)
+    )
+    busy = union_of(
+        union(starts[own], ends[own]), union(*(column.to_numpy() for column in called.columns))
+    )
     quiet = _longest_of_each(around, around.without(busy))
     is_pause = quiet.ends - quiet.starts >= breakdown.PAUSE_NS
     return Inputs(data, union_of(_longest_of_each(gaps, gaps.without(busy)), quiet[is_pause]))
@@ -141,7 +178,9 @@ def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
     return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]
 
 
-def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]], texts: pa.StringArray) -> Int64:
+def phase_codes(
+    families: TextFamilies, patterns: Mapping[str, re.Pattern[str]], texts: pa.StringArray
+) -> Int64:
     """Return the phase of each of the families' texts, as an index into `names.PHASES`; -1 for none.
 
     It is that of the normalised text. A user's own pattern may name digits, which are not in that: it sees the texts too.
@@ -167,7 +206,9 @@ class LaunchingThreads(Struct, frozen=True):
 
     def has(self, member: Int64, thread_id: Int64) -> Flags:
         """Tell of each pair whether that thread launches kernels of that step."""
-        threads, number = np.unique(np.concatenate((self.thread_id, thread_id)), return_inverse=True)
+        threads, number = np.unique(
+            np.concatenate((self.thread_id, thread_id)), return_inverse=True
+        )
         pair = np.concatenate((self.member, member)) * threads.size + number
         return np.isin(pair[self.member.size :], pair[: self.member.size])
 
@@ -189,7 +230,9 @@ def launching_threads(members: Members, launches: Int64, threads: Int64) -> Laun
     return LaunchingThreads(pairs[0], pairs[1])
 
 
-def backward_passes(backward: PhaseRanges, members: Members, launches: Int64, threads: Int64) -> PhaseRanges:
+def backward_passes(
+    backward: PhaseRanges, members: Members, launches: Int64, threads: Int64
+) -> PhaseRanges:
     """Join ranges of a step's backward pass, one per layer, between which the thread of the steps launches nothing."""
     if not backward.starts.size:
         return backward
@@ -197,7 +240,9 @@ def backward_passes(backward: PhaseRanges, members: Members, launches: Int64, th
     begun = np.searchsorted(own, backward.starts[1:]) > np.searchsorted(own, backward.ends[:-1])
     first = np.append(True, begun | (backward.member[1:] != backward.member[:-1]))
     firsts = np.flatnonzero(first)
-    return PhaseRanges(backward.member[firsts], backward.starts[firsts], np.maximum.reduceat(backward.ends, firsts))
+    return PhaseRanges(
+        backward.member[firsts], backward.starts[firsts], np.maximum.reduceat(backward.ends, firsts)
+    )
 
 
 def phase_ranges(
@@ -210,7 +255,9 @@ def phase_ranges(
     ranges of one phase the outermost counts.
     """
     code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
-    starts, ends, thread_id = (ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id"))
+    starts, ends, thread_id = (
+        ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id")
+    )
     member = np.searchsorted(members.starts, starts, side="right") - 1
     is_on_thread = thread_id == members.thread_id
     if others.member.size:
@@ -230,7 +277,9 @@ def phase_ranges(
     for index, phase in enumerate(PHASES):
         own = rows[code[rows] == index]
         own = own[np.lexsort((-ends[own], starts[own]))]
-        outer = own[np.append(True, ends[own][1:] > np.maximum.accumulate(ends[own])[:-1])[: own.size]]
+        outer = own[
+            np.append(True, ends[own][1:] > np.maximum.accumulate(ends[own])[:-1])[: own.size]
+        ]
         found[phase] = PhaseRanges(member[outer], starts[outer], ends[outer])
     return found
 
@@ -252,12 +301,16 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         order = np.argsort(starts[other], kind="stable")
         other_starts, other_ends = starts[other][order], ends[other][order]
         # The earliest end among all others that start at or after a given place.
-        earliest_end = np.append(np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max)
+        earliest_end = np.append(
+            np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max
+        )
         contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
     return contains
 
 
-def launching_passes(member: Int64, launch: Int64, backward: PhaseRanges | None) -> tuple[Int64, Int64]:
+def launching_passes(
+    member: Int64, launch: Int64, backward: PhaseRanges | None
+) -> tuple[Int64, Int64]:
     """Return the pass that launched each operation, and which of its step's backward ranges did; -1 for none.
 
     Backward, forward before the last of its step's, or behind: forward of a second micro-batch comes after backward of the first.
@@ -272,4 +325,6 @@ def launching_passes(member: Int64, launch: Int64, backward: PhaseRanges | None)
     known = (member >= 0) & (launch != NEVER) & (last_start[np.maximum(member, 0)] != -NEVER)
     outside = np.where(launch < last_start[np.maximum(member, 0)], IN_FORWARD, BEHIND_BACKWARD)
     number = at - np.searchsorted(backward.member, backward.member[at])
-    return np.where(known, np.where(inside, IN_BACKWARD, outside), passes), np.where(known & inside, number, passes)
+    return np.where(known, np.where(inside, IN_BACKWARD, outside), passes), np.where(
+        known & inside, number, passes
+    )

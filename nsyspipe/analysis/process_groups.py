@@ -24,7 +24,9 @@ MIN_UNEVEN_STEPS = 3
 # Of calls that two ranks start far apart: a send may leave before its receiver comes, so some end apart even of partners.
 MAX_APART_SHARE_OF_PARTNERS = 0.5
 MIN_APART_SHARE_OF_STRANGERS = 2 / 3
-_MIN_LAYERS = 2  # calls of a step in forward, and in backward, from which on they are those of layers
+_MIN_LAYERS = (
+    2  # calls of a step in forward, and in backward, from which on they are those of layers
+)
 
 
 class Doubt(Enum):
@@ -92,7 +94,9 @@ def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
     if not step.size:
         return False
     steps, place = np.unique(step, return_inverse=True)
-    counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks).reshape(steps.size, n_ranks)
+    counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks).reshape(
+        steps.size, n_ranks
+    )
     is_uneven: Flags = counts.min(axis=1) != counts.max(axis=1)
     return bool(steps.size >= MIN_UNEVEN_STEPS and is_uneven.all())
 
@@ -106,14 +110,20 @@ class CallTimes(Struct, frozen=True):
     end_ns: Int64
 
 
-def groups_by_times(calls: CallTimes, groups: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]] | None:
+def groups_by_times(
+    calls: CallTimes, groups: Sequence[tuple[int, ...]]
+) -> dict[int, tuple[int, ...]] | None:
     """Return by rank the one of some groups that its calls can be of; None where a rank has no such group, or several.
 
     `groups` are all that there are, by the places of their ranks. A group is ruled out if the times of two of its ranks
     contradict that they took part in the same collectives. The calls are of collectives that no rank leaves early.
     """
     ranks = set(np.unique(calls.rank).tolist())
-    possible = [group for group in groups if len(group) > 1 and ranks.issuperset(group) and _is_possible(calls, group)]
+    possible = [
+        group
+        for group in groups
+        if len(group) > 1 and ranks.issuperset(group) and _is_possible(calls, group)
+    ]
     found = {rank: [group for group in possible if rank in group] for rank in ranks}
     if any(len(own) != 1 for own in found.values()):
         return None
@@ -135,7 +145,10 @@ def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
     partners: dict[int, list[int]] = {rank: [] for rank in ranks}
     for one, other in combinations(ranks, 2):
         apart_share = _apart_share(calls, one, other)
-        if apart_share is None or MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS:
+        if (
+            apart_share is None
+            or MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS
+        ):
             return None
         if apart_share < MAX_APART_SHARE_OF_PARTNERS:
             partners[one].append(other)

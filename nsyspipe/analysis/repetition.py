@@ -30,7 +30,10 @@ _BEHIND = 0.75  # of a unit is before most updates
 LEAST_BACKWARD: Final = 0.1  # of a unit's compute kernels
 _LEAST_KNOWN = 0.5  # of an evaluation's kernels, in the training units
 _MOST_UNLIKE = 3  # pairs of units, or half of all
-_SAMPLE, _UNLIKE_IN_SAMPLE = 64, 0.6  # pairs of units that are looked at first, and which part of them may be unlike
+_SAMPLE, _UNLIKE_IN_SAMPLE = (
+    64,
+    0.6,
+)  # pairs of units that are looked at first, and which part of them may be unlike
 _NEARLY = 0.9  # as large as any other is a first or last unit that is not cut off
 _MOST_ALIGNED = 10  # ways to cut a sequence by one key
 
@@ -44,7 +47,9 @@ class LaunchSequence(Struct, frozen=True):
     shape: Int64 | None  # a number per name and grid; None where grids are not known
     is_optimizer: Flags
     is_comm: Flags
-    may_begin: Flags | None = None  # whether a step may begin there, by what `launch_sequence` says; None: anywhere
+    may_begin: Flags | None = (
+        None  # whether a step may begin there, by what `launch_sequence` says; None: anywhere
+    )
 
 
 class Repetition(Struct, frozen=True):
@@ -52,10 +57,14 @@ class Repetition(Struct, frozen=True):
 
     sequence: LaunchSequence  # all that it launched
     edges: Int64  # place in the sequence where each unit begins, and the one behind the last
-    agreement: float  # median over units: launches that stand in the next one too, of the longer of both
+    agreement: (
+        float  # median over units: launches that stand in the next one too, of the longer of both
+    )
     key: str  # `SHAPES`, `NAMES` or `COMM`
     thread_id: int  # the thread that runs the training loop
-    backward_threads: tuple[int, ...]  # those that launch a part of every unit while the loop's own waits
+    backward_threads: tuple[
+        int, ...
+    ]  # those that launch a part of every unit while the loop's own waits
     has_optimizer: bool
 
     @property
@@ -83,11 +92,16 @@ class Repetition(Struct, frozen=True):
         """The family of the units, which qualifies where they are steps."""
         steps, n_launched = self.members, self.sequence.time_ns.size
         return Candidate(
-            name=REPETITION, thread_id=steps.thread_id, union_ns=int(steps.ends[-1] - steps.starts[0]),
-            first_start_ns=int(steps.starts[0]), n_members=steps.starts.size, is_part=not self.is_step,
+            name=REPETITION,
+            thread_id=steps.thread_id,
+            union_ns=int(steps.ends[-1] - steps.starts[0]),
+            first_start_ns=int(steps.starts[0]),
+            n_members=steps.starts.size,
+            is_part=not self.is_step,
             # What is outside of them is no reason against them.
-            n_launched_inside=n_launched, n_launched=n_launched,
-        )  # fmt: skip
+            n_launched_inside=n_launched,
+            n_launched=n_launched,
+        )
 
     @property
     def n_updates(self) -> int:
@@ -103,7 +117,10 @@ class Repetition(Struct, frozen=True):
 
 
 def launch_sequence(
-    operations: ProcessOperations, names: Mapping[int, str], calls: pa.Table | None, main_thread_id: int | None = None
+    operations: ProcessOperations,
+    names: Mapping[int, str],
+    calls: pa.Table | None,
+    main_thread_id: int | None = None,
 ) -> LaunchSequence:
     """List what a process launched, in order; `names` are texts by name id, `calls` `canonical.HOST_CALLS` of the process.
 
@@ -116,12 +133,17 @@ def launch_sequence(
     n_kernels = np.diff(first, append=n)
     name_ids, grids = (operations.kernel_column(column, 0, n) for column in ("name_id", "grid"))
     optimizers = [number for number, name in names.items() if is_optimizer(name)]
-    keys = np.where(n_kernels > 1, UNKNOWN + n_kernels, name_ids[first]), np.where(n_kernels > 1, 0, grids[first])
+    keys = (
+        np.where(n_kernels > 1, UNKNOWN + n_kernels, name_ids[first]),
+        np.where(n_kernels > 1, 0, grids[first]),
+    )
     name, grid = (np.unique(key, return_inverse=True)[1].astype(np.int64) for key in keys)
     threads = threads_of(launch[first], calls)
     products = [number for number, name in names.items() if is_matrix_product(name)]
     shape = None if (grids == UNKNOWN).any() else np.unique(name * n + grid, return_inverse=True)[1]
-    updates = np.logical_or.reduceat(np.isin(name_ids, optimizers), first) if n else np.zeros(0, np.bool_)
+    updates = (
+        np.logical_or.reduceat(np.isin(name_ids, optimizers), first) if n else np.zeros(0, np.bool_)
+    )
     may_begin = _before_forward(threads == main_thread_id, np.isin(name_ids[first], products))
     is_comm = operations.is_comm[first] & (n_kernels == 1)
     return LaunchSequence(launch[first], threads, name, shape, updates, is_comm, may_begin)
@@ -134,7 +156,9 @@ def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
     n_products: Int64 = np.cumsum(is_product) - is_product
     turns = np.flatnonzero(np.diff(is_main, prepend=False) & is_main)
     turn = np.searchsorted(turns, np.arange(is_main.size), side="right") - 1
-    may_begin: Flags = is_main & (turn >= 0) & (n_products == n_products[turns[np.maximum(turn, 0)]])
+    may_begin: Flags = (
+        is_main & (turn >= 0) & (n_products == n_products[turns[np.maximum(turn, 0)]])
+    )
     return may_begin
 
 
@@ -187,7 +211,9 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
     names, threads, updates = sequence.name, sequence.thread_id, sequence.is_optimizer
     for key, codes in ((SHAPES, sequence.shape), (NAMES, names)):
         if codes is not None:
-            yield _Keyed(key, _LEAST_AGREEMENT[key], codes, np.arange(names.size), names, threads, updates)
+            yield _Keyed(
+                key, _LEAST_AGREEMENT[key], codes, np.arange(names.size), names, threads, updates
+            )
     # Of updates in a row the first has a code of its own: on one GPU nothing else is left between two steps.
     is_first = updates & np.diff(updates, prepend=False)
     places = np.flatnonzero(sequence.is_comm | updates)
@@ -195,7 +221,9 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
     yield _Keyed(COMM, least, codes, places, names[places], threads[places], updates[places])
 
 
-def _smallest(sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, trains: bool) -> Repetition | None:
+def _smallest(
+    sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, trains: bool
+) -> Repetition | None:
     """Return the smallest unit by a key, a step where it is to train something, else one that most of the sequence is."""
     updates = np.flatnonzero(sequence.is_optimizer)
     changes_thread = np.diff(sequence.thread_id, prepend=sequence.thread_id[:1]) != 0
@@ -205,10 +233,16 @@ def _smallest(sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, t
     for anchors in _anchors(keyed.codes):
         # In most units something trains: of layers alone no step is made.
         is_training = np.mean(np.diff(n_trained[anchors]) > 0) >= _LEAST_COVER
-        if (trains and not is_training) or len(tried) == _MOST_ALIGNED or not _may_repeat(keyed, anchors):
+        if (
+            (trains and not is_training)
+            or len(tried) == _MOST_ALIGNED
+            or not _may_repeat(keyed, anchors)
+        ):
             continue
         places, size = keyed.places[anchors], sequence.time_ns.size
-        edges = _behind_updates(updates, places, size) if updates.size else _at_pauses(sequence, places)
+        edges = (
+            _behind_updates(updates, places, size) if updates.size else _at_pauses(sequence, places)
+        )
         edges = np.unique(np.concatenate([[0], edges, [size]]))
         if edges.tobytes() in tried:
             continue
@@ -232,14 +266,20 @@ def _anchors(codes: Int64) -> Iterator[Int64]:
         order, first, counts = _groups(keys, _LEAST_UNITS)
         key = np.repeat(np.arange(first.size), counts - 1)
         distances = np.delete(np.diff(order, prepend=0), first)
-        median = distances[np.lexsort((distances, key))][first - np.arange(first.size) + counts // 2 - 1]
-        near = np.bincount(key, distances * (np.abs(distances - median[key]) <= _NEAR * median[key]), first.size)
+        median = distances[np.lexsort((distances, key))][
+            first - np.arange(first.size) + counts // 2 - 1
+        ]
+        near = np.bincount(
+            key, distances * (np.abs(distances - median[key]) <= _NEAR * median[key]), first.size
+        )
         kinds = (_COUNTS * np.log(counts)).astype(np.int64)
         best = np.lexsort((-near, -kinds))
         best = best[near[best] >= _LEAST_REGULAR * codes.size]
         rank = np.arange(best.size) - np.searchsorted(-kinds[best], -kinds[best])
         for at in best[rank < _KEYS_PER_COUNT].tolist():
-            regular.append((-int(kinds[at]), len(regular), order[first[at] : first[at] + counts[at]]))
+            regular.append(
+                (-int(kinds[at]), len(regular), order[first[at] : first[at] + counts[at]])
+            )
     yield from (places for _, _, places in sorted(regular)[:_MOST_TRIED])
 
 
@@ -261,11 +301,16 @@ def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition |
     edges = _behind_blocks(sequence, edges[holds_some][first : last + 1])
     if keyed.key == COMM:  # what else is in the first and the last has not been looked at
         sizes = np.diff(edges)
-        is_first_cut, is_last_cut = sizes[0] < _NEARLY * sizes[1:].min(), sizes[-1] < _NEARLY * sizes[:-1].min()
+        is_first_cut, is_last_cut = (
+            sizes[0] < _NEARLY * sizes[1:].min(),
+            sizes[-1] < _NEARLY * sizes[:-1].min(),
+        )
         edges = edges[int(is_first_cut) : edges.size - int(is_last_cut)]
     loop, backward, are_in_each = _threads(sequence, edges)
     has_optimizer = bool(sequence.is_optimizer[edges[0] : edges[-1]].any())
-    is_whole = keyed.key != COMM or (are_in_each and (has_optimizer or not _is_part(sequence.name, edges)))
+    is_whole = keyed.key != COMM or (
+        are_in_each and (has_optimizer or not _is_part(sequence.name, edges))
+    )
     if not is_whole or edges.size <= _LEAST_UNITS:
         return None
     return Repetition(sequence, edges, alike, keyed.key, loop, backward, has_optimizer)
@@ -273,7 +318,9 @@ def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition |
 
 def _may_repeat(keyed: _Keyed, edges: Int64) -> bool:
     """Tell whether units hold the same keys as the next, in whatever order: a cheap look at some, before `_stretch`."""
-    pairs = np.unique(np.linspace(0, edges.size - 3, min(edges.size - 2, _SAMPLE)).astype(np.int64)).tolist()
+    pairs = np.unique(
+        np.linspace(0, edges.size - 3, min(edges.size - 2, _SAMPLE)).astype(np.int64)
+    ).tolist()
     units = [[keyed.codes[edges[unit] : edges[unit + 1]] for unit in (at, at + 1)] for at in pairs]
     n_alike = sum(n_shared(*pair) >= (keyed.least - _NOISE) * min(map(len, pair)) for pair in units)
     return len(pairs) - n_alike <= max(_MOST_UNLIKE, _UNLIKE_IN_SAMPLE * len(pairs))
@@ -314,7 +361,9 @@ def _stretch(keyed: _Keyed, edges: Int64) -> tuple[int, int, float] | None:
     if last - first < _LEAST_UNITS or edges[last] - edges[first] < _LEAST_COVER * codes.size:
         return None
     if keyed.is_optimizer.any():
-        is_whole = bool(np.logical_or.reduceat(keyed.is_optimizer[: edges[last]], edges[first:last]).all())
+        is_whole = bool(
+            np.logical_or.reduceat(keyed.is_optimizer[: edges[last]], edges[first:last]).all()
+        )
     else:
         is_whole = not _is_part(np.where(is_block, -1, keyed.names), edges[first : last + 1])
     return (first, last, float(np.median(agreements[first : last - 1]))) if is_whole else None
@@ -327,7 +376,9 @@ def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
         return False
     # Where one thread launches all, or no optimizer is known, its kernels have to be known too.
     n_known = np.count_nonzero(np.isin(keyed.names[block], keyed.names[unit]))
-    if n_known < _LEAST_KNOWN * (block.stop - block.start) and not (are_several and keyed.is_optimizer[unit].any()):
+    if n_known < _LEAST_KNOWN * (block.stop - block.start) and not (
+        are_several and keyed.is_optimizer[unit].any()
+    ):
         return False
     return n_shared(keyed.codes[block], keyed.codes[unit]) < keyed.least * keyed.codes[unit].size
 
@@ -349,8 +400,12 @@ def _is_part(names: Int64, edges: Int64) -> bool:
     name, unit = np.divmod(np.unique((inside * n_units + unit)[inside >= 0]), n_units)
     _, first, counts = _groups(name)
     distance = np.where(counts > 1, unit[np.minimum(first + 1, name.size - 1)] - unit[first], 1)
-    expected = np.repeat(unit[first] - distance * first, counts) + np.repeat(distance, counts) * np.arange(name.size)
-    is_regular = np.logical_and.reduceat(unit == expected, first) & (unit[first] < distance) & (distance > 1)
+    expected = np.repeat(unit[first] - distance * first, counts) + np.repeat(
+        distance, counts
+    ) * np.arange(name.size)
+    is_regular = (
+        np.logical_and.reduceat(unit == expected, first) & (unit[first] < distance) & (distance > 1)
+    )
     is_part = is_regular & (n_units - unit[first + counts - 1] <= distance)
     n_rare = np.count_nonzero((counts > 1) & (counts <= n_units // 2 + 1))
     # Of many that come at random a few seem regular, but none four times.
@@ -384,7 +439,10 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
     for at in np.flatnonzero(sizes * least > unit.size).tolist():
         begin = edges[at + 1] - unit.size
         has_backward = np.ptp(sequence.thread_id[edges[at] : begin]) > 0
-        if not has_backward and agreement(unit, sequence.name[begin : edges[at + 1]], least)[0] >= least:
+        if (
+            not has_backward
+            and agreement(unit, sequence.name[begin : edges[at + 1]], least)[0] >= least
+        ):
             edges[at] = begin
     return edges
 
@@ -397,7 +455,9 @@ def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
         return np.arange(0, size, lengths[0])
     inside = slice(int(anchors[0]), int(anchors[-1]))
     pauses = np.diff(sequence.time_ns, prepend=sequence.time_ns[:1])[inside]
-    may_begin = np.ones(pauses.size, np.bool_) if sequence.may_begin is None else sequence.may_begin[inside]
+    may_begin = (
+        np.ones(pauses.size, np.bool_) if sequence.may_begin is None else sequence.may_begin[inside]
+    )
     unit = np.repeat(np.arange(n_units), lengths)
     keys = sequence.name if sequence.shape is None else sequence.shape
     for codes in (keys, runs_of_codes(keys, _GRAM)):
@@ -420,12 +480,16 @@ def _threads(sequence: LaunchSequence, edges: Int64) -> tuple[int, tuple[int, ..
     parts = (updates - (edges - edges[0])[unit[updates]]) / np.diff(edges)[unit[updates]]
     # An optimizer inside the backward pass is not the loop's.
     is_behind = updates.size > 0 and np.median(parts) > _BEHIND
-    ids, counts = np.unique(sequence.thread_id[updates + edges[0] if is_behind else edges[:-1]], return_counts=True)
+    ids, counts = np.unique(
+        sequence.thread_id[updates + edges[0] if is_behind else edges[:-1]], return_counts=True
+    )
     loop = int(ids[np.argmax(counts)])
     ids, thread = np.unique(sequence.thread_id[inside], return_inverse=True)
     n_computed = np.zeros((ids.size, edges.size - 1), np.int64)
     np.add.at(n_computed, (thread, unit), ~sequence.is_comm[inside])
-    launches_much = (n_computed >= np.maximum(1, LEAST_BACKWARD * n_computed.sum(axis=0))).all(axis=1)
+    launches_much = (n_computed >= np.maximum(1, LEAST_BACKWARD * n_computed.sum(axis=0))).all(
+        axis=1
+    )
     overall = n_computed.sum(axis=1) >= LEAST_BACKWARD * n_computed.sum()
     backward = tuple(int(number) for number in ids[launches_much & (ids != loop)])
     return loop, backward, bool((n_computed[overall] > 0).all())

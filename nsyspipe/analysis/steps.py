@@ -23,7 +23,14 @@ from nsyspipe.analysis.intervals import (
     sums_of,
 )
 from nsyspipe.errors import OptionError, short_repr
-from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, grouped, holds_steps, is_operator, is_part_of_step
+from nsyspipe.model.names import (
+    DIGITS_PATTERN,
+    SUFFIX_PATTERN,
+    grouped,
+    holds_steps,
+    is_operator,
+    is_part_of_step,
+)
 from nsyspipe.model.table import Flags, Int64
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
@@ -52,7 +59,9 @@ class TextFamilies(Struct, frozen=True):
     def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
         """Make one family of the texts that a pattern matches anywhere."""
         hits = [text is not None and pattern.search(text) is not None for text in texts.to_pylist()]
-        return cls([STEP_OPTION], np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY), is_named=True)
+        return cls(
+            [STEP_OPTION], np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY), is_named=True
+        )
 
 
 def normalise(texts: pa.StringArray) -> pa.StringArray:
@@ -61,10 +70,14 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
     >>> normalise(pa.array(["Batch 10", "aten::mm, seq = 7, op_id = 12"])).to_pylist()
     ['Batch #', 'aten::mm']
     """
-    return pc.replace_substring_regex(pc.replace_substring_regex(texts, SUFFIX_PATTERN, ""), DIGITS_PATTERN, "#")
+    return pc.replace_substring_regex(
+        pc.replace_substring_regex(texts, SUFFIX_PATTERN, ""), DIGITS_PATTERN, "#"
+    )
 
 
-def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> tuple[tuple[str, int], ...]:
+def largest_families(
+    ranges: pa.Table, families: TextFamilies, n_shown: int
+) -> tuple[tuple[str, int], ...]:
     """Return the families with most time and their number of ranges, for messages."""
     family, _, starts, ends = _columns(ranges, families)
     totals = sums_of(family, ends - starts, len(families.names) + 1)  # no family is -1, the last
@@ -78,7 +91,9 @@ class Candidate(Struct, frozen=True):
 
     name: str
     thread_id: int
-    union_ns: int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
+    union_ns: (
+        int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
+    )
     first_start_ns: int  # start of its first member, report time
     n_members: int  # ranges of that thread that do not start inside an earlier one
     n_launched_inside: int  # kernels launched inside the members
@@ -86,7 +101,9 @@ class Candidate(Struct, frozen=True):
     # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
     # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
-    holders: tuple[str, ...] = ()  # families of as much time and the same first start in whose members all of its lie
+    holders: tuple[
+        str, ...
+    ] = ()  # families of as much time and the same first start in whose members all of its lie
 
     @property
     def is_large(self) -> bool:
@@ -109,11 +126,16 @@ class Members(Struct, frozen=True):
 
 
 def candidates(
-    ranges: pa.Table, families: TextFamilies, operations: ProcessOperations, optimizer_launches: Int64 | None = None
+    ranges: pa.Table,
+    families: TextFamilies,
+    operations: ProcessOperations,
+    optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
     """Measure every family on one rank: largest union first, ties by name; launches of known optimizers are sorted."""
     of_all, thread_of_all, starts_of_all, ends_of_all = _columns(ranges, families)
-    can_be = np.array([families.is_named or not is_operator(name) for name in families.names] + [False])
+    can_be = np.array(
+        [families.is_named or not is_operator(name) for name in families.names] + [False]
+    )
     rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last
     if not rows.size:
         return []
@@ -133,23 +155,31 @@ def candidates(
         own = own[outermost(starts[own], ends[own])]
         span = IntervalSet(starts[own], ends[own])
         candidate = Candidate(
-            name=families.names[code], thread_id=int(threads[int(keys[index]) % threads.size]),
-            union_ns=int(unions[index]), first_start_ns=int(span.starts[0]), n_members=own.size,
-            n_launched_inside=int(launched[own].sum()), n_launched=operations.n_launched,
-        )  # fmt: skip
+            name=families.names[code],
+            thread_id=int(threads[int(keys[index]) % threads.size]),
+            union_ns=int(unions[index]),
+            first_start_ns=int(span.starts[0]),
+            n_members=own.size,
+            n_launched_inside=int(launched[own].sum()),
+            n_launched=operations.n_launched,
+        )
         if candidate.is_large and optimizer_launches is not None and not families.is_named:
             n_updates = Slices.within(optimizer_launches, span.starts, span.ends).counts
             other = (thread_of_all == candidate.thread_id) & (of_all != code)
             inside = np.searchsorted(span.ends, ends_of_all[other], side="right")
             inside -= np.searchsorted(span.starts, starts_of_all[other])
             do_few_update = 2 * int(np.count_nonzero(n_updates)) < len(span)
-            candidate = replace(candidate, is_part=do_few_update and bool((inside >= _MIN_MEMBERS).any()))
+            candidate = replace(
+                candidate, is_part=do_few_update and bool((inside >= _MIN_MEMBERS).any())
+            )
         measured.append((candidate, span))
     held = [replace(one, holders=_holders(one, span, measured)) for one, span in measured]
     return sorted(held, key=lambda one: (-one.union_ns, one.name))
 
 
-def _holders(one: Candidate, own: IntervalSet, measured: Sequence[tuple[Candidate, IntervalSet]]) -> tuple[str, ...]:
+def _holders(
+    one: Candidate, own: IntervalSet, measured: Sequence[tuple[Candidate, IntervalSet]]
+) -> tuple[str, ...]:
     """Return the families as long, and begun at the same time, that a family's members lie in but not the reverse."""
     return tuple(
         other.name
@@ -175,10 +205,14 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
     by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
     shared = set.intersection(*map(set, by_name)) if by_name else set()
     repeats, shared = REPETITION in shared, shared - {REPETITION}
-    worth = {name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared}
+    worth = {
+        name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared
+    }
     best = min(shared, key=lambda name: (worth[name], name), default=None)
     # Of equal ones the family that holds all ranges of the others on every rank.
-    while best is not None and (held_by := shared.intersection(*(rank[best].holders for rank in by_name))):
+    while best is not None and (
+        held_by := shared.intersection(*(rank[best].holders for rank in by_name))
+    ):
         if not (tied := [name for name in held_by if worth[name] == worth[best]]):
             break
         best = min(tied)
@@ -193,13 +227,19 @@ def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]
     return holds_steps(own[0][0].name), -sum(one.union_ns for one, _ in own), first
 
 
-def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
+def choose_host(
+    reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]
+) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
     The one that qualifies in most reports wins (nothing tells ranks from other processes), of several what `choose` takes.
     """
-    every = ((one, at) for at, report in enumerate(reports) for process in report for one in process)
-    reports_of = grouped((one.name, (one, at)) for one, at in every if one.qualifies or one.name == STEP_OPTION)
+    every = (
+        (one, at) for at, report in enumerate(reports) for process in report for one in process
+    )
+    reports_of = grouped(
+        (one.name, (one, at)) for one, at in every if one.qualifies or one.name == STEP_OPTION
+    )
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
         own = reports_of[name]
@@ -212,7 +252,9 @@ def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequen
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
     """Return the step ranges of one rank in the chosen family, on its best thread."""
     family, thread, starts, ends = _columns(ranges, families)
-    rows = np.flatnonzero((family == families.names.index(candidate.name)) & (thread == candidate.thread_id))
+    rows = np.flatnonzero(
+        (family == families.names.index(candidate.name)) & (thread == candidate.thread_id)
+    )
     rows = rows[outermost(starts[rows], ends[rows])]
     return Members(candidate.thread_id, rows, starts[rows], ends[rows])
 
@@ -230,7 +272,9 @@ class Windows(Struct, frozen=True):
     member: Int64  # index of each window's step range among the rank's members
     starts: Int64  # report time, ns, as is the next
     ends: Int64
-    is_complete: Flags  # false for the last window, and for a first one whose step began before the capture
+    is_complete: (
+        Flags  # false for the last window, and for a first one whose step began before the capture
+    )
 
     def __len__(self) -> int:
         return int(self.starts.size)
@@ -265,7 +309,9 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     does not start after the start of the window before it, has none. Without any launch the ranges are the windows.
     """
     if not operations.n_launched and not (operations.copy_launch != NEVER).any():
-        return _windows(np.arange(members.starts.size), members.starts, int(members.ends.max(initial=-NEVER)))
+        return _windows(
+            np.arange(members.starts.size), members.starts, int(members.ends.max(initial=-NEVER))
+        )
     inside = operations.kernels_launched_in(members.starts, members.ends)
     with_kernels = np.flatnonzero(inside.counts)
     if not with_kernels.size:
@@ -276,8 +322,12 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     member, starts = with_kernels[later], first_start[later]
     last = int(member[-1])
     last_end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
-    first_copy, last_copy = np.searchsorted(operations.copy_launch, (members.starts[last], members.ends[last]))
-    return _windows(member, starts, int(operations.copy_end[first_copy:last_copy].max(initial=last_end)))
+    first_copy, last_copy = np.searchsorted(
+        operations.copy_launch, (members.starts[last], members.ends[last])
+    )
+    return _windows(
+        member, starts, int(operations.copy_end[first_copy:last_copy].max(initial=last_end))
+    )
 
 
 def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
@@ -312,7 +362,9 @@ def select_steps(
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
     n_windows = np.bincount(index, minlength=numbers.size)
-    complete = numbers[order][np.bincount(index[is_complete], minlength=numbers.size)[order] == n_ranks]
+    complete = numbers[order][
+        np.bincount(index[is_complete], minlength=numbers.size)[order] == n_ranks
+    ]
     if not complete.size:
         return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
     place = np.arange(complete.size)
@@ -324,8 +376,14 @@ def select_steps(
     n_skipped = min(1, n_most - 1) if skip_first is None else skip_first
     if n_skipped >= n_most:
         fix = f"--skip-first {n_most - 1}, or capture more steps"
-        where = "are complete on every rank" if complete.size == n_most else "of a capture are complete on every rank"
-        raise OptionError(f"--skip-first {n_skipped}", f"leaves no step ({n_most} {where})", fix=fix)
+        where = (
+            "are complete on every rank"
+            if complete.size == n_most
+            else "of a capture are complete on every rank"
+        )
+        raise OptionError(
+            f"--skip-first {n_skipped}", f"leaves no step ({n_most} {where})", fix=fix
+        )
     return Selection(complete[place >= n_skipped], complete[place < n_skipped], is_fallback=False)
 
 
@@ -345,7 +403,9 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     shown_first, shown_last = short_repr(first), short_repr(last)
     if first > last:
         in_order = f"--perfetto-steps {shown_last}:{shown_first}"
-        raise OptionError(f"steps {shown_first}:{shown_last}", "end before they begin", fix=in_order)
+        raise OptionError(
+            f"steps {shown_first}:{shown_last}", "end before they begin", fix=in_order
+        )
     given = f"steps {shown_first}:{shown_last}" if first < last else f"step {shown_first}"
     found, fix = "no steps at all", None
     if numbers.size:

@@ -21,19 +21,28 @@ from nsyspipe.model.table import Flags, Float64, Int64
 
 _NS_PER_S = 1e9
 _Sums = Mapping[str, float | None]
-_SUMMED = tuple(dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)]))
+_SUMMED = tuple(
+    dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)])
+)
 _TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
 _NO_SUMS: _Sums = dict.fromkeys((*_SUMMED, *_TRANSFERRED))
 _NEAR, _HALF = 0.1, 0.5
-_GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fewer where they come regularly
+_GAP, _REGULAR_GAP = (
+    4.0,
+    2.5,
+)  # between two levels, times the spread within; fewer where they come regularly
 _LEAST_OF_A_LEVEL = 2
-MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
+MUCH_RATIO = (
+    0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
+)
 _LEAST_BETWEEN_NS = 10_000  # less is no loading
 # One step dominates a mean of at least so many if it alone adds such a share to it.
 _LEAST_TO_DOMINATE, _DOMINATING_SHARE = 3, 0.2
 
 
-def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
+def with_ratios(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray],
+) -> dict[str, pa.Array | pa.ChunkedArray]:
     """Add each row's ratios; null where the numerator is, or where the denominator is 0."""
     ratios = {}
     for name, (above, below) in RATIOS.items():
@@ -45,7 +54,9 @@ def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, 
 
 def step_times(steps: pa.Table) -> Int64:
     """Return each step's largest window over ranks, ns, in the order in which the steps began."""
-    longest = steps.group_by("step", use_threads=False).aggregate([("wall_ns", "max"), ("start_ns", "min")])
+    longest = steps.group_by("step", use_threads=False).aggregate(
+        [("wall_ns", "max"), ("start_ns", "min")]
+    )
     times: Int64 = longest.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
     return times
 
@@ -73,14 +84,20 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,
         "step_time_ns": float(np.median(per_step)) if per_step.size else None,
-        "throughput_steps_per_s": _NS_PER_S * per_step.size / total if (total := int(per_step.sum())) else None,
-        **_figures({name: _sum(chosen[name]) for name in _SUMMED}, None if is_capture else chosen.num_rows),
+        "throughput_steps_per_s": _NS_PER_S * per_step.size / total
+        if (total := int(per_step.sum()))
+        else None,
+        **_figures(
+            {name: _sum(chosen[name]) for name in _SUMMED}, None if is_capture else chosen.num_rows
+        ),
         **_rates({name: _sum(sent[name]) for name in _TRANSFERRED}),
     }
     return schema.SUMMARY.from_rows([row])
 
 
-def telling_ranks(figures: pa.Table, stragglers: pa.Table, whole: pa.Table | None, most: int) -> list[int]:
+def telling_ranks(
+    figures: pa.Table, stragglers: pa.Table, whole: pa.Table | None, most: int
+) -> list[int]:
     """Return the ranks that tell most about a run, sorted: all if they are few, else those with the extremes, and some between.
 
     The most waited for, the slowest (by `whole`, rows of `schema.STEPS`, of a capture without steps), the most exposed, the
@@ -95,25 +112,36 @@ def telling_ranks(figures: pa.Table, stragglers: pa.Table, whole: pa.Table | Non
         for table, name in (length, (stragglers, "lateness_ns"), (figures, "exposed_comm_share"))
     )
     keys = ((late, -1), (lengths, -1), (exposed, -1), (lengths, 1))
-    orders = [sorted(ranks, key=lambda rank: (sign * (of.get(rank) or 0), rank)) for of, sign in keys]
+    orders = [
+        sorted(ranks, key=lambda rank: (sign * (of.get(rank) or 0), rank)) for of, sign in keys
+    ]
     extremes = chain.from_iterable(zip(*(order[: most // 6 + 1] for order in orders), strict=True))
     evenly = [ranks[at * len(ranks) // most] for at in range(most)]
     return sorted(list(dict.fromkeys(chain(extremes, evenly, ranks)))[:most])
 
 
-def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
+def rank_summary(
+    steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False
+) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
     chosen = steps.filter(steps["in_summary"]).sort_by("rank")
     tables = (chosen, _SUMMED), (_transferring(collectives), _TRANSFERRED)
-    sums, of_collectives = ({row["rank"]: row for row in sums_by(table, ["rank"], names)} for table, names in tables)
+    sums, of_collectives = (
+        {row["rank"]: row for row in sums_by(table, ["rank"], names)} for table, names in tables
+    )
     begins = run_starts(chosen["rank"].to_numpy())
-    numbers, walls = chosen["rank"].to_numpy()[begins].tolist(), np.split(chosen["wall_ns"].to_numpy(), begins[1:])
+    numbers, walls = (
+        chosen["rank"].to_numpy()[begins].tolist(),
+        np.split(chosen["wall_ns"].to_numpy(), begins[1:]),
+    )
     wall_of, rows = dict(zip(numbers, walls, strict=False)), []
     for rank in ranks["rank"].to_pylist():
         wall = wall_of.get(rank, np.empty(0, np.int64))
         n_steps = None if is_capture else wall.size
         step_time = float(np.median(wall)) if n_steps else None
-        figures = _figures(sums.get(rank, _NO_SUMS), n_steps) | _rates(of_collectives.get(rank, _NO_SUMS))
+        figures = _figures(sums.get(rank, _NO_SUMS), n_steps) | _rates(
+            of_collectives.get(rank, _NO_SUMS)
+        )
         rows.append({"rank": rank, "step_time_ns": step_time, **figures})
     return schema.RANK_SUMMARY.from_rows(rows)
 
@@ -121,7 +149,8 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_
 def phase_summary(phases: pa.Table) -> pa.Table:
     """Return the mean times of each phase, of summary steps: `schema.PHASE_SUMMARY`, sorted by phase; null where any is."""
     rows = [
-        {"phase": row["phase"]} | {f"{name}_per_step": divided(row[name], row["n"]) for name in schema.PHASE_TIMES}
+        {"phase": row["phase"]}
+        | {f"{name}_per_step": divided(row[name], row["n"]) for name in schema.PHASE_TIMES}
         for row in sums_by(phases, ["phase"], schema.PHASE_TIMES)
     ]
     return schema.PHASE_SUMMARY.from_rows(rows)
@@ -164,7 +193,9 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 
 
 def _rates(sums: _Sums) -> dict[str, float | None]:
-    totals = {name: None if (sent := sums[of]) is None else _NS_PER_S * sent for name, of in RATES.items()}
+    totals = {
+        name: None if (sent := sums[of]) is None else _NS_PER_S * sent for name, of in RATES.items()
+    }
     return {name: divided(total, sums["transfer_ns"]) for name, total in totals.items()}
 
 
@@ -172,7 +203,11 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
     """Sum columns by keys, null where a part is, and count rows (``n``); sorted by keys."""
     strict = pc.ScalarAggregateOptions(skip_nulls=False)
     columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
-    sums = table.group_by(keys, use_threads=False).aggregate(columns).rename_columns([*keys, *names, "n"])
+    sums = (
+        table.group_by(keys, use_threads=False)
+        .aggregate(columns)
+        .rename_columns([*keys, *names, "n"])
+    )
     return sums.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -195,9 +230,13 @@ class Evenness:
     is_uneven: bool  # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
     is_median_nobodys: bool  # whether no step is within 10 % of the median
     n_near: int  # steps within 10 % of the median
-    levels: tuple[float, float] | None = None  # medians of shorter and longer steps, where they are of two kinds
+    levels: tuple[float, float] | None = (
+        None  # medians of shorter and longer steps, where they are of two kinds
+    )
     n_long: int | None = None  # how many are longer; None without levels
-    period: int | None = None  # every so many steps comes one of the rarer kind; None where they come irregularly
+    period: int | None = (
+        None  # every so many steps comes one of the rarer kind; None where they come irregularly
+    )
 
 
 def evenness(values: Float64) -> Evenness | None:
@@ -207,9 +246,13 @@ def evenness(values: Float64) -> Evenness | None:
     mean, median = float(values.mean()), float(np.median(values))
     near = np.abs(values - median) <= _NEAR * abs(median)
     is_uneven = abs(mean - median) > _NEAR * abs(mean) or float(near.mean()) < _HALF
-    even = Evenness(int(values.size), mean, median, is_uneven, not bool(near.any()), int(near.sum()))
+    even = Evenness(
+        int(values.size), mean, median, is_uneven, not bool(near.any()), int(near.sum())
+    )
     is_long = levels_of(values)
-    if is_long is None or ((period := period_of(is_long)) is None and levels_of(values, _GAP) is None):
+    if is_long is None or (
+        (period := period_of(is_long)) is None and levels_of(values, _GAP) is None
+    ):
         return even
     levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
     return replace(even, levels=levels, n_long=int(is_long.sum()), period=period)
@@ -245,17 +288,26 @@ class HostFigures(Struct, frozen=True):
     is_alone: bool  # whether its report holds no other process with steps
     n_steps: int  # with an end
     n_open: int  # those whose range was never closed
-    median_ns: int | None  # of `host_ns`, floored; None without a closed step, as all of the following
+    median_ns: (
+        int | None
+    )  # of `host_ns`, floored; None without a closed step, as all of the following
     slowest_step: int | None  # the longest (tie: the lowest number)
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
-    other_ns: int | None  # median of what is in no phase; None where the process has no phase at all
-    between_ns: int | None  # median from the end of a step to the start of the next; None with fewer than two
+    other_ns: (
+        int | None
+    )  # median of what is in no phase; None where the process has no phase at all
+    between_ns: (
+        int | None
+    )  # median from the end of a step to the start of the next; None with fewer than two
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
-    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))]
+    groups = [
+        list(own)
+        for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))
+    ]
     per_report = Counter(own[0]["report"] for own in groups)
     return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
 
@@ -277,7 +329,10 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
 
 
 def _apart(
-    figures: Sequence[HostFigures], value: Callable[[HostFigures], int | None], *, of_most: bool = False
+    figures: Sequence[HostFigures],
+    value: Callable[[HostFigures], int | None],
+    *,
+    of_most: bool = False,
 ) -> tuple[HostFigures, HostFigures] | None:
     """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
     if not (known := [(own, one) for one in figures if (own := value(one)) is not None]):
@@ -291,25 +346,38 @@ def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
     """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step, or 10 us."""
     known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
     most = max(known, key=lambda one: one.between_ns or 0, default=None)  # of equal ones the first
-    is_long = most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS)
+    is_long = most and (most.between_ns or 0) >= max(
+        MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS
+    )
     return most if is_long else None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
     closed = [row for row in rows if row["is_complete"]]
     slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
-    parts = [[row[f"{phase}_ns"] for phase in PHASES if row[f"{phase}_ns"] is not None] for row in closed]
-    others = [row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)]
+    parts = [
+        [row[f"{phase}_ns"] for phase in PHASES if row[f"{phase}_ns"] is not None] for row in closed
+    ]
+    others = [
+        row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)
+    ]
     steps = ((before, after) for before, after in pairwise(rows) if before["is_complete"])
     return HostFigures(
-        **{name: rows[0][name] for name in ("rank", "report", "pid")}, is_alone=is_alone,
-        n_steps=len(closed), n_open=len(rows) - len(closed),
+        **{name: rows[0][name] for name in ("rank", "report", "pid")},
+        is_alone=is_alone,
+        n_steps=len(closed),
+        n_open=len(rows) - len(closed),
         median_ns=_floored_median([row["host_ns"] for row in closed]),
-        slowest_step=slowest["step"] if slowest else None, slowest_ns=slowest["host_ns"] if slowest else None,
-        phase_ns={phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES},
+        slowest_step=slowest["step"] if slowest else None,
+        slowest_ns=slowest["host_ns"] if slowest else None,
+        phase_ns={
+            phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
+        },
         other_ns=_floored_median(others),
-        between_ns=_floored_median([after["host_start_ns"] - before["host_end_ns"] for before, after in steps]),
-    )  # fmt: skip
+        between_ns=_floored_median(
+            [after["host_start_ns"] - before["host_end_ns"] for before, after in steps]
+        ),
+    )
 
 
 def _floored_median(values: Sequence[int | None]) -> int | None:

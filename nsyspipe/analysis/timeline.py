@@ -10,7 +10,14 @@ from msgspec import Struct
 
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
-from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
+from nsyspipe.analysis.intervals import (
+    IntervalSet,
+    Slices,
+    grouped_lengths,
+    run_starts,
+    sums_of,
+    union,
+)
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
@@ -38,10 +45,14 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     opens = begin >= reached
     first = np.flatnonzero(opens)
     owner, seqs = np.cumsum(opens) - 1, np.full(rows.size, NO_SEQ)
-    return Pieces(begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs)
+    return Pieces(
+        begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs
+    )
 
 
-def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
+def painted_pieces(
+    starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]
+) -> Pieces:
     """Give each time to the first to begin (of equal ones the longest); one within earlier ones counts in its piece."""
     rows, begin, finish, reached = _clipped(starts, ends, window)
     is_seen = finish > reached
@@ -61,12 +72,19 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     return Pieces(parts.starts, parts.ends, owner, pieces.names[rows], lengths, pieces.seqs[rows])
 
 
-def _clipped(starts: Int64, ends: Int64, window: tuple[int, int]) -> tuple[Int64, Int64, Int64, Int64]:
+def _clipped(
+    starts: Int64, ends: Int64, window: tuple[int, int]
+) -> tuple[Int64, Int64, Int64, Int64]:
     """Return the rows that have a part in the window, by (start, longest first), those parts, and what ended before."""
     order = np.lexsort((-ends, starts))
     begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
     kept = finish > begin
-    return order[kept], begin[kept], finish[kept], np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
+    return (
+        order[kept],
+        begin[kept],
+        finish[kept],
+        np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1],
+    )
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:
@@ -121,7 +139,12 @@ def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
 
 
 def comm_lanes(
-    events: pa.Table, waiting: pa.Table, window: tuple[int, int], max_bars: int, *, is_wait_known: bool
+    events: pa.Table,
+    waiting: pa.Table,
+    window: tuple[int, int],
+    max_bars: int,
+    *,
+    is_wait_known: bool,
 ) -> dict[str, tuple[Bars, pa.Array]]:
     """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
 
@@ -140,9 +163,17 @@ def comm_lanes(
     bars, times = joined(comm, max_bars), union(comm.starts, comm.ends)
     bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
-        bars["wait_ns"] = union(waits.starts, waits.ends).intersect(times).lengths(bars["start_ns"], bars["end_ns"])
+        bars["wait_ns"] = (
+            union(waits.starts, waits.ends)
+            .intersect(times)
+            .lengths(bars["start_ns"], bars["end_ns"])
+        )
     exposed = joined(pieces_outside(comm, compute), max_bars)
-    return {"comm": (bars, names), "exposed": (exposed, names), "wait": (joined(waits, max_bars), wait_names)}
+    return {
+        "comm": (bars, names),
+        "exposed": (exposed, names),
+        "wait": (joined(waits, max_bars), wait_names),
+    }
 
 
 def representative_step(steps: pa.Table) -> int | None:
@@ -168,12 +199,18 @@ def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]
     """Return the ranks of a step's timeline, sorted, at most `MAX_RANKS`: the slowest of the step, and `telling` ones."""
     own = steps.filter(pc.equal(steps["step"], step))
     lengths = pc.subtract(own["end_ns"], own["start_ns"])
-    slowest = [own["rank"][pc.index(lengths, pc.max(lengths)).as_py()].as_py()] if own.num_rows else []
+    slowest = (
+        [own["rank"][pc.index(lengths, pc.max(lengths)).as_py()].as_py()] if own.num_rows else []
+    )
     return sorted(list(dict.fromkeys([*slowest, *telling]))[:MAX_RANKS])
 
 
 def timeline(
-    steps: pa.Table, collectives: pa.Table, operations: Iterable[schema.OfRank], step: int, max_bars: int = MAX_BARS
+    steps: pa.Table,
+    collectives: pa.Table,
+    operations: Iterable[schema.OfRank],
+    step: int,
+    max_bars: int = MAX_BARS,
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
@@ -183,20 +220,33 @@ def timeline(
 
     `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what overlaps the window.
     """
-    chosen = steps.filter(pc.equal(steps["step"], step)).select(["rank", "start_ns", "end_ns", "wait_ns"])
+    chosen = steps.filter(pc.equal(steps["step"], step)).select(
+        ["rank", "start_ns", "end_ns", "wait_ns"]
+    )
     of_rank = {row["rank"]: row for row in chosen.to_pylist()}
     tables = [schema.TIMELINE.empty()]
     for rank, events, ranges in operations:
         if rank in of_rank:
             window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
-            is_own = pc.and_(pc.equal(collectives["rank"], rank), pc.is_valid(collectives["wait_ns"]))
-            own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
-            lanes = comm_lanes(events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None)
+            is_own = pc.and_(
+                pc.equal(collectives["rank"], rank), pc.is_valid(collectives["wait_ns"])
+            )
+            own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(
+                is_own
+            )
+            lanes = comm_lanes(
+                events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None
+            )
             for category in ("compute", "memory"):
                 operations_of = events.filter(pc.equal(events["category"], category))
                 codes, words = coded(operations_of["name"])
-                lanes[category] = joined(merged_pieces(*_times(operations_of), codes, window), max_bars), words
-            runs = pc.and_(pc.less(events["start_ns"], window[1]), pc.greater(events["end_ns"], window[0]))
+                lanes[category] = (
+                    joined(merged_pieces(*_times(operations_of), codes, window), max_bars),
+                    words,
+                )
+            runs = pc.and_(
+                pc.less(events["start_ns"], window[1]), pc.greater(events["end_ns"], window[0])
+            )
             queued = events.filter(pc.and_(runs, pc.less(events["launch_ns"], events["start_ns"])))
             codes, words = coded(queued["name"])
             times = queued["launch_ns"].to_numpy(), queued["start_ns"].to_numpy()
@@ -212,7 +262,9 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
     columns = nothing | {name: pa.array(values) for name, values in bars.items()}
     columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
     columns["name"] = words.take(columns["name"])
-    return schema.TIMELINE.table({"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars} | columns)
+    return schema.TIMELINE.table(
+        {"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars} | columns
+    )
 
 
 def _phases(

@@ -13,15 +13,30 @@ from msgspec import Struct
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, is_nccl_communicator, listed
 
-ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
+ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = (
+    "data",
+    "sharded",
+    "tensor",
+    "pipeline",
+    "expert",
+    "other",
+)
 # What the next layer or stage needs at once: a stream of its own gains nothing.
 NEEDED_AT_ONCE = frozenset({TENSOR, PIPELINE, EXPERT})
 
 # A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
 _LEAST_IN_FORWARD = 0.2
 _SURELY_IN_FORWARD = 0.3  # below this share, what counts or averages may be what stands in forward, unless sizes tell
-SMALL_BYTES = 64 * 1024  # what counts, clips or averages: the loss, a norm, whether a gradient overflowed
-_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)  # from the innermost, which NCCL serves best, to the outermost
+SMALL_BYTES = (
+    64 * 1024
+)  # what counts, clips or averages: the loss, a norm, whether a gradient overflowed
+_NESTING = (
+    TENSOR,
+    EXPERT,
+    PIPELINE,
+    SHARDED,
+    DATA,
+)  # from the innermost, which NCCL serves best, to the outermost
 
 
 class CommUse(Struct, frozen=True):
@@ -35,7 +50,9 @@ class CommUse(Struct, frozen=True):
     # parts of the calls that are launched before the step's first backward range, and in backward; null without backward
     forward_share: float | None
     backward_share: float | None
-    kernels_before: tuple[float, ...] = ()  # of sends: compute kernels of each rank in a step before its first
+    kernels_before: tuple[
+        float, ...
+    ] = ()  # of sends: compute kernels of each rank in a step before its first
 
     @property
     def is_in_forward(self) -> bool:
@@ -77,13 +94,19 @@ def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
         is_sure = use.bytes_per_call is not None or (use.forward_share or 0.0) >= _SURELY_IN_FORWARD
         return (TENSOR if is_sure else OTHER) if use.is_in_forward else DATA
     if use.collective in {"all_gather", "reduce_scatter"}:
-        scatters = [one for one in same_ranks if one.collective == "reduce_scatter" and not one.is_small]
+        scatters = [
+            one for one in same_ranks if one.collective == "reduce_scatter" and not one.is_small
+        ]
         in_layers = any(one.is_in_forward for one in scatters)
         # Behind an optimizer whose states are sharded no layer waits for what is gathered.
-        is_before = use.collective != "all_gather" or (use.forward_share or 0.0) >= _LEAST_IN_FORWARD
+        is_before = (
+            use.collective != "all_gather" or (use.forward_share or 0.0) >= _LEAST_IN_FORWARD
+        )
         is_before |= use.forward_share is None
         return (TENSOR if in_layers else SHARDED) if scatters and is_before else OTHER
-    has_gradients = any(one.collective == "all_reduce" and not one.is_in_forward for one in same_ranks)
+    has_gradients = any(
+        one.collective == "all_reduce" and not one.is_in_forward for one in same_ranks
+    )
     return DATA if use.collective == "broadcast" and has_gradients else OTHER
 
 
@@ -96,7 +119,9 @@ def parallelism(traffic: pa.Table) -> list[str]:
 def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, in the mean; None where that is not known."""
     is_of_rank = pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
-    total = pc.sum(traffic["bubble_ns_per_step"].filter(is_of_rank), skip_nulls=False, min_count=0).as_py()
+    total = pc.sum(
+        traffic["bubble_ns_per_step"].filter(is_of_rank), skip_nulls=False, min_count=0
+    ).as_py()
     return None if total is None else total / max(n_ranks, 1)
 
 
@@ -124,7 +149,9 @@ class Dimension:
 
     roles: tuple[str, ...]
     size: int | None  # of a group; None where communicators are not NCCL's own, or groups differ
-    groups: tuple[tuple[int, ...], ...] = field(default=(), compare=False)  # their ranks, the lowest first
+    groups: tuple[tuple[int, ...], ...] = field(
+        default=(), compare=False
+    )  # their ranks, the lowest first
 
     def __str__(self) -> str:
         return listed(self.roles) + ("" if self.size is None else f" {self.size}")
@@ -147,15 +174,23 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
             shared = [other for other in groups if other & group]
             groups = [*(other for other in groups if other not in shared), group.union(*shared)]
         widths = {len(group) for group in groups}
-        told = {(row["n_ranks"] or 0) if is_nccl_communicator(row["communicator"]) else 0 for row in own}
-        is_even = len(told) == 1 and 0 not in told and (len(widths) == 1 or max(widths) <= max(told))
+        told = {
+            (row["n_ranks"] or 0) if is_nccl_communicator(row["communicator"]) else 0 for row in own
+        }
+        is_even = (
+            len(told) == 1 and 0 not in told and (len(widths) == 1 or max(widths) <= max(told))
+        )
         size = max(widths | told) if is_even else None
         # Of groups that are not seen whole nobody knows whether they are the same.
         key = frozenset(groups) if widths == {size} else role
-        found.setdefault(key, (size, [], tuple(sorted(tuple(sorted(group)) for group in groups))))[1].append(role)
+        found.setdefault(key, (size, [], tuple(sorted(tuple(sorted(group)) for group in groups))))[
+            1
+        ].append(role)
     of_all = [(tuple(range(world_size)),)] if world_size else []
     whole = world_size if [groups for _, _, groups in found.values()] == of_all else None
-    return [Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()]
+    return [
+        Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()
+    ]
 
 
 def is_hybrid_sharded(traffic: pa.Table) -> bool:
@@ -180,12 +215,18 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     groups = dimensions(traffic, world_size)
     sizes = [one.size for one in groups if not {TENSOR, PIPELINE}.isdisjoint(one.roles)]
     others = traffic.filter(pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER)))
-    is_small = pc.less_equal(others["bytes_per_step"], pc.multiply(others["calls_per_step"], float(SMALL_BYTES)))
-    is_known = (bool(groups) or world_size == 1) and {None, False}.isdisjoint([*sizes, *is_small.to_pylist()])
+    is_small = pc.less_equal(
+        others["bytes_per_step"], pc.multiply(others["calls_per_step"], float(SMALL_BYTES))
+    )
+    is_known = (bool(groups) or world_size == 1) and {None, False}.isdisjoint(
+        [*sizes, *is_small.to_pylist()]
+    )
     return math.prod(size or 2 for size in sizes), is_known
 
 
-def mean_over_ranks(traffic: pa.Table, column: str, key: str, n_ranks: int) -> dict[str, float] | None:
+def mean_over_ranks(
+    traffic: pa.Table, column: str, key: str, n_ranks: int
+) -> dict[str, float] | None:
     """Sum a column by role or collective, a mean over so many ranks; None where a part is not known.
 
     Each communicator counts as often as it has ranks.
@@ -199,7 +240,9 @@ def mean_over_ranks(traffic: pa.Table, column: str, key: str, n_ranks: int) -> d
     return {name: total / n_ranks for name, total in sums.items()}
 
 
-def exposed_parts(uses: Sequence[IntervalSet], hidden: IntervalSet, windows: IntervalSet) -> list[float]:
+def exposed_parts(
+    uses: Sequence[IntervalSet], hidden: IntervalSet, windows: IntervalSet
+) -> list[float]:
     """Return of each use of a rank how much of its time in the windows is exposed, ns, shared where several are at once.
 
     `hidden` is when communication runs beside compute. Where n uses are exposed at once each gets the n-th part, so that all
@@ -214,7 +257,10 @@ def exposed_parts(uses: Sequence[IntervalSet], hidden: IntervalSet, windows: Int
     sides = [side for times in exposed for side in (times.starts, times.ends)]
     edges = np.sort(np.concatenate(sides), kind="stable")
     n_at_once = np.zeros(edges.size, np.int64)  # uses that are exposed from each edge to the next
-    spans = [(np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends)) for times in exposed]
+    spans = [
+        (np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends))
+        for times in exposed
+    ]
     for first, last in spans:
         n_at_once[first] += 1
         n_at_once[last] -= 1
@@ -236,15 +282,23 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
         return rows.append_column("inherited_ns", pa.array(np.zeros(rows.num_rows, np.int64)))
     waits = collectives.filter(is_staged)
     width = pc.max(collectives["rank"]).as_py() + 1
-    keys, own = (pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (waits, rows))
+    keys, own = (
+        pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (waits, rows)
+    )
     known, place = np.unique(np.concatenate([own, keys]), return_inverse=True)
-    waited = sums_of(place[own.size :], pc.fill_null(waits["wait_ns"], 0).to_numpy(), known.size)[place[: own.size]]
+    waited = sums_of(place[own.size :], pc.fill_null(waits["wait_ns"], 0).to_numpy(), known.size)[
+        place[: own.size]
+    ]
     named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
-    group = rows["step"].to_numpy() * (len(named.dictionary) + 1) + pc.fill_null(named.indices, len(named.dictionary))
+    group = rows["step"].to_numpy() * (len(named.dictionary) + 1) + pc.fill_null(
+        named.indices, len(named.dictionary)
+    )
     groups, number = np.unique(group, return_inverse=True)
     inherited = waited - least_of(number, waited, groups.size)[number]
     for name in ("late_by_ns", "held_up_ns"):
-        less = pc.max_element_wise(pc.subtract(rows[name], pa.array(inherited)), 0, skip_nulls=False)
+        less = pc.max_element_wise(
+            pc.subtract(rows[name], pa.array(inherited)), 0, skip_nulls=False
+        )
         rows = rows.set_column(rows.schema.get_field_index(name), name, less)
     return rows.append_column("inherited_ns", pa.array(inherited))
 
@@ -261,7 +315,9 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
 
 def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
     """Do what `held_up_by_step` does, of collectives with what their ranks are late by themselves."""
-    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
+    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(
+        pc.greater(rows["held_up_ns"], 0)
+    )
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
     sums = rows.group_by(keys, use_threads=False).aggregate([("held_up_ns", "sum")])
@@ -270,7 +326,9 @@ def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
     total = sums_of(step, held_up, numbers.size)
     own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
-    most = least_of(np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size)
+    most = least_of(
+        np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size
+    )
     ratio = np.minimum(most / np.maximum(total, 1), 1.0)
     shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
     return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})

@@ -26,4 +26,6 @@ def __getattr__(name: str) -> object:
     if name not in (*__all__, *_CALLBACKS):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Imported on first use: what supervises a rank needs none of it.
-    return getattr(importlib.import_module(f"nsyspipe.capture.{_CALLBACKS.get(name, 'ranges')}"), name)
+    return getattr(
+        importlib.import_module(f"nsyspipe.capture.{_CALLBACKS.get(name, 'ranges')}"), name
+    )

@@ -22,7 +22,9 @@ def attach(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.op
     """
     begin, end = map(int, os.environ[ATTACH_STEPS].split(":"))
     # A step is seen by the end of the one before: of the first only the end.
-    optimizers.register_optimizer_step_post_hook(_Hook(MarkedSteps(begin, end - begin, n_begun=1, is_alone=True)))
+    optimizers.register_optimizer_step_post_hook(
+        _Hook(MarkedSteps(begin, end - begin, n_begun=1, is_alone=True))
+    )
 
 
 class _Hook:
@@ -51,9 +53,13 @@ class _Hook:
     def _is_counted(self, optimizer: Any) -> bool:  # noqa: ANN401
         torch: Any = loaded_torch()
         # While a graph is made of the step, nothing is trained, and nothing may wait for the device.
-        if torch.compiler.is_compiling() or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        if torch.compiler.is_compiling() or (
+            torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        ):
             return False
-        parameter = next((one for group in optimizer.param_groups for one in group["params"]), optimizer)
+        parameter = next(
+            (one for group in optimizer.param_groups for one in group["params"]), optimizer
+        )
         counted = self._counted
         if counted is None or counted[0]() is None or counted[1]() is None:
             self._counted = weakref.ref(optimizer), weakref.ref(parameter)

@@ -36,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        status: int = supervision.SIGNALLED + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        status: int = supervision.SIGNALLED + (
+            interrupt.args[0] if interrupt.args else signal.SIGINT
+        )
         _say(f"{interrupted(status)}\n  fix: nsyspipe convert exports the reports that are there")
         return status
 
@@ -76,7 +78,9 @@ class _Running:
 
     def _output(self, report: Path, whose: str) -> NsysOutput:
         temporary, log = self._directory / f"tmp_{whose}", self._directory / f"nsys_{whose}.log"
-        return NsysOutput(str(report), temporary, log, self._job.command, started_ns=self._started_ns)
+        return NsysOutput(
+            str(report), temporary, log, self._job.command, started_ns=self._started_ns
+        )
 
     def run(self) -> End:
         """Run the command until it ends, or must be ended."""
@@ -88,9 +92,13 @@ class _Running:
         with supervision.catching_signals() as stop:
             try:
                 with supervision.holding(directory) as locks:
-                    process = supervision.start(job.command, environment, pass_fds=locks, ends_with_us=True)
+                    process = supervision.start(
+                        job.command, environment, pass_fds=locks, ends_with_us=True
+                    )
             except OSError as error:
-                raise CaptureError(job.command[0], f"cannot be started: {error.strerror}", fix="check PATH") from error
+                raise CaptureError(
+                    job.command[0], f"cannot be started: {error.strerror}", fix="check PATH"
+                ) from error
             why = None
             while process.poll() is None and why is None:
                 if why := _interrupt(stop) if stop.n_asked else self._limit_reached():
@@ -111,9 +119,22 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            limits.append((self._since.get("loop", now), "exit", LINGER_S if job.linger_s is None else job.linger_s))
+            limits.append(
+                (
+                    self._since.get("loop", now),
+                    "exit",
+                    LINGER_S if job.linger_s is None else job.linger_s,
+                )
+            )
             limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
-        return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
+        return next(
+            (
+                End(None, why, after_s)
+                for since, why, after_s in limits
+                if 0 < after_s < now - since
+            ),
+            None,
+        )
 
     def _look(self, now: float) -> None:
         records = read_records(self._directory)
@@ -129,9 +150,15 @@ class _Running:
                 self._node_report_at = time.time()
             is_whole = self._node_report_at is not None
         programs = read_programs(self._directory)
-        is_loop_over = all(one.rank in programs and programs[one.rank].loop_ended for one in records)
+        is_loop_over = all(
+            one.rank in programs and programs[one.rank].loop_ended for one in records
+        )
         are_ranks_over = all(one.status is not None for one in records)
-        for what, is_so in (("loop", is_loop_over), ("ranks", are_ranks_over), ("capture", is_whole)):
+        for what, is_so in (
+            ("loop", is_loop_over),
+            ("ranks", are_ranks_over),
+            ("capture", is_whole),
+        ):
             if is_so:
                 self._since.setdefault(what, now)
 
@@ -139,9 +166,13 @@ class _Running:
         """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
         n_asked, patience_s = stop.n_asked, self._job.exit_timeout_s
         process.terminate()
-        supervision.wait_until(lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s)
+        supervision.wait_until(
+            lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s
+        )
         if process.poll() is None:
-            supervision.end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else supervision.GRACE_S)
+            supervision.end_groups(
+                [process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else supervision.GRACE_S
+            )
             process.wait()
         self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
 
@@ -150,10 +181,16 @@ class _Running:
         n_asked = stop.n_asked
         groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
         is_alive = supervision.group_is_alive
-        supervision.wait_until(lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s)
-        left = {group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))}
+        supervision.wait_until(
+            lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s
+        )
+        left = {
+            group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))
+        }
         is_hurried = not patience_s or stop.n_asked > n_asked
-        supervision.end_groups(groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S)
+        supervision.end_groups(
+            groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S
+        )
         supervision.wait_until(lambda: not self._unended(), _LAST_WORDS_S)
 
     def _unended(self) -> list[RankRecord]:
@@ -175,12 +212,16 @@ class _Running:
             _say(f"{'what was captured' if status or failed else then}: {analysis}")
         return status or (INCOMPLETE if failed else 0)
 
-    def _came(self, record: RankRecord, of_node: tuple[str | None, str | None] | None) -> RankRecord:
+    def _came(
+        self, record: RankRecord, of_node: tuple[str | None, str | None] | None
+    ) -> RankRecord:
         """Return a record with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
         if of_node is not None:
             report, problem = of_node  # it holds all ranks
             return replace(record, report=report, problem=problem, report_at=self._node_report_at)
-        was_left = record.nsys_group is not None and record.report is None and record.problem is None
+        was_left = (
+            record.nsys_group is not None and record.report is None and record.problem is None
+        )
         output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
         if not was_left or not output.temporary.is_dir():
             return record

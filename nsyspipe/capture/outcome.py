@@ -21,10 +21,10 @@ from nsyspipe.nsys.secrets import hash_key
 _NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
 # The warm-up is enough for a first step that is slower than the others.
 _MOST_NAMED, _SHORT_WARMUP = 6, 2
-_NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
-_AGAIN_FIX = (
-    "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, run nsyspipe doctor"
+_NSYS_FIX = (
+    "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
 )
+_AGAIN_FIX = "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, run nsyspipe doctor"
 _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
@@ -54,14 +54,18 @@ class End(NamedTuple):
     after_s: float = 0.0
 
 
-def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End) -> tuple[int, list[str]]:
+def judge(
+    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End
+) -> tuple[int, list[str]]:
     """Return the launcher's exit status and what to say, by what a job's ranks left and how it ended.
 
     0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys did not start it.
     """
     expected = job.expected([one.rank for one in records])
     captured = [one for one in records if one.rank in expected and one.report]
-    reports = dict.fromkeys(one.report for one in records if one.report)  # a node's has several ranks
+    reports = dict.fromkeys(
+        one.report for one in records if one.report
+    )  # a node's has several ranks
     names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
     found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
     if end.why == "interrupt":
@@ -70,7 +74,11 @@ def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Progra
     if end.why in _HUNG:
         how, fix = _HUNG[end.why]
         what = f"error: {job.program}: {how.format(f'{end.after_s:.0f} s')}"
-        return TIMED_OUT, [what, found, f"  fix: complete reports need no new capture. Before you capture again, {fix}"]
+        return TIMED_OUT, [
+            what,
+            found,
+            f"  fix: complete reports need no new capture. Before you capture again, {fix}",
+        ]
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
@@ -78,7 +86,11 @@ def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Progra
     if end.status:
         how = f"ended with status {end.status} (see its own message above)"
         return end.status, [f"error: the job's command {how}", found]
-    notes = [f"note: rank {one.rank}: {said}" for one in captured if (said := cut_short(programs.get(one.rank)))][:1]
+    notes = [
+        f"note: rank {one.rank}: {said}"
+        for one in captured
+        if (said := cut_short(programs.get(one.rank)))
+    ][:1]
     if end.why == "command":
         what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
         notes.insert(0, f"note: all ranks were over, but {what}: ended it")
@@ -110,17 +122,26 @@ def cut_short(said: Program | None) -> str | None:
 def _loop(said: Program) -> str:
     n = f"{said.n_steps} step{'s' * (said.n_steps != 1)}"
     if said.epoch_steps:
-        n += " in one epoch" if said.epoch_steps >= said.n_steps else f" in epochs of {said.epoch_steps}"
+        n += (
+            " in one epoch"
+            if said.epoch_steps >= said.n_steps
+            else f" in epochs of {said.epoch_steps}"
+        )
     return f"its loop ended after {n}, the warm-up is {said.warmup}"
 
 
 def _some(names: Sequence[str]) -> list[str]:
-    return [*names[:_MOST_NAMED], *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED)]
+    return [
+        *names[:_MOST_NAMED],
+        *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED),
+    ]
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
     reasons = {one.rank: one.problem for one in records}
-    rows = [f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
+    rows = [
+        f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there
+    ]
     fix = "fix: capture again"
     if any(".kept-" in row for row in rows):
         fix = "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o ANOTHER_NAME"
@@ -134,13 +155,23 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
         warmup = min(_SHORT_WARMUP, said.n_steps // 2)
         steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
         why = _loop(said)
-        more = "wrap the loader of each epoch in it" if said.epoch_steps >= said.n_steps > 0 else "more steps"
+        more = (
+            "wrap the loader of each epoch in it"
+            if said.epoch_steps >= said.n_steps > 0
+            else "more steps"
+        )
         if job.attach_steps:
-            return why, f"  fix: --attach-steps {max(warmup, 1)}:{max(warmup, 1) + steps}, or more steps"
+            return (
+                why,
+                f"  fix: --attach-steps {max(warmup, 1)}:{max(warmup, 1) + steps}, or more steps",
+            )
         return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {more}"
     if said is not None and said.n_captured_steps:
         fix = 'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name another nsys: --nsys'
-        return f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it", f"  fix: {fix}"
+        return (
+            f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
+            f"  fix: {fix}",
+        )
     if job.attach_steps:
         return (
             "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA graph, is not)",
@@ -153,7 +184,9 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
     )
 
 
-def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
+def _of_failure(
+    failed: RankRecord, found: str, job: Job, *, has_reports: bool
+) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
@@ -172,7 +205,11 @@ def _signal(status: int) -> str:
 
 
 def finish(
-    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
+    job: Job,
+    records: Sequence[RankRecord],
+    programs: Mapping[int, Program],
+    started_at: float,
+    ended_by: str | None,
 ) -> tuple[list[str], list[str], str | None]:
     """Export reports and write the sidecar: what was written, what failed, and the command that analyzes it, if any.
 
@@ -201,7 +238,11 @@ def finish(
 
 
 def _describe(
-    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
+    job: Job,
+    records: Sequence[RankRecord],
+    programs: Mapping[int, Program],
+    started_at: float,
+    ended_by: str | None,
 ) -> list[str]:
     key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
@@ -210,12 +251,28 @@ def _describe(
     ranks = []
     for one in records:
         problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)
-        is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
-        same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
-        ranks.append(CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None))
-    facts: dict[str, Any] = {name: getattr(job, name) for name in ("world_size", "trace", "capture_range")}
-    facts |= {"nsys_version": nsys.find(job.nsys).version_text, "ended_by": ended_by, "surroundings": around}
+        is_complete = (
+            bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+        )
+        same = {
+            name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")
+        }
+        ranks.append(
+            CapturedRank(
+                **same, problem=problem, is_complete=is_complete if one.is_captured else None
+            )
+        )
+    facts: dict[str, Any] = {
+        name: getattr(job, name) for name in ("world_size", "trace", "capture_range")
+    }
+    facts |= {
+        "nsys_version": nsys.find(job.nsys).version_text,
+        "ended_by": ended_by,
+        "surroundings": around,
+    }
     began = datetime.fromtimestamp(started_at, UTC)
-    document = sidecar.sidecar_document(place, job.command, ranks, programs, captured_at=began, key=key, **facts)
+    document = sidecar.sidecar_document(
+        place, job.command, ranks, programs, captured_at=began, key=key, **facts
+    )
     sidecar.write_sidecar(place.file(), document)
     return [key.note] if key.note else []

@@ -19,7 +19,14 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 
-from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError, nearest_name
+from nsyspipe.errors import (
+    CaptureError,
+    InputError,
+    NsyspipeError,
+    OptionError,
+    OutputError,
+    nearest_name,
+)
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.programs import Nsys, ask, installed, numbers, ranges_reach, torch_versions
@@ -28,18 +35,54 @@ _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
-_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")  # what follows a job's name in its files
+_REPORT = re.compile(
+    r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)"
+)  # what follows a job's name in its files
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
 # What --trace takes, for an nsys whose help lists nothing: what 2024.2 lists, and what others do, newer or of other systems.
 _KNOWN_TRACE = (
-    "cublas", "cublas-verbose", "cuda", "cuda-hw", "cuda-sw", "cudla", "cudla-verbose", "cudnn", "cusolver",
-    "cusolver-verbose", "cusparse", "cusparse-verbose", "dx11", "dx11-annotations", "dx12", "dx12-annotations", "gds",
-    "mpi", "nccl", "none", "nvmedia", "nvtx", "nvvideo", "openacc", "opencl", "opengl", "opengl-annotations", "openmp",
-    "openxr", "openxr-annotations", "oshmem", "osrt", "python-gil", "syscall", "tegra-accelerators", "ucx", "vulkan",
-    "vulkan-annotations", "wddm",
-)  # fmt: skip
+    "cublas",
+    "cublas-verbose",
+    "cuda",
+    "cuda-hw",
+    "cuda-sw",
+    "cudla",
+    "cudla-verbose",
+    "cudnn",
+    "cusolver",
+    "cusolver-verbose",
+    "cusparse",
+    "cusparse-verbose",
+    "dx11",
+    "dx11-annotations",
+    "dx12",
+    "dx12-annotations",
+    "gds",
+    "mpi",
+    "nccl",
+    "none",
+    "nvmedia",
+    "nvtx",
+    "nvvideo",
+    "openacc",
+    "opencl",
+    "opengl",
+    "opengl-annotations",
+    "openmp",
+    "openxr",
+    "openxr-annotations",
+    "oshmem",
+    "osrt",
+    "python-gil",
+    "syscall",
+    "tegra-accelerators",
+    "ucx",
+    "vulkan",
+    "vulkan-annotations",
+    "wddm",
+)
 _FIRST_WITH_NCCL = (2025, 6)
 LINGER_S, _MOST_NAMED = 120.0, 3  # for a program that has said that its loop is over
 
@@ -60,7 +103,9 @@ class Job:
     nsys: str | None  # None to run without a capture
     trace: tuple[str, ...]
     capture_range: str
-    attach_steps: str | None  # A:B where the program is captured unchanged; None where it begins its capture itself
+    attach_steps: (
+        str | None
+    )  # A:B where the program is captured unchanged; None where it begins its capture itself
     # limits for the whole job, for nsys once the program has ended, and for any program once its reports are whole; 0 for
     # none, but nsys always has one; None where nobody has asked for the last
     timeout_s: float
@@ -85,7 +130,9 @@ class Job:
         """Return the ranks of this node that are to be captured, given those that have started."""
         if self.nsys is None:
             return ()
-        return tuple(one for one in self.local_ranks or started if self.chosen is None or one in self.chosen)
+        return tuple(
+            one for one in self.local_ranks or started if self.chosen is None or one in self.chosen
+        )
 
     def beside(self, ending: str) -> Path:
         """Return a file of this job."""
@@ -113,7 +160,12 @@ def _belongs(job: Job, ending: str) -> bool:
         number, mine, n_of_job = int(node[2]), range(job.node_rank, job.node_rank + 1), job.n_nodes
     else:
         return False
-    return job.n_nodes == 1 or mine is None or number in mine or (job.node_rank == 0 and number >= n_of_job)
+    return (
+        job.n_nodes == 1
+        or mine is None
+        or number in mine
+        or (job.node_rank == 0 and number >= n_of_job)
+    )
 
 
 def parse_job(words: Sequence[str]) -> Job:
@@ -128,7 +180,9 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--rendezvous", default="static")
     parser.add_argument("--node-wide", dest="is_node_wide", action="store_true")
     parser.add_argument("--nsys")
-    parser.add_argument("--trace", type=lambda text: tuple(text.split(",")) if text else (), default=())
+    parser.add_argument(
+        "--trace", type=lambda text: tuple(text.split(",")) if text else (), default=()
+    )
     parser.add_argument("--capture-range", default="none")
     parser.add_argument("--attach-steps")
     parser.add_argument("--timeout", dest="timeout_s", type=float, default=0)
@@ -158,7 +212,9 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
         with contextlib.suppress(OSError):
             for folder in made:
                 folder.rmdir()
-        with contextlib.suppress(OSError):  # nothing was set aside; what cannot be put back stays where it is
+        with contextlib.suppress(
+            OSError
+        ):  # nothing was set aside; what cannot be put back stays where it is
             for path in sorted(aside.iterdir()):
                 place = job.name.with_name(path.name)
                 if not room.has_begun and not place.exists():
@@ -170,20 +226,31 @@ def _set_aside(job: Job, aside: Path) -> None:
     try:
         job.name.parent.mkdir(parents=True, exist_ok=True)
         there = earlier_files(job)
-        names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
+        names = [
+            path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))
+        ]
         if names and not job.is_forced:
             more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            found, fix = ", ".join(names[:_MOST_NAMED]) + more, "-o ANOTHER_NAME, or --force to replace it"
-            raise OutputError(str(job.name), "an earlier capture of this name is there", found=found, fix=fix)
+            found, fix = (
+                ", ".join(names[:_MOST_NAMED]) + more,
+                "-o ANOTHER_NAME, or --force to replace it",
+            )
+            raise OutputError(
+                str(job.name), "an earlier capture of this name is there", found=found, fix=fix
+            )
         earlier = there if job.is_forced else []
-        if wrong := next((path for path in earlier if path.is_dir() and not path.is_symlink()), None):
+        if wrong := next(
+            (path for path in earlier if path.is_dir() and not path.is_symlink()), None
+        ):
             raise IsADirectoryError(errno.EISDIR, f"{wrong.name} is a directory")
         for path in earlier:
             aside.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # another node was first
                 path.rename(aside / path.name)
     except OSError as error:
-        raise OutputError(str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME") from error
+        raise OutputError(
+            str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME"
+        ) from error
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -204,7 +271,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(n_gpus() or 1)  # noqa: T201
         return 0
     try:
-        chosen = parse_ranks(options.ranks) if options.ranks is not None and not options.no_profile else ()
+        chosen = (
+            parse_ranks(options.ranks)
+            if options.ranks is not None and not options.no_profile
+            else ()
+        )
         # Of ranks that a job does not have nothing would be captured, and nobody would know why.
         n_ranks = options.world_size or options.nproc
         if unknown := {one for one in chosen if one >= n_ranks}:
@@ -217,9 +288,13 @@ def main(words: Sequence[str] | None = None) -> int:
     there = None if options.cpu else n_gpus()
     if there is not None and there > options.nproc and not options.is_counted:
         used = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
-        print(f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr
+        )
     statuses = [_refused(missing, is_noted=options.dry_run) for missing in _missing(options, there)]
-    return max([*statuses, 0 if options.no_profile else _tell_nsys(options, is_refused=any(statuses))])
+    return max(
+        [*statuses, 0 if options.no_profile else _tell_nsys(options, is_refused=any(statuses))]
+    )
 
 
 def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
@@ -251,15 +326,21 @@ def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
     return 0
 
 
-def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list[str], str, list[str]]:
+def usable_tracing(
+    found: Nsys, trace: Sequence[str], graphs: str
+) -> tuple[list[str], str, list[str]]:
     """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
     known, says, notes = found.trace_values(), f"nsys {found.version_text} does not know", []
     _check_trace(trace, known, says)
-    if "nccl" in trace and ("nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL):
+    if "nccl" in trace and (
+        "nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL
+    ):
         trace = list(dict.fromkeys([*(value for value in trace if value != "nccl"), "nvtx"]))
         notes.append(f"note: {says} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL")
     if graphs and not found.has("profile", "--cuda-graph-trace"):
-        notes.append(f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way")
+        notes.append(
+            f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way"
+        )
         graphs = ""
     return [*trace], graphs, notes
 
@@ -267,10 +348,19 @@ def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list
 def _check_trace(trace: Sequence[str], known: Sequence[str], says: str = "no nsys knows") -> None:
     """Refuse values that an nsys does not list, where it lists any, else those that no nsys knows; for nccl there is another."""
     if others := [value for value in trace if value not in (*(known or _KNOWN_TRACE), "nccl")]:
-        meant = [nearest_name(value, known or _KNOWN_TRACE) if value in others else value for value in trace]
-        fix = f"--trace {','.join(dict.fromkeys(filter(None, meant)))}" if any(meant) else "leave it out"
+        meant = [
+            nearest_name(value, known or _KNOWN_TRACE) if value in others else value
+            for value in trace
+        ]
+        fix = (
+            f"--trace {','.join(dict.fromkeys(filter(None, meant)))}"
+            if any(meant)
+            else "leave it out"
+        )
         problem = f"{says if known else 'no nsys knows'} {', '.join(others)}"
-        raise OptionError(f"--trace {','.join(trace)}", problem, found=", ".join(known or _KNOWN_TRACE), fix=fix)
+        raise OptionError(
+            f"--trace {','.join(trace)}", problem, found=", ".join(known or _KNOWN_TRACE), fix=fix
+        )
 
 
 def n_gpus() -> int | None:
@@ -283,7 +373,9 @@ def n_gpus() -> int | None:
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
         return there
     # What follows a wrong one, as -1, is not seen either.
-    return min(there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(",")))))
+    return min(
+        there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(","))))
+    )
 
 
 def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
@@ -293,10 +385,14 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
             yield InputError(options.program, "no such training program", fix="--program FILE")
         return
     name, *below = options.module.split(".")
-    spec = PathFinder.find_spec(name, options.module_path.split(os.pathsep)) or importlib.util.find_spec(name)
+    spec = PathFinder.find_spec(
+        name, options.module_path.split(os.pathsep)
+    ) or importlib.util.find_spec(name)
     while spec is not None and (below or spec.submodule_search_locations is not None):
         places = list(spec.submodule_search_locations or ())
-        if not all(map(os.path.isdir, places)):  # an archive, or a finder of its own: Python will tell
+        if not all(
+            map(os.path.isdir, places)
+        ):  # an archive, or a finder of its own: Python will tell
             return
         spec = PathFinder.find_spec(below.pop(0) if below else "__main__", places)
     if spec is None:
@@ -308,10 +404,14 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
     yield from _missing_program(options)
     folder = next(one for one in options.name.absolute().parents if one.exists())
     if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):
-        yield OutputError(str(options.name), f"reports cannot be written below {folder}", fix="-o NAME")
+        yield OutputError(
+            str(options.name), f"reports cannot be written below {folder}", fix="-o NAME"
+        )
     if importlib.util.find_spec("torch") is None:
         fix = "activate the environment that trains, or name its Python: PYTHON=/path/to/python3"
-        yield CaptureError(sys.executable, "has no torch, which the training program and torchrun need", fix=fix)
+        yield CaptureError(
+            sys.executable, "has no torch, which the training program and torchrun need", fix=fix
+        )
     if there is not None and there < options.nproc:
         what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
         fix = (
@@ -335,7 +435,9 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         version, found = installed("nvtx"), nsys.find(options.nsys)
         if version is not None and not ranges_reach(found.version_text, version):
             problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
-            yield CaptureError(f"nvtx {version}", problem, fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM")
+            yield CaptureError(
+                f"nvtx {version}", problem, fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
+            )
 
 
 if __name__ == "__main__":

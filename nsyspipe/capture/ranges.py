@@ -113,10 +113,16 @@ def meet() -> None:
     settle()
     torch = loaded_torch()
     # Builds without torch.distributed have the module, and nothing in it.
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+    if (
+        torch is not None
+        and torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+    ):
         # NCCL may guess another GPU else.
         is_nccl = "nccl" in str(torch.distributed.get_backend())
-        torch.distributed.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
+        torch.distributed.barrier(
+            **({"device_ids": [torch.cuda.current_device()]} if is_nccl else {})
+        )
         settle()
 
 
@@ -215,7 +221,12 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
 
 
 def captured_steps(
-    iterable: Iterable[T], *, warmup: int = 10, steps: int = 20, stop: bool = False, capture: bool = True
+    iterable: Iterable[T],
+    *,
+    warmup: int = 10,
+    steps: int = 20,
+    stop: bool = False,
+    capture: bool = True,
 ) -> Iterator[T]:
     """Yield the items of a loader, each in a range ``step N``, and capture the steps after the warm-up once.
 
@@ -257,11 +268,15 @@ def captured_steps(
     2
     """
     if warmup < 0 or steps < 1:
-        raise ValueError(f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}")
+        raise ValueError(
+            f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}"
+        )
     return _numbered(iterable, range(warmup, warmup + steps), is_last=stop, has_capture=capture)
 
 
-def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool) -> Iterator[T]:
+def _numbered(
+    iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
+) -> Iterator[T]:
     if has_capture:
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
@@ -276,7 +291,11 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
             item = next(source, _NO_ITEM) if n_taken == n_items else None
             if item is _NO_ITEM:
                 return
-            if _progress.n_begun >= window.start and not _progress.is_done and not _progress.is_open:
+            if (
+                _progress.n_begun >= window.start
+                and not _progress.is_done
+                and not _progress.is_open
+            ):
                 _progress.is_open = True
                 begin()
             number, _progress.n_begun = _progress.n_begun, _progress.n_begun + 1
@@ -310,10 +329,18 @@ class MarkedSteps:
     Parameters are those of `captured_steps` and `start_capture`, and how many have begun that nobody saw.
     """
 
-    def __init__(self, warmup: int, steps: int, *, n_begun: int = 0, is_alone: bool = False) -> None:
+    def __init__(
+        self, warmup: int, steps: int, *, n_begun: int = 0, is_alone: bool = False
+    ) -> None:
         if warmup < n_begun or steps < 1:
-            raise ValueError(f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}")
-        self._window, self._n_begun, self._is_alone = range(warmup, warmup + steps), n_begun, is_alone
+            raise ValueError(
+                f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}"
+            )
+        self._window, self._n_begun, self._is_alone = (
+            range(warmup, warmup + steps),
+            n_begun,
+            is_alone,
+        )
         self._phase: Any = None
         self.is_in_step = self.is_over = False
 

@@ -51,17 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     at = words.index("--") if "--" in words else len(words)
     options, command = parser.parse_args(words[:at]), words[at + 1 :]
     nsys, program = command[: options.nsys_words], command[options.nsys_words :]
-    record = RankRecord(rank=int(os.environ.get("RANK", "0")), local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    record = RankRecord(
+        rank=int(os.environ.get("RANK", "0")), local_rank=int(os.environ.get("LOCAL_RANK", "0"))
+    )
     if options.ranks is not None and record.rank not in options.ranks:
         nsys, record = [], replace(record, is_captured=False)
     with contextlib.ExitStack() as held:
-        given = os.environ.get(STATUS_DIR)  # the launcher's directory, or without a launcher one for the time being
-        directory = Path(given).absolute() if given else held.enter_context(supervision.short_directory())
+        given = os.environ.get(
+            STATUS_DIR
+        )  # the launcher's directory, or without a launcher one for the time being
+        directory = (
+            Path(given).absolute() if given else held.enter_context(supervision.short_directory())
+        )
         locks = held.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
 
 
-def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2) -> list[str]:
+def with_status(
+    program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
+) -> list[str]:
     """Return a command that runs a program, printing to descriptors, and leaves its pid and exit status in files."""
     # A plain sh may know descriptors of one digit only.
     shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
@@ -69,9 +77,18 @@ def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: 
 
 
 class _Rank:
-    def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]) -> None:
-        self._directory, self._exit_timeout_s, self._record, self._locks = status_dir, exit_timeout_s, record, locks
-        self._ended = self._directory / f"program_{record.rank}.status"  # the program's exit status, once it has one
+    def __init__(
+        self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
+    ) -> None:
+        self._directory, self._exit_timeout_s, self._record, self._locks = (
+            status_dir,
+            exit_timeout_s,
+            record,
+            locks,
+        )
+        self._ended = (
+            self._directory / f"program_{record.rank}.status"
+        )  # the program's exit status, once it has one
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
         self._output: NsysOutput | None = None
@@ -81,7 +98,9 @@ class _Rank:
         self._temporary.mkdir(mode=0o700, exist_ok=True)
         command = [*nsys, *program]
         if output := output_of(nsys):
-            self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
+            self._output = NsysOutput(
+                output, self._temporary, self._log, command, report_there(output)
+            )
         with supervision.catching_signals() as self._stop:
             problem, status = self._start(nsys, program)
             is_begun = self._program_pid() is not None or self._stop.n_asked
@@ -117,11 +136,15 @@ class _Rank:
         deadline, is_killed, parent, stop = None, False, os.getppid(), self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
-                stop.ask(signal.SIGTERM)  # who started us was killed: nobody else would end the program
+                stop.ask(
+                    signal.SIGTERM
+                )  # who started us was killed: nobody else would end the program
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
             # What comes once the program has ended, or was asked to, is not told to be whole.
-            is_running = self._record.pid is not None and self._program_status() is None and not stop.n_asked
+            is_running = (
+                self._record.pid is not None and self._program_status() is None and not stop.n_asked
+            )
             awaited = self._output if is_running and self._record.report_at is None else None
             if awaited is not None and awaited.is_whole(time.monotonic()):
                 self._note(report_at=time.time())
@@ -140,7 +163,9 @@ class _Rank:
 
     def _end_program(self, process: subprocess.Popen[bytes]) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
-        supervision.wait_until(lambda: self._program_pid() is not None or process.poll() is not None, _START_S)
+        supervision.wait_until(
+            lambda: self._program_pid() is not None or process.poll() is not None, _START_S
+        )
         pid = self._program_pid()
         if pid is None and process.poll() is None:
             supervision.end_groups([process.pid])
@@ -150,7 +175,8 @@ class _Rank:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             if supervision.wait_until(
-                lambda: self._program_status() is not None or process.poll() is not None, supervision.PROGRAM_GRACE_S
+                lambda: self._program_status() is not None or process.poll() is not None,
+                supervision.PROGRAM_GRACE_S,
             ):
                 return
 
@@ -220,7 +246,11 @@ class NsysOutput:
         return any(there is None or one.stat().st_size != there[2] for one in left)
 
     def _left(self, suffix: str) -> list[Path]:
-        return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)
+        return sorted(
+            path
+            for path in self.temporary.rglob(f"*{suffix}")
+            if path.is_file() and path.stat().st_size
+        )
 
     def captured(self) -> tuple[str | None, str | None]:
         """Return the report of an nsys that has ended, or what is wrong; a capture in its temporary directory is moved to safety."""

@@ -38,7 +38,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Nothing of a repository that git would start, or fetch from where a repository says.
 _NO_PROGRAMS = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit"),
-    *(f"protocol{one}.allow=never" for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")),
+    *(
+        f"protocol{one}.allow=never"
+        for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")
+    ),
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
@@ -76,7 +79,11 @@ class Surroundings:
 
 
 def gather_surroundings(
-    directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
+    directory: Path | None = None,
+    *,
+    root: Path = ROOT,
+    search_path: str | None = None,
+    total_s: float = _TOTAL_S,
 ) -> Surroundings:
     """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
     patience = Patience(total_s, search_path)
@@ -90,7 +97,11 @@ def gather_surroundings(
 
 def program_directory(command: Sequence[str]) -> Path | None:
     """Return the directory of the first existing Python file that a command names, but for what starts our modules; or None."""
-    programs = (word for word in command if word.endswith(".py") and not word.endswith("/launchers/run_module.py"))
+    programs = (
+        word
+        for word in command
+        if word.endswith(".py") and not word.endswith("/launchers/run_module.py")
+    )
     program = next(filter(os.path.isfile, programs), None)  # False for a word that is no path
     return None if program is None else Path(program).absolute().parent
 
@@ -113,7 +124,9 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
         return commit, None
     for one in sorted(filters):
         settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    return commit, _is_dirty(patience, ("git", "-C", top, "--no-optional-locks", *settings), has_filters=bool(filters))
+    return commit, _is_dirty(
+        patience, ("git", "-C", top, "--no-optional-locks", *settings), has_filters=bool(filters)
+    )
 
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -127,7 +140,11 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     if not changed or not has_filters:
         return bool(changed)
     told = patience.output(*there, "check-attr", "-z", "filter", "--", *changed[:_MOST_CHANGES])
-    is_without = told is not None and told.status == 0 and {"unspecified", "unset"} & set(told.text.split("\0")[2::3])
+    is_without = (
+        told is not None
+        and told.status == 0
+        and {"unspecified", "unset"} & set(told.text.split("\0")[2::3])
+    )
     return True if is_without else None
 
 
@@ -166,7 +183,9 @@ def sidecar_document(
     key, programs = key or hash_key(), programs or {}
     around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
     # What the training program saw goes before what this process finds installed.
-    versions = {name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")}
+    versions = {
+        name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")
+    }
     rows = _ranks({one.rank: one for one in ranks}, programs)
     topology_file = place.file(TOPOLOGY_SUFFIX)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
@@ -187,21 +206,28 @@ def sidecar_document(
         "nccl_log_files": _logs(place, rows, surroundings.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
         "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
-        "environment": recorded_environment(os.environ if environment is None else environment, key),
+        "environment": recorded_environment(
+            os.environ if environment is None else environment, key
+        ),
     }
 
 
 def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts with None in place of a version or a host name that no reader would take for one."""
     shapes = {name: VERSION for name in facts if name.endswith("_version")} | {"host": HOST_NAME}
-    return {name: _shaped(shapes[name], fact) if name in shapes else fact for name, fact in facts.items()}
+    return {
+        name: _shaped(shapes[name], fact) if name in shapes else fact
+        for name, fact in facts.items()
+    }
 
 
 def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
     return text if text and shape.fullmatch(text) else None
 
 
-def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]) -> list[CapturedRank]:
+def _ranks(
+    by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]
+) -> list[CapturedRank]:
     """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
     rows = []
     for rank in sorted({*by_rank, *programs}):
@@ -212,7 +238,16 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
         gpu_name = _shaped(GPU_NAME, _text(row.gpu_name or said.gpu_name))
         report = _text(PurePath(row.report or "").name) or None
         problem = (own_problems or "its capture failed") if row.problem else None
-        rows.append(replace(row, pid=pid, local_rank=local_rank, gpu_name=gpu_name, report=report, problem=problem))
+        rows.append(
+            replace(
+                row,
+                pid=pid,
+                local_rank=local_rank,
+                gpu_name=gpu_name,
+                report=report,
+                problem=problem,
+            )
+        )
     return rows
 
 
@@ -223,7 +258,11 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
 
 def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
     """Write a sidecar, or a text beside it; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
-    text = document if isinstance(document, str) else json.dumps(document, indent=1, allow_nan=False) + "\n"
+    text = (
+        document
+        if isinstance(document, str)
+        else json.dumps(document, indent=1, allow_nan=False) + "\n"
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with claimed_file(path.parent) as draft:
@@ -253,7 +292,10 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
     by_pid: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if (match := named.fullmatch(path.name)) and short in (None, match[1].partition(".")[0]):
+            if (match := named.fullmatch(path.name)) and short in (
+                None,
+                match[1].partition(".")[0],
+            ):
                 by_pid[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
     return sorted([log for log, pid in by_pid.items() if pid in pids] or by_pid)[:_MOST_LOGS]

@@ -24,7 +24,9 @@ _UNANSWERED = (AssertionError, AttributeError, OSError, RuntimeError, TypeError,
 def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
     """Return torch when the program has imported it; it is never imported for ranges alone."""
     torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "cuda") else None  # while torch is still being imported, it has no cuda module yet
+    return (
+        torch if hasattr(torch, "cuda") else None
+    )  # while torch is still being imported, it has no cuda module yet
 
 
 @dataclass
@@ -58,7 +60,9 @@ class Program:
         if self.pid is None:
             self.pid = os.getpid()
             ranks = (os.environ.get(one, "") for one in ("RANK", "LOCAL_RANK"))
-            self.rank, self.local_rank = (int(one) if one.isascii() and one.isdigit() else 0 for one in ranks)
+            self.rank, self.local_rank = (
+                int(one) if one.isascii() and one.isdigit() else 0 for one in ranks
+            )
             self.step_pattern = "^step [0-9]+$"
             atexit.register(self.write, is_over=True)
             self.write()
@@ -92,9 +96,16 @@ def read_programs(directory: Path) -> dict[int, Program]:
     found = {}
     for path in sorted(directory.glob("ranges_*.json")):
         # One that cannot be read, or is no table of facts, says nothing.
-        with contextlib.suppress(AttributeError, OSError, ValueError, RecursionError), path.open("rb") as file:
+        with (
+            contextlib.suppress(AttributeError, OSError, ValueError, RecursionError),
+            path.open("rb") as file,
+        ):
             said, rank = json.loads(file.read(_MOST_BYTES)), int(path.stem.removeprefix("ranges_"))
-            typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
+            typed = {
+                name: said[name]
+                for name, kind in _KIND_BY_FIELD.items()
+                if type(said.get(name)) is kind
+            }
             found[rank] = Program(**typed | {"rank": rank})
     return found
 
@@ -106,13 +117,19 @@ class RankRecord:
     rank: int
     local_rank: int
     pid: int | None = None  # the training program's process, None when it never started
-    nsys_group: int | None = None  # process group of its nsys, which may outlive who started it; None without one
+    nsys_group: int | None = (
+        None  # process group of its nsys, which may outlive who started it; None without one
+    )
     is_captured: bool = True
     report: str | None = None  # path of the report without suffix; None when none was written
-    status: int | None = None  # the program's, 128 + N for one ended by signal N, None while it runs
+    status: int | None = (
+        None  # the program's, 128 + N for one ended by signal N, None while it runs
+    )
     problem: str | None = None
     ended_at: float | None = None  # when the program ended, s since the epoch
-    report_at: float | None = None  # when its report was whole, if the program still ran then, unasked to end
+    report_at: float | None = (
+        None  # when its report was whole, if the program still ran then, unasked to end
+    )
 
 
 def write_record(directory: Path, record: RankRecord) -> None:

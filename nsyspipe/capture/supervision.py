@@ -23,7 +23,10 @@ _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
-GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0  # between the polite signal and the last one, of nsys and of the program
+GRACE_S, PROGRAM_GRACE_S = (
+    10.0,
+    15.0,
+)  # between the polite signal and the last one, of nsys and of the program
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -68,8 +71,16 @@ def _remove_abandoned(parent: Path) -> None:
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
-                if _OURS.fullmatch(path.name) and is_as_made(path) and time.time() - claimed_at(path) > YOUNG_S:
-                    inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
+                if (
+                    _OURS.fullmatch(path.name)
+                    and is_as_made(path)
+                    and time.time() - claimed_at(path) > YOUNG_S
+                ):
+                    inner = [
+                        one
+                        for one in path.glob(f"{_PREFIX}*")
+                        if one.is_dir() and not one.is_symlink()
+                    ]
                     if not any(map(is_claimed, [path, *inner])):
                         _remove(path)
 
@@ -101,7 +112,9 @@ def end_adopted(*, is_any_of_nsys: bool) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
                 pass
-        for pid in [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]:
+        for pid in [
+            pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"
+        ]:
             with contextlib.suppress(OSError):
                 if is_any_of_nsys or Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS):
                     yield pid
@@ -110,7 +123,9 @@ def end_adopted(*, is_any_of_nsys: bool) -> None:
     _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
 
-def _end(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]) -> None:
+def _end(
+    left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]
+) -> None:
     """Send what is left one signal after the other, and wait so many seconds after each."""
     for number, wait_s in signals:
         for one in left():
@@ -172,7 +187,9 @@ def start(
         stderr=output,
         pass_fds=pass_fds,
         # Looked up before: between fork and exec as little as possible happens.
-        preexec_fn=functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        preexec_fn=functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM)  # noqa: PLW1509 - we have one thread
+        if ends_with_us
+        else None,
     )
 
 
@@ -206,4 +223,9 @@ def group_of(pid: int) -> int | None:
 def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
     groups, grace_s = list(groups), GRACE_S if grace_s is None else grace_s
-    _end(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))
+    _end(
+        lambda: filter(group_is_alive, groups),
+        os.killpg,
+        (signal.SIGTERM, grace_s),
+        (signal.SIGKILL, 2.0),
+    )

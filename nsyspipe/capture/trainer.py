@@ -31,7 +31,9 @@ class TrainerCapture(TrainerCallback):  # type: ignore[misc]
         if model is None or args.torch_compile or hasattr(model, "_orig_mod"):
             return
         self._hooks = [
-            model.register_forward_pre_hook(lambda one, _: self._steps.phase("forward") if one.training else None),
+            model.register_forward_pre_hook(
+                lambda one, _: self._steps.phase("forward") if one.training else None
+            ),
             model.register_forward_hook(lambda *_: self._steps.phase(None), always_call=True),
         ]
 

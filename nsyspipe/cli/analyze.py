@@ -30,7 +30,8 @@ def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
 @with_options
 def analyze(
     reports: Annotated[
-        list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths together are one run.")
+        list[str],
+        typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths together are one run."),
     ],
     *,
     reading: NamedRunOptions,
@@ -76,5 +77,7 @@ def analyze(
     grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and grave:
         problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
-        print_error(OptionError("--strict", problem, fix="fix each problem as shown, or leave out --strict"))
+        print_error(
+            OptionError("--strict", problem, fix="fix each problem as shown, or leave out --strict")
+        )
         raise typer.Exit(2)

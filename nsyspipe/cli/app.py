@@ -56,7 +56,9 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)
+    ] = False,
 ) -> None:
     """Find out why a multi-GPU PyTorch training run is slow, and what to change first.
 
@@ -91,7 +93,9 @@ def run() -> None:
     except BrokenPipeError:
         _exit(_BROKEN_PIPE)
     except Exception as error:
-        told = _of_use(error) or (error if isinstance(error, NsyspipeError) else shortage(error) or _unwritten(error))
+        told = _of_use(error) or (
+            error if isinstance(error, NsyspipeError) else shortage(error) or _unwritten(error)
+        )
         if told is None:
             raise
         print_error(told)
@@ -110,25 +114,43 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
     problem, *meant = error.format_message().rstrip(".?").split(" Did you mean ")
     if name := getattr(error, "option_name", None):
         commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-        taken = {of: one for of, command in commands.items() for one in command.params if name in one.opts}
+        taken = {
+            of: one
+            for of, command in commands.items()
+            for one in command.params
+            if name in one.opts
+        }
         if not hasattr(error, "possibilities"):
             metavar = next((one.metavar for one in taken.values() if one.metavar), "")
-            return OptionError(name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip())
-        program, known = error.ctx.command_path, [option for one in error.ctx.command.params for option in one.opts]
+            return OptionError(
+                name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip()
+            )
+        program, known = (
+            error.ctx.command_path,
+            [option for one in error.ctx.command.params for option in one.opts],
+        )
         elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
         fix = elsewhere if taken else nearest_name(name, known, cutoff=0.75) or elsewhere
         return OptionError(name, f"{program} has no such option", fix=fix)
     is_program = not isinstance(error.ctx.command, Sectioned)
-    fix = "nsyspipe analyze REPORTS, or see nsyspipe --help" if is_program else error.ctx.get_usage().partition(" ")[2]
+    fix = (
+        "nsyspipe analyze REPORTS, or see nsyspipe --help"
+        if is_program
+        else error.ctx.get_usage().partition(" ")[2]
+    )
     fix = f"nsyspipe {meant[-1].replace(chr(39), '')}" if meant else fix
-    return OptionError(error.ctx.command_path, f"{problem[:1].lower()}{problem[1:].rstrip('.?')}", fix=fix)
+    return OptionError(
+        error.ctx.command_path, f"{problem[:1].lower()}{problem[1:].rstrip('.?')}", fix=fix
+    )
 
 
 def _unwritten(error: Exception) -> OutputError | None:
     """Return the error for a device that took no more of what Typer printed, as help; None for any other error."""
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _NO_ROOM:
         return None
-    return OutputError("output", f"cannot be written ({error.strerror})", fix="free some space, or print elsewhere")
+    return OutputError(
+        "output", f"cannot be written ({error.strerror})", fix="free some space, or print elsewhere"
+    )
 
 
 def _exit(code: int) -> NoReturn:

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, NamedRuns, labelled_runs, names_in, opened_runs, parse_runs
-from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
+from nsyspipe.cli.options import (
+    INPUT,
+    OUTPUT,
+    RunningOptions,
+    SeveralRunsOptions,
+    option,
+    with_options,
+)
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate as gate_rules
 from nsyspipe.errors import OptionError
@@ -29,17 +36,24 @@ class RuleOptions:
 
     fail_on: str | None = None
     min_effect: str | None = option(
-        "Smallest change that matters, in percent (2% and 2 are the same). [default: 2%]", "PCT|PCT%"
+        "Smallest change that matters, in percent (2% and 2 are the same). [default: 2%]",
+        "PCT|PCT%",
     )
-    confidence: str | None = option("Confidence of the intervals, between 0.5 and 1. [default: 0.95]", "0.5..1")
+    confidence: str | None = option(
+        "Confidence of the intervals, between 0.5 and 1. [default: 0.95]", "0.5..1"
+    )
     metric: list[str] | None = None
 
     def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
         effect = None if self.min_effect is None else gate_rules.parse_min_effect(self.min_effect)
-        confidence = None if self.confidence is None else gate_rules.check_confidence(self.confidence)
+        confidence = (
+            None if self.confidence is None else gate_rules.check_confidence(self.confidence)
+        )
         options = gate_rules.GateSettings(min_effect=effect, confidence=confidence, **more)
-        return gate_rules.settled(options, gate_rules.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
+        return gate_rules.settled(
+            options, gate_rules.read_settings(Path.cwd()), ("min_effect", "confidence", *more)
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,11 @@ class GateOptions(RuleOptions):
             from nsyspipe.model.figures import METRICS
 
             judged = {name: METRICS[name].better for name in found.metrics}
-            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate_rules.ANY_CHANGE}"')
+            names = (
+                ()
+                if fail_on
+                else (f"{found.path}: fail-on", f'fail-on = "{gate_rules.ANY_CHANGE}"')
+            )
             gate_rules.check_can_fail(found.fail_on, judged, *names)
         return found
 
@@ -74,8 +92,15 @@ def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[st
     """Return from where on a change counts, and how sure intervals are; say on stderr from which file, where no text says it."""
     if settings.file and is_quiet:
         typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
-    effect = gate_rules.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
-    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate_rules.DEFAULT_CONFIDENCE}
+    effect = (
+        gate_rules.DEFAULT_MIN_EFFECT_PCT
+        if settings.min_effect is None
+        else round(100 * settings.min_effect, 12)
+    )
+    return {
+        "min_effect_pct": f"{effect}%",
+        "confidence": settings.confidence or gate_rules.DEFAULT_CONFIDENCE,
+    }
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
@@ -87,7 +112,9 @@ def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what
 def diff(
     runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument per side", "side")],
     *,
-    against: Annotated[str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)
+    ] = None,
     rule: GateOptions,
     outputs: ComparisonOutputs,
     reading: SeveralRunsOptions,
@@ -114,13 +141,26 @@ def diff(
     thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
-        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_line, identity_of
+        from nsyspipe.report.difference import (
+            difference_blocks,
+            difference_formats,
+            gate_line,
+            identity_of,
+        )
         from nsyspipe.report.difference_screen import screen_blocks
 
-        asked = thresholds | {"metrics": settings.metrics, "fail_on": settings.fail_on, "force": outputs.force}
+        asked = thresholds | {
+            "metrics": settings.metrics,
+            "fail_on": settings.fail_on,
+            "force": outputs.force,
+        }
         difference = replace(compared(opened[0], opened[1], **asked), settings=settings)
         formats = difference_formats(difference)
-        blocks = difference_blocks(difference, has_gate=False) if outputs.verbose else screen_blocks(difference)
+        blocks = (
+            difference_blocks(difference, has_gate=False)
+            if outputs.verbose
+            else screen_blocks(difference)
+        )
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
     if (gate := difference.gate) is not None:
@@ -145,7 +185,10 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         problem = f"takes exactly two runs, but {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
         if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
-            found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
+            found, fix = (
+                labels,
+                f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}",
+            )
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
 
 
@@ -153,7 +196,9 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
 def compare(
     runs: Annotated[list[str], _runs("RUN...", _EACH_RUN, "run")],
     *,
-    sort: Annotated[str | None, typer.Option(metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)
+    ] = None,
     rule: RuleOptions,
     outputs: ScoreboardOutputs,
     reading: SeveralRunsOptions,
@@ -191,7 +236,12 @@ def compare(
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        board = replace(compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules)
-        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board, is_verbose=outputs.verbose)
+        board = replace(
+            compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules
+        )
+        formats, blocks = (
+            scoreboard_formats(board),
+            scoreboard_blocks(board, is_verbose=outputs.verbose),
+        )
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

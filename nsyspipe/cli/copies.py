@@ -40,7 +40,9 @@ class ExportOptions:
 class ExportingOptions(RunningOptions):
     """How many exports are made at once, and what is said meanwhile."""
 
-    jobs: int | None = option("Number of exports at once. [default: cores, at most 8]", "N", "-j", least=1)
+    jobs: int | None = option(
+        "Number of exports at once. [default: cores, at most 8]", "N", "-j", least=1
+    )
     quiet: bool = flag("Print no paths and no progress, only errors.", "-q")
 
 
@@ -77,9 +79,15 @@ def convert(
     nsys = None if export.nsys is None else export.nsys if running.cluster else find(export.nsys)
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         outcomes = attempt_exports(
-            sources, directory=export.out, nsys=nsys, elsewhere=elsewhere, jobs=running.jobs, force=export.force,
-            timeout_s=export.timeout, on_progress=stage("exporting reports"),
-        )  # fmt: skip
+            sources,
+            directory=export.out,
+            nsys=nsys,
+            elsewhere=elsewhere,
+            jobs=running.jobs,
+            force=export.force,
+            timeout_s=export.timeout,
+            on_progress=stage("exporting reports"),
+        )
     for one in outcomes:
         if isinstance(one, NsyspipeError):
             print_error(one)
@@ -89,14 +97,20 @@ def convert(
         paths = [printable(str(one.path)) for one in made]
         # Another program must not take one for an option.
         write_stdout("".join(f"{'./' if path.startswith('-') else ''}{path}\n" for path in paths))
-        counts = [(sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)]
-        typer.echo(", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True)
+        counts = [
+            (sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)
+        ]
+        typer.echo(
+            ", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True
+        )
     if n_failed:
         raise typer.Exit(2)
 
 
 @contextlib.contextmanager
-def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
+def _exporters(
+    running: ExportingOptions, program: str | None
+) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
     """Yield the workers of the cluster that is asked for, and name those without nsys; None without a cluster."""
     if running.cluster is None:
         yield None
@@ -112,12 +126,12 @@ def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple
                 "was not found on any worker",
                 "--nsys PATH as the workers see the path, or leave out --scheduler",
             )
-            raise NsysNotFoundError(program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix)
+            raise NsysNotFoundError(
+                program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix
+            )
         if without:
             cluster.take_only(found.keys() - without)
-            said = (
-                f"{len(without)} of {len(found)} workers have no nsys and export nothing: {listed(without, MOST_NAMES)}"
-            )
+            said = f"{len(without)} of {len(found)} workers have no nsys and export nothing: {listed(without, MOST_NAMES)}"
             typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
         yield cluster, is_unwanted
 
@@ -126,7 +140,9 @@ def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple
 def redact(
     paths: Annotated[list[str], typer.Argument(metavar="IN... OUT", help=f"{_IN} {_OUT}")],
     *,
-    drop_unknown: Annotated[bool, typer.Option("--drop-unknown", help=_DROP, rich_help_panel=OUTPUT)] = False,
+    drop_unknown: Annotated[
+        bool, typer.Option("--drop-unknown", help=_DROP, rich_help_panel=OUTPUT)
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help=_REPLACE, rich_help_panel=OUTPUT)] = False,
     running: QuietOptions,
 ) -> None:
@@ -145,10 +161,16 @@ def redact(
     from nsyspipe.report.redaction import redaction_text
 
     if len(paths) == 1:
-        raise OptionError("redact", "needs a place for the copies", fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT")
+        raise OptionError(
+            "redact",
+            "needs a place for the copies",
+            fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT",
+        )
     reports, out = paths[:-1], Path(paths[-1])
     refuse_saved_runs(reports)
     with progress(shown=running.is_shown) as stage:
-        done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB"))
+        done = run_redact(
+            reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB")
+        )
     if not running.quiet:
         write_stdout(redaction_text(done, out))

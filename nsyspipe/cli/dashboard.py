@@ -51,16 +51,22 @@ def dashboard(
     store = store_of(stores)
     name = name_of_store(store)
     if page.out is None:
-        raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
+        raise OptionError(
+            "dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}"
+        )
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
-        raise OptionError("--open", "needs an output file", fix=f"-o {shlex.quote(f'{name}.html')} --open")
+        raise OptionError(
+            "--open", "needs an output file", fix=f"-o {shlex.quote(f'{name}.html')} --open"
+        )
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     if target is not None:
         check_dashboard(str(page.out), store, force=page.force)
     with progress(shown=running.is_shown) as stage:
-        text, n_runs, unreadable = store_page(store, target, page.pages, force=page.force, stage=stage)
+        text, n_runs, unreadable = store_page(
+            store, target, page.pages, force=page.force, stage=stage
+        )
     for one in unreadable:
         typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
     if target is None:
@@ -70,6 +76,10 @@ def dashboard(
 
     write_text(target, text, [store], may_replace=lambda: True)
     runs = f"{n_runs} run{'s'[: n_runs != 1]}"
-    say_written(f"{target} ({runs})", *([] if page.pages is None else [f"{page.pages}/"]), quiet=running.quiet)
+    say_written(
+        f"{target} ({runs})",
+        *([] if page.pages is None else [f"{page.pages}/"]),
+        quiet=running.quiet,
+    )
     if page.open:
         open_page(target)

@@ -20,7 +20,9 @@ _REPORTS = (
 
 @with_options
 def doctor(
-    reports: Annotated[list[str] | None, typer.Argument(metavar="REPORTS...", help=_REPORTS)] = None,
+    reports: Annotated[
+        list[str] | None, typer.Argument(metavar="REPORTS...", help=_REPORTS)
+    ] = None,
     *,
     reading: ExaminingOptions,
     outputs: Outputs,
@@ -47,7 +49,9 @@ def doctor(
         from nsyspipe.report.doctor import store_blocks, store_document
         from nsyspipe.store.index import stored_runs
 
-        reading.refuse_given(f"{reports[0]} has saved runs, which are analyzed already", "pass the reports")
+        reading.refuse_given(
+            f"{reports[0]} has saved runs, which are analyzed already", "pass the reports"
+        )
         stored = stored_runs(store_of(reports))
         inputs, document = [Path(reports[0])], store_document(stored)
         blocks = list(store_blocks(stored, reports[0], is_verbose=reading.verbose))
@@ -61,19 +65,29 @@ def doctor(
         parse_skip_first(reading.skip_first)
         parse_findings(reading.findings)
         patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
-        told = Reading.from_text(n_steps=reading.steps, **{name: getattr(reading, name) for name in patterns})
-        found_logs, topology = find_logs(logs), [] if reading.topology is None else [Path(reading.topology)]
+        told = Reading.from_text(
+            n_steps=reading.steps, **{name: getattr(reading, name) for name in patterns}
+        )
+        found_logs, topology = (
+            find_logs(logs),
+            [] if reading.topology is None else [Path(reading.topology)],
+        )
         with progress(shown=running.is_shown) as stage:
             paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
         # Files beside reports are read first: a wrong one is told before long work.
         rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
         log = read_nccl_logs(found_logs) if found_logs else None
         links = read_topology(topology[0]) if topology else None
-        beside = Beside(rank_map=rank_map, log=log, topology=links, looks_beside=not reading.no_logs)
+        beside = Beside(
+            rank_map=rank_map, log=log, topology=links, looks_beside=not reading.no_logs
+        )
         with running.executor(paths) as executor:
             found = examine(paths, told, beside, executor=executor)
         inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
-        document, blocks = reports_document(found), list(reports_blocks(found, is_verbose=reading.verbose))
+        document, blocks = (
+            reports_document(found),
+            list(reports_blocks(found, is_verbose=reading.verbose)),
+        )
     else:
         from nsyspipe.nsys.machine import check_machine
         from nsyspipe.report.doctor import machine_blocks, machine_document

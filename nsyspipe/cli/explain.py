@@ -31,7 +31,9 @@ def _complete_id(incomplete: str) -> list[str]:
 
 @with_options
 def explain(
-    topic: Annotated[str | None, typer.Argument(metavar="ID", help=_ID, autocompletion=_complete_id)] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="ID", help=_ID, autocompletion=_complete_id)
+    ] = None,
     *,
     outputs: ExplainOutputs,
 ) -> None:
@@ -70,8 +72,13 @@ def _explanation_of(topic: str) -> Any:  # noqa: ANN401 - the type is imported o
     explanation = subjects.explain(topic)
     if explanation is None:
         similar = subjects.similar_ids(topic)
-        fix = f"nsyspipe explain {similar[0]}" if similar else "nsyspipe explain, which lists all IDs"
+        fix = (
+            f"nsyspipe explain {similar[0]}" if similar else "nsyspipe explain, which lists all IDs"
+        )
         raise OptionError(
-            f"nsyspipe explain {topic!r}", "there is no such ID", found=", ".join(similar) or None, fix=fix
+            f"nsyspipe explain {topic!r}",
+            "there is no such ID",
+            found=", ".join(similar) or None,
+            fix=fix,
         )
     return explanation

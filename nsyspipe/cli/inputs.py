@@ -13,11 +13,24 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
+from nsyspipe.cli.options import (
+    OneRunOptions,
+    ReadingOptions,
+    RunningOptions,
+    SeveralRunsOptions,
+    check_name,
+)
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import NsyspipeError, OptionError, ReportNotFoundError, nearest_name
 from nsyspipe.model.names import listed, place_as_given
-from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
+from nsyspipe.nsys.find_reports import (
+    RAW_SUFFIXES,
+    exported_reports,
+    find_logs,
+    find_named,
+    split_logs,
+    words_of_runs,
+)
 from nsyspipe.store import layout
 from nsyspipe.store.layout import find_saved, is_one_run, is_saved, place_of
 
@@ -41,7 +54,9 @@ def reports_to_read(
         named, chosen = find_named(arguments), None
     except ReportNotFoundError as error:
         if fix := next(filter(None, map(_meant_run, arguments)), None):
-            raise ReportNotFoundError(error.subject, error.problem, found=error.found, fix=fix) from error
+            raise ReportNotFoundError(
+                error.subject, error.problem, found=error.found, fix=fix
+            ) from error
         raise
     if reading.ranks is not None:
         from nsyspipe.run.ranks import choose_ranks
@@ -49,7 +64,9 @@ def reports_to_read(
         chosen = choose_ranks(reading.ranks, named, reading.rank_map)
         named = [*chosen.paths]
     is_any_raw = any(path.suffix in RAW_SUFFIXES for path in named)
-    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None), chosen
+    return exported_reports(
+        named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None
+    ), chosen
 
 
 def _meant_run(place: str) -> str | None:
@@ -68,26 +85,39 @@ def _meant_run(place: str) -> str | None:
 
 
 @contextlib.contextmanager
-def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOptions) -> Iterator[tuple[Run, Stage]]:
+def opened_run(
+    named: Sequence[str], reading: OneRunOptions, running: RunningOptions
+) -> Iterator[tuple[Run, Stage]]:
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
     reading.check_logs()
     labels, places = zip(*map(split_label, named), strict=True)
     if len({*labels}) > 1:
         raise OptionError(
-            shlex.join(named), "names several runs, but this command needs one", fix=shlex.quote(named[0])
+            shlex.join(named),
+            "names several runs, but this command needs one",
+            fix=shlex.quote(named[0]),
         )
-    options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
+    options = reading.chosen("label", "run_id", "topology") | {
+        "nccl_log": reading.nccl_log or [],
+        "reports": places,
+    }
     if labels[0] is not None and options["label"] not in (None, labels[0]):
         fix = f"leave out one of them: --label {shlex.quote(options['label'])}, or {labels[0]}="
-        raise OptionError(f"--label {options['label']}", f"differs from the label of {named[0]}", fix=fix)
+        raise OptionError(
+            f"--label {options['label']}", f"differs from the label of {named[0]}", fix=fix
+        )
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        if labels[0] and len(places) == 1 and is_saved(Path(places[0])):  # the run is called so, whatever its label is
+        if (
+            labels[0] and len(places) == 1 and is_saved(Path(places[0]))
+        ):  # the run is called so, whatever its label is
             options["reports"] = place_of(*find_saved(Path(places[0]), reading.run_id))
         elif not any(is_saved(Path(place)) for place in places):
             reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
-            paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
+            paths, options["ranks"] = reports_to_read(
+                reports, reading, jobs=running.jobs, stage=stage
+            )
             executor = processes.enter_context(running.executor(paths))
             options.update(reports=paths, executor=executor, on_progress=stage("reading reports"))
         from nsyspipe.api import load  # heavy, so imported while the workers do the same
@@ -110,10 +140,14 @@ class NamedRuns:
     """What a user names as one thing to look at: one capture, or several under one label."""
 
     label: str | None  # what stands before ``=``; None: the runs name themselves
-    places: tuple[str, ...]  # one argument per capture: a glob, a directory, a report, or a saved run
+    places: tuple[
+        str, ...
+    ]  # one argument per capture: a glob, a directory, a report, or a saved run
 
 
-def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False, start: str = "") -> list[NamedRuns]:
+def parse_runs(
+    arguments: Sequence[str], *, is_any_number: bool = False, start: str = ""
+) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
@@ -130,7 +164,10 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False, start: 
         from nsyspipe.run.ranks import check_several_runs
 
         check_several_runs(reports, start)
-    return [NamedRuns(key if isinstance(key, str) else None, tuple(places)) for key, places in groups.items()]
+    return [
+        NamedRuns(key if isinstance(key, str) else None, tuple(places))
+        for key, places in groups.items()
+    ]
 
 
 def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
@@ -181,22 +218,34 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
     if not is_saved(Path(place)):
         return [*words_of_runs(find_named([place]))], []
     labels = layout.labels_by_time(Path(place))
-    return [layout.argument_of(Path(place), run_id) for run_id in labels], [*dict.fromkeys(labels.values())]
+    return [layout.argument_of(Path(place), run_id) for run_id in labels], [
+        *dict.fromkeys(labels.values())
+    ]
 
 
 @contextlib.contextmanager
-def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
+def opened_runs(
+    named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
+) -> Iterator[Opened]:
     """Yield the captures of each run, read one after the other; the processes that read end with the context."""
     reading.check_logs()
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
-    saved = {place: find_saved(Path(place)) for one in named for place in one.places if is_saved(Path(place))}
+    saved = {
+        place: find_saved(Path(place))
+        for one in named
+        for place in one.places
+        if is_saved(Path(place))
+    }
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     if not reports:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        found = {key: reports_to_read([key[1]], reading, jobs=running.jobs, stage=stage) for key in reports}
+        found = {
+            key: reports_to_read([key[1]], reading, jobs=running.jobs, stage=stage)
+            for key in reports
+        }
         every = [path for paths, _ in found.values() for path in paths]
         executor = processes.enter_context(running.executor(every)) if reports else None
 
@@ -209,10 +258,18 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
             from nsyspipe.api import load
 
             paths, options["ranks"] = found[one, place]
-            own_logs = [path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])]
+            own_logs = [
+                path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])
+            ]
             own_map = [*maps_of.get(one.label, []), *maps_of.get(None, []), None][0]
             bar = stage(f"reading {one.label or place}")
-            options.update(label=one.label, nccl_log=own_logs, topology=own_map, executor=executor, on_progress=bar)
+            options.update(
+                label=one.label,
+                nccl_log=own_logs,
+                topology=own_map,
+                executor=executor,
+                on_progress=bar,
+            )
             run = load(paths, **options)
             _ = run.steps()  # read now, one after the other, each with its own bar
             return run
@@ -227,6 +284,8 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
         label, place = split_label(file)
         if label is not None and label not in known:
             found, fix = ", ".join(known) or "no labels", "LABEL=RUN and LABEL=FILE"
-            raise OptionError(repr(file), "does not start with the label of a run", found=found, fix=fix)
+            raise OptionError(
+                repr(file), "does not start with the label of a run", found=found, fix=fix
+            )
         grouped.setdefault(label, []).append(place)
     return grouped

@@ -25,12 +25,24 @@ _SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output"
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
-_ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT)
-_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "verbose": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+_ELSEWHERE = dict.fromkeys(
+    ("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT
+)
+_ELSEWHERE |= {
+    "findings": OUTPUT,
+    "top": OUTPUT,
+    "verbose": OUTPUT,
+    "nsys": RUNNING,
+    "timeout": RUNNING,
+}
 _LONGEST_NAME = 100  # of a run
-_LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
+_LEAST_ADDRESS_SPACE = (
+    512 << 20
+)  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
-EXIT_CODES = "Exit codes: 0 success, 2 unusable input or option, 130 interrupted, 1 a bug in nsyspipe."
+EXIT_CODES = (
+    "Exit codes: 0 success, 2 unusable input or option, 130 interrupted, 1 a bug in nsyspipe."
+)
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 
@@ -38,9 +50,13 @@ def check_address_space() -> None:
     """Refuse a limit of memory below which libraries end the process before anything can be said."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        problem = f"allows {limit >> 20} MB, but nsyspipe needs at least {_LEAST_ADDRESS_SPACE >> 20} MB"
+        problem = (
+            f"allows {limit >> 20} MB, but nsyspipe needs at least {_LEAST_ADDRESS_SPACE >> 20} MB"
+        )
         raise InputError(
-            "the memory limit (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
+            "the memory limit (ulimit -v)",
+            problem,
+            fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more",
         )
 
 
@@ -50,16 +66,23 @@ class Sectioned(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer or Click
         """Return what stands behind the command's name."""
         arguments = (one for one in self.params if one.param_type_name == "argument")
-        return [*(f"{one.metavar}" if one.required else f"[{one.metavar}]" for one in arguments), "[OPTIONS]"]
+        return [
+            *(f"{one.metavar}" if one.required else f"[{one.metavar}]" for one in arguments),
+            "[OPTIONS]",
+        ]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer or Click
         """Refuse an option that takes one value and is given two."""
         _, _, given = self.make_parser(ctx).parse_args(args=[*args])
-        taking_one: list[Any] = [one for one in given if not (one.multiple or getattr(one, "is_flag", True))]
+        taking_one: list[Any] = [
+            one for one in given if not (one.multiple or getattr(one, "is_flag", True))
+        ]
         for one in taking_one:
             if taking_one.count(one) > 1:
                 raise OptionError(
-                    max(one.opts, key=len), "takes one value, but got several", fix="pass the option once"
+                    max(one.opts, key=len),
+                    "takes one value, but got several",
+                    fix="pass the option once",
                 )
         return super().parse_args(ctx, args)
 
@@ -69,7 +92,9 @@ class Sectioned(TyperCommand):
             os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
         except OSError as error:
             problem = f"does not exist, or cannot be read ({error.strerror})"
-            raise InputError("the working directory", problem, fix="cd to an existing directory") from error
+            raise InputError(
+                "the working directory", problem, fix="cd to an existing directory"
+            ) from error
         check_address_space()
         return super().invoke(ctx)
 
@@ -110,7 +135,9 @@ def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
     return option(text, short=short, default=False)
 
 
-def _number(kind: type[int | float], least: int | None, option: str, metavar: str) -> Callable[[object], float]:
+def _number(
+    kind: type[int | float], least: int | None, option: str, metavar: str
+) -> Callable[[object], float]:
     """Return what reads the number that an option has, or says in an `OptionError` which it takes."""
 
     def number(text: object) -> float:
@@ -120,7 +147,11 @@ def _number(kind: type[int | float], least: int | None, option: str, metavar: st
                 return value
         what = f"is not {'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
-        raise OptionError(f"{option} {text}", what, fix=f"{option} {metavar}{', without a unit' if has_unit else ''}")
+        raise OptionError(
+            f"{option} {text}",
+            what,
+            fix=f"{option} {metavar}{', without a unit' if has_unit else ''}",
+        )
 
     return number
 
@@ -128,20 +159,34 @@ def _number(kind: type[int | float], least: int | None, option: str, metavar: st
 def with_options(command: Command) -> Command:
     """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
     signature = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {name: one.annotation for name, one in signature.items() if is_dataclass(one.annotation)}
-    members = {name: [one for one in fields(group) if "option" in one.metadata] for name, group in groups.items()}
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in signature.items() if is_dataclass(one.annotation)
+    }
+    members = {
+        name: [one for one in fields(group) if "option" in one.metadata]
+        for name, group in groups.items()
+    }
     annotated: Any = Annotated  # of types that are known at run time
     parameters = []
     for name, plain in signature.items():
         kinds = get_type_hints(groups[name]) if name in groups else {}
         for one in members.get(name, ()):
-            (short, declared, least), long = one.metadata["option"], f"--{one.name.replace('_', '-')}"
-            declared = declared | {"rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))}
+            (short, declared, least), long = (
+                one.metadata["option"],
+                f"--{one.name.replace('_', '-')}",
+            )
+            declared = declared | {
+                "rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))
+            }
             for kind in {int, float}.intersection(get_args(kinds[one.name]) or [kinds[one.name]]):
                 declared["parser"] = _number(kind, least, long, declared["metavar"])
-            shown = annotated[kinds[one.name], typer.Option(*filter(None, (long, short)), **declared)]
+            shown = annotated[
+                kinds[one.name], typer.Option(*filter(None, (long, short)), **declared)
+            ]
             keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(one.name, keyword, default=one.default, annotation=shown))
+            parameters.append(
+                inspect.Parameter(one.name, keyword, default=one.default, annotation=shown)
+            )
         if name not in groups:
             parameters.append(plain.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -170,7 +215,9 @@ class ReadingOptions:
         "REGEX|repetition|none",
     )
     steps: int | None = option(
-        "Approximate number of captured steps, to find them by a periodic launch pattern.", "N", least=1
+        "Approximate number of captured steps, to find them by a periodic launch pattern.",
+        "N",
+        least=1,
     )
     backward: str | None = _phase("backward")
     forward: str | None = _phase("forward")
@@ -178,12 +225,17 @@ class ReadingOptions:
     data: str | None = _phase("data")
     comm_kernel: str | None = option("Communication kernels in addition to NCCL kernels.", "REGEX")
     skip_first: str = option(
-        "Complete warm-up steps to skip. 'auto' skips the first, if another step remains.", "N|auto", default=AUTO
+        "Complete warm-up steps to skip. 'auto' skips the first, if another step remains.",
+        "N|auto",
+        default=AUTO,
     )
     rank_map: str | None = option(
-        "Rank of each report. For several reports: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."'
+        "Rank of each report. For several reports: node1_[0-7].sqlite=8-15.",
+        'FILE|"a.sqlite=0,..."',
     )
-    ranks: str | None = option("Read only the reports of these ranks. The other ranks count as missing.", "0-7,63")
+    ranks: str | None = option(
+        "Read only the reports of these ranks. The other ranks count as missing.", "0-7,63"
+    )
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
@@ -193,16 +245,28 @@ class ReadingOptions:
 
     def check_logs(self) -> None:
         """Refuse logs and topologies that are given where none is to be used."""
-        given = (f"--{name.replace('_', '-')}" for name in ("nccl_log", "topology") if getattr(self, name, None))
+        given = (
+            f"--{name.replace('_', '-')}"
+            for name in ("nccl_log", "topology")
+            if getattr(self, name, None)
+        )
         if self.no_logs and (first := next(given, None)):
             raise logs_refused(first)
 
     def refuse_given(self, why: str, fix: str) -> None:
         """Refuse those that are given where nothing is read."""
-        given = [one.name for one in fields(self) if (getattr(self, one.name) or one.default) != one.default]
+        given = [
+            one.name
+            for one in fields(self)
+            if (getattr(self, one.name) or one.default) != one.default
+        ]
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise OptionError(names, f"changes how reports are read, but {why}", fix=f"leave out this option, or {fix}")
+            raise OptionError(
+                names,
+                f"changes how reports are read, but {why}",
+                fix=f"leave out this option, or {fix}",
+            )
 
 
 @dataclass(frozen=True)
@@ -212,10 +276,12 @@ class OneRunOptions(ReadingOptions):
     label: str | None = None
     run_id: str | None = None
     nccl_log: list[str] | None = option(
-        "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the option, or use a glob.", "FILE"
+        "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the option, or use a glob.",
+        "FILE",
     )
     topology: str | None = option(
-        "Output of nvidia-smi topo -m, which shows whether NVLink or PCIe connects the GPUs.", "FILE"
+        "Output of nvidia-smi topo -m, which shows whether NVLink or PCIe connects the GPUs.",
+        "FILE",
     )
 
 
@@ -237,7 +303,9 @@ class NamedRunOptions(OneRunOptions):
         "N|all",
         default=str(DEFAULT_FINDINGS),
     )
-    verbose: bool = flag("Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v")
+    verbose: bool = flag(
+        "Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v"
+    )
     top: int | None = option(
         "Print the N most expensive kernels, collectives and communicators, also in Markdown.",
         "N",
@@ -253,7 +321,9 @@ class NamedRunOptions(OneRunOptions):
 class ExaminingOptions(NamedRunOptions):
     """How reports are read whose contents are examined. Options about the answers of an analysis have no effect."""
 
-    findings: str = option("Has no effect here.", "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True)
+    findings: str = option(
+        "Has no effect here.", "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True
+    )
     top: int | None = option("Has no effect here.", "N", least=1, is_hidden=True)
     verbose: bool = flag("Print all report names, run names and columns.", "-v")
 
@@ -290,7 +360,10 @@ class RunningOptions(QuietOptions):
     """By how many processes, or whose, and what is said meanwhile."""
 
     jobs: int | None = option(
-        "Number of processes. [default: chosen by cores, memory and report sizes]", "N", "-j", least=1
+        "Number of processes. [default: chosen by cores, memory and report sizes]",
+        "N",
+        "-j",
+        least=1,
     )
     scheduler: str | None = option(
         "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The workers must see the same files. "
@@ -303,11 +376,15 @@ class RunningOptions(QuietOptions):
         """The scheduler whose workers do the work; None: it is done here."""
         if self.scheduler is not None and self.jobs is not None:
             problem = "counts processes of this machine, but a cluster has its own processes"
-            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave out one of them")
+            raise OptionError(
+                f"-j {self.jobs} with --scheduler", problem, fix="leave out one of them"
+            )
         if self.scheduler is not None and not self.scheduler.strip():
             problem = "is empty (perhaps a variable that is not set)"
             raise OptionError(
-                f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave out --scheduler"
+                f"--scheduler {self.scheduler!r}",
+                problem,
+                fix="--scheduler ADDRESS, or leave out --scheduler",
             )
         return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
 STDOUT = "-"
-_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))  # in this order they are written
+_FORMATS = tuple(
+    dict.fromkeys(["json", "markdown", "csv", *FORMATS])
+)  # in this order they are written
 _OF_OTHERS = "which was of other reports"
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 
@@ -103,7 +105,12 @@ def progress(*, shown: bool) -> Iterator[Stage]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def start(name: str) -> OnProgress:
@@ -136,7 +143,9 @@ class Outputs:
 
     @property
     def _named(self) -> dict[str, str]:
-        return {name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None}
+        return {
+            name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None
+        }
 
     @property
     def printed(self) -> str | None:
@@ -150,26 +159,48 @@ class Outputs:
         if self.open and self.html is None:
             raise OptionError("--open", "needs an output file", fix="--html FILE --open")
         seen: dict[str, str] = {}
-        for name, value in (self._named if self.out is None else {"out": self.out} | self._named).items():
+        for name, value in (
+            self._named if self.out is None else {"out": self.out} | self._named
+        ).items():
             shown = f"--{name}"
             if value == STDOUT and name in _TO_FILES_ONLY:
                 raise OptionError(
-                    f"{shown} -", "cannot be printed", fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}"
+                    f"{shown} -",
+                    "cannot be printed",
+                    fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}",
                 )
-            own = next((of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes), name)
+            own = next(
+                (of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes),
+                name,
+            )
             if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
-                raise OptionError(f"{shown} {value}", f"has the file name extension of --{own}", fix=fix)
-            if (other := seen.setdefault(value if value == STDOUT else os.path.realpath(value), shown)) != shown:
-                raise OptionError(f"{other} and {shown}", f"both write to {value}", fix="use a different file for each")
+                raise OptionError(
+                    f"{shown} {value}", f"has the file name extension of --{own}", fix=fix
+                )
+            if (
+                other := seen.setdefault(
+                    value if value == STDOUT else os.path.realpath(value), shown
+                )
+            ) != shown:
+                raise OptionError(
+                    f"{other} and {shown}",
+                    f"both write to {value}",
+                    fix="use a different file for each",
+                )
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(value, f"run{FORMATS[name].suffixes[0]}")
 
     def answer(
-        self, formats: Mapping[str, Format], blocks: Iterable[Block], inputs: Sequence[Path], identity: object, *,
+        self,
+        formats: Mapping[str, Format],
+        blocks: Iterable[Block],
+        inputs: Sequence[Path],
+        identity: object,
+        *,
         quiet: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write all files, once it is known that all can be; then print the format that is to be, else the blocks."""
         files = self._files(inputs, lambda name, path: formats[name].identity_of(path) == identity)
         texts = {name: formats[name].text() for name in self._named}
@@ -181,15 +212,21 @@ class Outputs:
         self._say_written(quiet=quiet)
 
     def _say_written(self, *more: str, quiet: bool) -> None:
-        say_written(*(value for value in self._named.values() if value != STDOUT), *more, quiet=quiet)
+        say_written(
+            *(value for value in self._named.values() if value != STDOUT), *more, quiet=quiet
+        )
         if self.open:
             open_page(Path(str(self.html)))
 
-    def _files(self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]) -> dict[str, Opener]:
+    def _files(
+        self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
+    ) -> dict[str, Opener]:
         from nsyspipe.report.files import check_target, writing
 
         files: dict[str, Opener] = {}
-        for name, path in ((name, Path(value)) for name, value in self._named.items() if value != STDOUT):
+        for name, path in (
+            (name, Path(value)) for name, value in self._named.items() if value != STDOUT
+        ):
             may_replace = partial(lambda *named: self.force or is_same(*named), name, path)
             check_target(path, inputs, may_replace=may_replace)
             files[name] = partial(writing, path, inputs, may_replace=may_replace)
@@ -207,7 +244,9 @@ class VerboseOutputs(Outputs):
 class ComparisonOutputs(VerboseOutputs):
     """The files of a difference."""
 
-    force: bool = flag("Compare runs that are not comparable, and replace output files of other runs.")
+    force: bool = flag(
+        "Compare runs that are not comparable, and replace output files of other runs."
+    )
 
 
 @dataclass(frozen=True)
@@ -224,9 +263,7 @@ def _replacing(run: Run, store: Path) -> str:
 
     new, more = run.header, ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
-        more = (
-            f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a later capture is saved"
-        )
+        more = f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a later capture is saved"
     if not has_run(store, new.run_id):
         return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell
@@ -251,12 +288,17 @@ class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
     out: str | None = option(
-        "Save the run in a run store (Parquet files), which other commands accept instead of reports.", "DIR", "-o"
+        "Save the run in a run store (Parquet files), which other commands accept instead of reports.",
+        "DIR",
+        "-o",
     )
     events: bool = flag("Also save every GPU operation, which whatif needs. Only with --out.")
-    perfetto_steps: str | None = option("First and last step of the trace. [default: all captured steps]", "FROM:TO")
+    perfetto_steps: str | None = option(
+        "First and last step of the trace. [default: all captured steps]", "FROM:TO"
+    )
     perfetto_ranks: str | None = option(
-        "Ranks in the trace. [default: all of up to 8 ranks, otherwise the ranks that differ most]", "0-7,63"
+        "Ranks in the trace. [default: all of up to 8 ranks, otherwise the ranks that differ most]",
+        "0-7,63",
     )
 
     def check_run(self, run_id: str | None) -> None:
@@ -278,11 +320,15 @@ class AnalysisOutputs(Outputs):
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write them all, with so many of the costliest; what is printed comes last."""
         formats = {name: FORMATS[name] for name in self._named}
-        shown: dict[str, dict[str, Any]] = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
+        shown: dict[str, dict[str, Any]] = {
+            name: {"top": top} if FORMATS[name].has_top else {} for name in formats
+        }
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps(min(numbers), max(numbers))
         # Nothing is written before it is known that all can be.
-        files = self._files(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
+        files = self._files(
+            run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id
+        )
         if self.out is not None:
             from nsyspipe.store.write import check_store, save
 
@@ -295,12 +341,21 @@ class AnalysisOutputs(Outputs):
             ranks = self._ranks() or traced_ranks(run)
             run.operations(steps, ranks)
             shown["perfetto"] = {"ranks": ranks}
-            hints = [None if self._ranks() else left_out(run), large_trace(run, ranks) if steps is None else None]
+            hints = [
+                None if self._ranks() else left_out(run),
+                large_trace(run, ranks) if steps is None else None,
+            ]
             sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
         stores = []
         if self.out is not None:
             stores = [f"{self.out.rstrip('/')}/ ({_replacing(run, Path(self.out))})"]
-            save(run, Path(self.out), events=self.events, force=self.force, on_progress=stage("saving the run"))
+            save(
+                run,
+                Path(self.out),
+                events=self.events,
+                force=self.force,
+                on_progress=stage("saving the run"),
+            )
         for name, opened in files.items():
             with opened() as file:
                 formats[name].write(run, file, steps, stage(f"writing {name}"), **shown[name])
@@ -313,7 +368,11 @@ class AnalysisOutputs(Outputs):
             say_written(*stores, quiet=False)
 
     def _ranks(self) -> list[int] | None:
-        return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
+        return (
+            None
+            if self.perfetto_ranks is None
+            else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
+        )
 
     def _steps(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
@@ -322,15 +381,21 @@ class AnalysisOutputs(Outputs):
         ends, option = _STEPS.fullmatch(self.perfetto_steps), "--perfetto-steps"
         if ends is None or not (ends[1] or ends[3]):
             raise OptionError(
-                f"{option} {self.perfetto_steps!r}", "is not a range FROM:TO of step numbers", fix=f"{option} 3:5"
+                f"{option} {self.perfetto_steps!r}",
+                "is not a range FROM:TO of step numbers",
+                fix=f"{option} 3:5",
             )
         if ends[3] and not ends[2]:  # 14-15
             fix = f"{option} {ends[1]}:{ends[3].removeprefix('-')}"
-            raise OptionError(f"{option} {self.perfetto_steps}", "is not a range FROM:TO of step numbers", fix=fix)
+            raise OptionError(
+                f"{option} {self.perfetto_steps}", "is not a range FROM:TO of step numbers", fix=fix
+            )
         first = int(ends[1] or lowest)
         last = int(ends[3] or (highest if ends[2] else first))
         if ends[1] and ends[3] and last < first:
             raise OptionError(
-                f"{option} {self.perfetto_steps}", "ends before it starts", fix=f"{option} {last}:{first}"
+                f"{option} {self.perfetto_steps}",
+                "ends before it starts",
+                fix=f"{option} {last}:{first}",
             )
         return first, max(first, last)

@@ -19,8 +19,12 @@ def _complete_table(incomplete: str) -> list[str]:
 
 
 def schema(
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help=_TABLE, autocompletion=_complete_table)] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help=_MARKDOWN)] = False,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help=_TABLE, autocompletion=_complete_table)
+    ] = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help=_MARKDOWN)
+    ] = False,
 ) -> None:
     """Print the type, unit, formula and source of every table and column.
 
@@ -33,7 +37,9 @@ def schema(
     from nsyspipe.model.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
-        raise OptionError.no_such_name(f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED)
+        raise OptionError.no_such_name(
+            f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED
+        )
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     from nsyspipe.report.schema import schema_blocks, schema_markdown
 

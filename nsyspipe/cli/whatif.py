@@ -40,7 +40,9 @@ class Changes:
 
 @with_options
 def whatif(
-    run: Annotated[list[str], typer.Argument(metavar="RUN...", help=f"{ONE_RUN} A saved run needs --events.")],
+    run: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help=f"{ONE_RUN} A saved run needs --events.")
+    ],
     *,
     changes: Changes,
     reading: OneRunOptions,

@@ -33,7 +33,10 @@ def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
             continue
         values = [old.get(name, {}), new.get(name, {})]
         if name == _FREE:  # of which only some differ
-            values = [dict.fromkeys(own for own in values[at] if own not in values[1 - at]) for at in (0, 1)]
+            values = [
+                dict.fromkeys(own for own in values[at] if own not in values[1 - at])
+                for at in (0, 1)
+            ]
         texts = [", ".join(own) if own else None for own in values]
         if texts[0] != texts[1]:
             changed.append(ChangedArgument(name, *texts))
@@ -42,7 +45,11 @@ def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
 
 def hidden_arguments(command: str, hidden: str) -> list[str]:
     """Return the names of the arguments whose value is hidden, which is what stands in its place."""
-    return [name for name, values in _arguments(command).items() if any(hidden in value for value in values)]
+    return [
+        name
+        for name, values in _arguments(command).items()
+        if any(hidden in value for value in values)
+    ]
 
 
 def _arguments(command: str) -> dict[str, dict[str, None]]:

@@ -63,12 +63,19 @@ _FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
 _LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
-Costs = dict[tuple[str | None, str], tuple[float, float]]  # by phase and name: time and number per rank and step
+Costs = dict[
+    tuple[str | None, str], tuple[float, float]
+]  # by phase and name: time and number per rank and step
 
 
-def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
+def step_parts(
+    baseline: Sequence[StepTable], candidate: Sequence[StepTable]
+) -> tuple[pa.Table, pa.Table]:
     """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
-    sides = [{name: _mean(side, name) for name in ("wall", *PARTS, *IDLE_CAUSES)} for side in (baseline, candidate)]
+    sides = [
+        {name: _mean(side, name) for name in ("wall", *PARTS, *IDLE_CAUSES)}
+        for side in (baseline, candidate)
+    ]
     shown = [_shown(means) for means in sides]
     causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
     known = [name for name in causes if all(means[name] is not None for means in sides)]
@@ -106,7 +113,9 @@ def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     return None if wall is None else _rounded(wall, _unit(wall))
 
 
-def apportioned(total: Fraction, parts: Mapping[str, Fraction], unit: Fraction) -> dict[str, Fraction | None]:
+def apportioned(
+    total: Fraction, parts: Mapping[str, Fraction], unit: Fraction
+) -> dict[str, Fraction | None]:
     """Round parts to multiples of a unit so that they sum to a total, by largest remainders; of equal ones the first."""
     floors = {name: part // unit for name, part in parts.items()}
     n_left = int(total / unit) - sum(floors.values())
@@ -120,7 +129,9 @@ def _shown(means: Means) -> Means:
     whole = means["wall"]
     parts = {name: part for name in PARTS if (part := means[name]) is not None}
     if whole is None or len(parts) < len(PARTS):
-        return {name: None if part is None else _rounded(part, _FINE) for name, part in means.items()}
+        return {
+            name: None if part is None else _rounded(part, _FINE) for name, part in means.items()
+        }
     unit = _unit(whole)
     return {**apportioned(_rounded(whole, unit), parts, unit)}
 
@@ -155,7 +166,9 @@ class StepTable(Struct, frozen=True, dict=True):
 
         def compared(run: Run) -> StepTable:
             outdated = changed_columns(run.definitions_version, latest)
-            return cls(run, hides_idle=is_mixed and has_whole_graphs(run), outdated_columns=outdated)
+            return cls(
+                run, hides_idle=is_mixed and has_whole_graphs(run), outdated_columns=outdated
+            )
 
         return tuple([compared(run) for run in side] for side in sides)
 
@@ -190,7 +203,11 @@ class StepTable(Struct, frozen=True, dict=True):
         if column in self.outdated_columns:
             return None
         values = self.rows[column]
-        if (self.hides_idle and column.startswith("idle_")) or values.null_count or not self.n_steps:
+        if (
+            (self.hides_idle and column.startswith("idle_"))
+            or values.null_count
+            or not self.n_steps
+        ):
             return None
         matrix: Int64 = values.to_numpy().reshape(-1, self.n_steps)
         return matrix
@@ -215,14 +232,18 @@ class StepTable(Struct, frozen=True, dict=True):
         rows = self.run.collectives()
         rows = rows.filter(pc.and_(rows["in_summary"], pc.is_valid(rows["transfer_ns"])))
         at = np.argsort(self.steps)[np.searchsorted(np.sort(self.steps), rows["step"].to_numpy())]
-        sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
+        sums: dict[str, Float64 | None] = dict.fromkeys(
+            ("transfer_ns", "message_bytes", "bus_bytes")
+        )
         for name in {*sums} - self.outdated_columns:
             if rows.num_rows and not rows[name].null_count:
                 sums[name] = np.bincount(at, rows[name].to_numpy(), self.n_steps).astype(np.float64)
         return sums
 
 
-def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float) -> pa.Table:
+def kernel_changes(
+    baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float
+) -> pa.Table:
     """Return `KERNEL_CHANGES`, with `min_effect` of the lesser time and a thousandth of the least step time as the limits of ``same``.
 
     Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over ranks, / (ranks x
@@ -231,7 +252,9 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)
-    is_counted = all(table.n_steps and not table.run.kernels()["in_summary_ns"].null_count for table in tables)
+    is_counted = all(
+        table.n_steps and not table.run.kernels()["in_summary_ns"].null_count for table in tables
+    )
     if not is_counted or len({has_whole_graphs(table.run) for table in tables}) > 1:
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
@@ -252,7 +275,9 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
 def little_ns(tables: Iterable[StepTable]) -> float:
     """Return the change of a kernel that is worth no line, per rank and step: a thousandth of the least step time."""
     walls = (table.matrix("wall_ns") for table in tables)
-    return _LITTLE * min((float(wall.max(axis=0).mean()) for wall in walls if wall is not None), default=0.0)
+    return _LITTLE * min(
+        (float(wall.max(axis=0).mean()) for wall in walls if wall is not None), default=0.0
+    )
 
 
 def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
@@ -266,7 +291,9 @@ def _side_costs(side: Sequence[StepTable]) -> Costs:
     for capture in side:
         n_rows = len(capture.ranks) * capture.n_steps * len(side)
         kernels = capture.run.kernels().group_by(["phase", "name"], use_threads=False)
-        for row in kernels.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")]).to_pylist():
+        for row in kernels.aggregate(
+            [("in_summary_ns", "sum"), ("n_in_summary", "sum")]
+        ).to_pylist():
             if n := row["n_in_summary_sum"]:
                 key = row["phase"], row["name"]
                 before_ns, before_n = costs.get(key, (0.0, 0.0))

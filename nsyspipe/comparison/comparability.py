@@ -74,12 +74,25 @@ RUN_PROBLEMS = table(f"""
 """)
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
-_MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
-_UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and messages
-OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
+_MUCH_OVERHEAD = (
+    0.01  # from this share of step time on, the profiler's own work changes what it measures
+)
+_UNLIKE, _OTHER_NUMBER = (
+    1.25,
+    1.1,
+)  # captures of one configuration differ by less, in step time and messages
+OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = (
+    "other-work",
+    "unknown-work",
+    "unlike-captures",
+    "shared-batch",
+)
 DEFINITIONS = "definitions"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
-_AMOUNTS = ("collectives_per_step", 1, "collectives"), ("message_bytes_per_step", 1e6, "MB of messages")
+_AMOUNTS = (
+    ("collectives_per_step", 1, "collectives"),
+    ("message_bytes_per_step", 1e6, "MB of messages"),
+)
 _SHOWN = 6
 
 
@@ -109,22 +122,35 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     return sorted(found, key=lambda check: not check.blocks)
 
 
-def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
+def _check(
+    name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = ""
+) -> Check:
     before, now = words
     return Check(name, blocks, before, now, f"{what}: baseline {before}, candidate {now}{after}")
 
 
 def _alike(
-    name: str, what: str, word: Callable[[Run], str], *, blocks: Ask = lambda _: False, applies: Ask = lambda _: True,
-    unless: str | None = None, fine: str | None = None, after: str = "",
-) -> Test:  # fmt: skip
+    name: str,
+    what: str,
+    word: Callable[[Run], str],
+    *,
+    blocks: Ask = lambda _: False,
+    applies: Ask = lambda _: True,
+    unless: str | None = None,
+    fine: str | None = None,
+    after: str = "",
+) -> Test:
     """Return a test that what a word says of a capture is the same of all, and what is fine; none where one is `unless`."""
 
     def test(sides: Sides) -> Iterator[Check]:
         runs = _runs(sides)
         words = [list(dict.fromkeys(map(word, side.runs))) for side in sides]
         values = {*words[0], *words[1]}
-        if applies(runs) and unless not in values and (len(values) > 1 or (fine is not None and values != {fine})):
+        if (
+            applies(runs)
+            and unless not in values
+            and (len(values) > 1 or (fine is not None and values != {fine}))
+        ):
             yield _check(name, what, list(map(" | ".join, words)), blocks=blocks(runs), after=after)
 
     return test
@@ -136,19 +162,30 @@ def _runs(sides: Sides) -> list[Run]:
 
 def _same_capture(sides: Sides) -> Iterator[Check]:
     """Tell of a baseline that is the candidate, under whatever run ids: nothing is compared, and a gate would always pass."""
-    pairs = ((before, now) for now, before in product(sides[1].runs, sides[0].runs) if _is_same(before, now))
+    pairs = (
+        (before, now)
+        for now, before in product(sides[1].runs, sides[0].runs)
+        if _is_same(before, now)
+    )
     for before, now in islice(pairs, 1):
         label = before.header.label
         message = f"both sides are the same capture: {label}"
-        yield Check("same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message)
+        yield Check(
+            "same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message
+        )
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
     """Warn of captures that a side has twice: they say nothing of the spread between captures."""
     pairs = (combinations(side.runs, 2) for side in sides)
-    words = [", ".join(now.header.run_id for before, now in own if _is_same(before, now)) for own in pairs]
+    words = [
+        ", ".join(now.header.run_id for before, now in own if _is_same(before, now))
+        for own in pairs
+    ]
     if any(words):
-        yield _check("repeated-capture", "one capture has two run IDs", [word or _NONE for word in words])
+        yield _check(
+            "repeated-capture", "one capture has two run IDs", [word or _NONE for word in words]
+        )
 
 
 def _is_same(before: Run, now: Run) -> bool:
@@ -162,11 +199,15 @@ def _is_same(before: Run, now: Run) -> bool:
 
 def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
     """Tell of a candidate that was captured before the baseline: the two may be the wrong way round."""
-    before, now = ([run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate))
+    before, now = (
+        [run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate)
+    )
     if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
         times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
         after = ". Swap the arguments if their order is wrong"
-        yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
+        yield _check(
+            "capture-order", "the candidate was captured before the baseline", times, after=after
+        )
 
 
 def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -182,7 +223,9 @@ def _other_ranks(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
     latest = latest_of(run.definitions_version for run in runs)
     outdated = [run for run in runs if run.definitions_version != latest]
-    if outdated and (latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))):
+    if outdated and (
+        latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))
+    ):
         after = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
         yield _check(
             "definitions-of-ranks",
@@ -213,11 +256,20 @@ def _is_sized(runs: list[Run]) -> bool:
 def _message_bytes(sides: Sides) -> Iterator[Check]:
     if not _follow_same_definitions(_runs(sides)):
         return
-    before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
-    if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
+    before, after = (
+        mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs)
+        for side in sides
+    )
+    if (
+        before is not None
+        and after is not None
+        and abs(after - before) > _SAME_BYTES * max(before, after)
+    ):
         texts = [f"{mean / 1e6:.4g} MB" for mean in (before, after)]
         yield _check(
-            "message-bytes", "different message sizes per step (another model, precision or parallelism?)", texts
+            "message-bytes",
+            "different message sizes per step (another model, precision or parallelism?)",
+            texts,
         )
 
 
@@ -225,7 +277,9 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     works = [side.work for side in sides]
     if any(work.busy_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):
-            texts = ["unknown compute" if work.busy_ns is None else "known compute" for work in works]
+            texts = [
+                "unknown compute" if work.busy_ns is None else "known compute" for work in works
+            ]
             after = ". Unrecorded work may be of another model, batch size or precision"
             what = "nsyspipe cannot check that steps do the same work"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
@@ -246,13 +300,22 @@ def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     if is_sure is not None:
         words = [" | ".join(side.work.per_batch) for side in sides]
         after = ". Ranks of one tensor or pipeline parallel group share a batch"
-        yield _check(SHARED_BATCH, "different model-parallel sizes", words, blocks=is_sure, after=after)
+        yield _check(
+            SHARED_BATCH, "different model-parallel sizes", words, blocks=is_sure, after=after
+        )
 
 
-def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype")) -> dict[str, float]:
+def collectives_per_step(
+    run: Run, by: Sequence[str] = ("collective", "datatype")
+) -> dict[str, float]:
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()
-    counts = rows.filter(rows["in_summary"]).group_by(by, use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    counts = (
+        rows.filter(rows["in_summary"])
+        .group_by(by, use_threads=False)
+        .aggregate([([], "count_all")])
+        .to_pylist()
+    )
     n = n_steps(run) * run.header.n_ranks
     return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n for row in counts}
 
@@ -269,14 +332,18 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
 
 def _apart(runs: Sequence[Run]) -> list[str]:
     """Return by how much captures differ and in what, if by more than those of one configuration do."""
-    rows = sorted((run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0)
+    rows = sorted(
+        (run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0
+    )
     times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
     facts = []
     are_alike_defined = _follow_same_definitions(runs)
     for column, unit, what in _AMOUNTS if are_alike_defined else ():
         values = [value for row in rows if (value := row[column]) is not None]
         if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
-            facts.append(f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}")
+            facts.append(
+                f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}"
+            )
     # Of datatypes where all were recorded; inside graphs as a whole it was not seen.
     is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
     is_seen = are_alike_defined and not any(map(has_whole_graphs, runs))
@@ -297,7 +364,10 @@ def _apart(runs: Sequence[Run]) -> list[str]:
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     steps = [[run.breakdown() for run in side.runs] for side in sides]
-    sums = [[[pc.sum(one[name]).as_py() or 0 for name in ("overhead_ns", "wall_ns")] for one in side] for side in steps]
+    sums = [
+        [[pc.sum(one[name]).as_py() or 0 for name in ("overhead_ns", "wall_ns")] for one in side]
+        for side in steps
+    ]
     shares = [[overhead / wall if wall else 0.0 for overhead, wall in side] for side in sums]
     if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f}%" for one in side) for side in shares]
@@ -307,12 +377,17 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
 def _backward_from(run: Run) -> str:
     parts = {code.partition("backward-by-") for code in [row["code"] for row in run.problem_rows]}
     is_marked = "backward" in run.phases()["phase"].to_pylist()
-    return " and ".join(sorted(way for _, _, way in parts if way)) or ("ranges" if is_marked else _NONE)
+    return " and ".join(sorted(way for _, _, way in parts if way)) or (
+        "ranges" if is_marked else _NONE
+    )
 
 
 def _warnings(sides: Sides) -> Iterator[Check]:
     """Tell of warnings that not all captures have, by their codes, in the words before their colon."""
-    rows = [[row for run in side.runs for row in run.problem_rows if row["severity"] != "info"] for side in sides]
+    rows = [
+        [row for run in side.runs for row in run.problem_rows if row["severity"] != "info"]
+        for side in sides
+    ]
     of_each = [{row["code"] for row in run.problem_rows} for run in _runs(sides)]
     of_some = {
         row["code"]: _first_sentence(row["message"])
@@ -322,7 +397,10 @@ def _warnings(sides: Sides) -> Iterator[Check]:
     }
     if of_some:
         words = [
-            " / ".join(text for code, text in of_some.items() if code in {row["code"] for row in side}) or _NONE
+            " / ".join(
+                text for code, text in of_some.items() if code in {row["code"] for row in side}
+            )
+            or _NONE
             for side in rows
         ]
         is_log = any(code.startswith("log-of-") for code in of_some)
@@ -349,57 +427,106 @@ _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
     _unlike_captures,
-    _alike("world-size", "world size", lambda run: str(run.header.n_job_ranks), blocks=_is_sized, applies=_is_sized),
     _alike(
-        "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
-        blocks=lambda _: True, applies=lambda runs: not _is_sized(runs),
+        "world-size",
+        "world size",
+        lambda run: str(run.header.n_job_ranks),
+        blocks=_is_sized,
+        applies=_is_sized,
     ),
     _alike(
-        "no-gpu-activity", "GPU activity", lambda run: _GPU if run.header.n_ranks else _UNKNOWN,
-        blocks=lambda runs: any(run.header.n_ranks for run in runs), fine=_GPU,
+        "world-size",
+        "number of ranks",
+        lambda run: str(run.header.n_ranks),
+        blocks=lambda _: True,
+        applies=lambda runs: not _is_sized(runs),
     ),
     _alike(
-        "gpu-model", "GPU model", lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
+        "no-gpu-activity",
+        "GPU activity",
+        lambda run: _GPU if run.header.n_ranks else _UNKNOWN,
+        blocks=lambda runs: any(run.header.n_ranks for run in runs),
+        fine=_GPU,
+    ),
+    _alike(
+        "gpu-model",
+        "GPU model",
+        lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
         blocks=lambda runs: all(run.header.gpu_names for run in runs),
     ),
     _alike(
-        "missing-ranks", "missing ranks", lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
-        blocks=lambda runs: len(set(map(missing_ranks, runs))) > 1, fine=_NONE,
+        "missing-ranks",
+        "missing ranks",
+        lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
+        blocks=lambda runs: len(set(map(missing_ranks, runs))) > 1,
+        fine=_NONE,
     ),
     _alike(
-        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
-        blocks=lambda _: True, fine=_NONE,
+        "mixed-runs",
+        "reports that may be of different runs",
+        lambda run: (
+            ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE
+        ),
+        blocks=lambda _: True,
+        fine=_NONE,
     ),
     _other_ranks,
     _ranks_per_batch,
     _other_work,
     _alike(
-        "experts", "all-to-all of expert parallelism", lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
-        applies=lambda runs: not any(map(has_whole_graphs, runs)), after=". If only one side has experts, the models differ",
+        "experts",
+        "all-to-all of expert parallelism",
+        lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
+        applies=lambda runs: not any(map(has_whole_graphs, runs)),
+        after=". If only one side has experts, the models differ",
     ),
     _alike(
-        "steps-from", "source of the steps", source_of_steps,
-        blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),
+        "steps-from",
+        "source of the steps",
+        source_of_steps,
+        blocks=lambda _: True,
+        applies=lambda runs: all(run.header.n_ranks for run in runs),
     ),
     _alike(
-        "step-family", "steps are",
-        lambda run: repr(run.step_family) if run.step_family else "the whole capture" if run.is_capture else str(run.header.steps_from),
+        "step-family",
+        "steps are",
+        lambda run: (
+            repr(run.step_family)
+            if run.step_family
+            else "the whole capture"
+            if run.is_capture
+            else str(run.header.steps_from)
+        ),
     ),
     _alike("backward-from", "backward is taken from", _backward_from, unless=_NONE),
     _alike("skipped-steps", "skipped warm-up steps", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,
-    _alike("traces", "traced", lambda run: ", ".join(sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])), unless=_UNKNOWN),
+    _alike(
+        "traces",
+        "traced",
+        lambda run: ", ".join(
+            sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])
+        ),
+        unless=_UNKNOWN,
+    ),
     _warnings,
     _alike(
-        "cut-off-steps", "incomplete steps among the steps used",
-        lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",
+        "cut-off-steps",
+        "incomplete steps among the steps used",
+        lambda run: (
+            _NONE
+            if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py()
+            else "some"
+        ),
         fine=_NONE,
     ),
     _alike(
-        "kernel-times", "times of kernels per step are",
+        "kernel-times",
+        "times of kernels per step are",
         lambda run: _UNKNOWN if run.kernels()["in_summary_ns"].null_count else _COUNTED,
-        fine=_COUNTED, after=". If an older nsyspipe saved the runs, save them again from their reports",
+        fine=_COUNTED,
+        after=". If an older nsyspipe saved the runs, save them again from their reports",
     ),
     _few_steps,
-)  # fmt: skip
+)

@@ -39,7 +39,13 @@ from nsyspipe.comparison.metrics import (
     outlier,
     overall_verdict,
 )
-from nsyspipe.comparison.surroundings import Cause, Surroundings, cause_of, opposed_parts, surroundings
+from nsyspipe.comparison.surroundings import (
+    Cause,
+    Surroundings,
+    cause_of,
+    opposed_parts,
+    surroundings,
+)
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.options import check_text
 from nsyspipe.run.run import Run, ShownInNotebooks
@@ -62,7 +68,9 @@ class Side:
 
     label: str
     runs: Sequence[Run]
-    shown_as: str | None = None  # what to call it in words, where the label does not tell it from others
+    shown_as: str | None = (
+        None  # what to call it in words, where the label does not tell it from others
+    )
 
     @property
     def name(self) -> str:
@@ -78,13 +86,19 @@ class Side:
         check_text("label", self.label or "", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not (isinstance(runs, list | tuple) and all(hasattr(run, "header") for run in runs)):
-            raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")
+            raise OptionError.of_kind(
+                "runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])"
+            )
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
         run_id, count = Counter(run.header.run_id for run in self.runs).most_common(1)[0]
         if count > 1:  # their spread would be nothing
-            raise OptionError(self.label, f"has the capture {run_id} twice", fix="name each capture of a side once")
+            raise OptionError(
+                self.label,
+                f"has the capture {run_id} twice",
+                fix="name each capture of a side once",
+            )
 
 
 def told_apart(sides: Sequence[Side]) -> list[Side]:
@@ -93,18 +107,34 @@ def told_apart(sides: Sequence[Side]) -> list[Side]:
     for name in [name for name, n in Counter(names).items() if n > 1]:
         alike = [at for at, one in enumerate(names) if one == name]
         free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
-        runs, taken = [sides[at].runs[0] for at in free], {one for at, one in enumerate(names) if at not in free}
-        numbers = (one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken)
-        ways = (*_directories(runs), [f"{name} ({run.header.run_id})" for run in runs], [*islice(numbers, len(runs))])
-        for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
+        runs, taken = (
+            [sides[at].runs[0] for at in free],
+            {one for at, one in enumerate(names) if at not in free},
+        )
+        numbers = (
+            one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken
+        )
+        ways = (
+            *_directories(runs),
+            [f"{name} ({run.header.run_id})" for run in runs],
+            [*islice(numbers, len(runs))],
+        )
+        for at, own in zip(
+            free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True
+        ):
             names[at] = own
     named = zip(sides, names, strict=True)
     return [side if side.name == name else replace(side, shown_as=name) for side, name in named]
 
 
 def _directories(runs: Sequence[Run]) -> list[list[str]]:
-    places = [(path if path.is_dir() else path.parent).parts for path in (run.inputs[0].absolute() for run in runs)]
-    return [[str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))]
+    places = [
+        (path if path.is_dir() else path.parent).parts
+        for path in (run.inputs[0].absolute() for run in runs)
+    ]
+    return [
+        [str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))
+    ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,7 +171,9 @@ class Gate(ShownInNotebooks):
         check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
         failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
         unsure = (row for row in rows if row["verdict"] == INCONCLUSIVE)
-        undecided = tuple(row for row in unsure if not (fail_on == "regression" and row.get("no_regression")))
+        undecided = tuple(
+            row for row in unsure if not (fail_on == "regression" and row.get("no_regression"))
+        )
         outcome = "failed" if failed else "undecided" if undecided else "passed"
         return cls(fail_on, outcome, tuple(rows), failed, undecided)
 
@@ -188,7 +220,16 @@ class RunDifference(ShownInNotebooks):
         Who set all that, of a command; nothing: a caller from Python.
     """
 
-    _TABLES = ("metrics", "step_time_parts", "idle_causes", "kernels", "changes", "facts", "comparability", "problems")
+    _TABLES = (
+        "metrics",
+        "step_time_parts",
+        "idle_causes",
+        "kernels",
+        "changes",
+        "facts",
+        "comparability",
+        "problems",
+    )
 
     baseline: Side
     candidate: Side
@@ -227,16 +268,24 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def metrics(self) -> pa.Table:
         """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
-        why = [row["message"].partition(": ")[0] for row in self.comparability.to_pylist() if row["blocks"]]
+        why = [
+            row["message"].partition(": ")[0]
+            for row in self.comparability.to_pylist()
+            if row["blocks"]
+        ]
         blocked = f"not comparable: {', '.join(why)}" if why and not self.rules.is_forced else None
         is_open = blocked is None and UNLIKE not in self.comparability["check"].to_pylist()
-        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=self.judged if is_open else ())
+        return metric_rows(
+            *self._tables, rules=self.rules, blocked=blocked, settled=self.judged if is_open else ()
+        )
 
     @cached_property
     def outlier(self) -> Outlier | None:
         """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
         may_decide = self.is_comparable or self.rules.is_forced
-        return outlier(*self._tables, rules=self.rules, rows=self.judged_rows) if may_decide else None
+        return (
+            outlier(*self._tables, rules=self.rules, rows=self.judged_rows) if may_decide else None
+        )
 
     @cached_property
     def cause(self) -> Cause | None:
@@ -259,7 +308,9 @@ class RunDifference(ShownInNotebooks):
     @property
     def statistic(self) -> str:
         """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
-        statistic: str | None = self.metrics["statistic"][self.metrics["metric"].index("step_time").as_py()].as_py()
+        statistic: str | None = self.metrics["statistic"][
+            self.metrics["metric"].index("step_time").as_py()
+        ].as_py()
         return statistic or "median"
 
     @cached_property
@@ -290,7 +341,9 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
         """Mean step time of baseline and candidate and their difference, ns; None without steps."""
-        before, after = (None if (mean := mean_step_time(side)) is None else float(mean) for side in self._tables)
+        before, after = (
+            None if (mean := mean_step_time(side)) is None else float(mean) for side in self._tables
+        )
         return before, after, None if before is None or after is None else after - before
 
     @cached_property
@@ -326,7 +379,12 @@ class RunDifference(ShownInNotebooks):
     def problem_rows(self) -> list[dict[str, Any]]:
         """The same in the words of the commands."""
         return [
-            {"side": name, "run_id": run.header.run_id, **row, "fix": row["fix"] and row["fix"].removesuffix(_THIS)}
+            {
+                "side": name,
+                "run_id": run.header.run_id,
+                **row,
+                "fix": row["fix"] and row["fix"].removesuffix(_THIS),
+            }
             for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True)
             for run in side.runs
             for row in run.problem_rows

@@ -43,9 +43,15 @@ LINK, NCCL_SETTINGS, NCCL_VERSION = "link", "NCCL settings", "NCCL version"  # w
 ENVIRONMENT = "environment variables at the start of the programs"
 STRAGGLER, NONE = "straggler", "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
-CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
+CUDA_OF_TORCH, CUDA_OF_DRIVER = (
+    "CUDA of torch",
+    "CUDA of the driver",
+)  # built with; the newest that it supports
 TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
-COMMAND, STARTED_COMMAND = "command", "command that nsys started"  # by a launcher's sidecar; by the reports
+COMMAND, STARTED_COMMAND = (
+    "command",
+    "command that nsys started",
+)  # by a launcher's sidecar; by the reports
 COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
@@ -62,7 +68,12 @@ BY_ALL_RANKS = "the reports of all ranks, with steps"
 # Why a run that recorded all of it does not know how late its ranks are.
 ONE_RANK = "there is one rank"
 ONLY_STAGES = "only stages of a pipeline meet, which wait for each other by design"
-_SIDE_BY_RECORDED = {(True, True): BOTH, (True, False): SIDES[0], (False, True): SIDES[1], (False, False): NEITHER}
+_SIDE_BY_RECORDED = {
+    (True, True): BOTH,
+    (True, False): SIDES[0],
+    (False, True): SIDES[1],
+    (False, False): NEITHER,
+}
 
 
 class Matter(Struct, frozen=True):
@@ -90,10 +101,15 @@ class Compared(Struct, frozen=True):
     recorded_by: str | None
     is_known: tuple[bool, bool]
     is_same: bool | None
-    words: str | None = None  # of the only side that recorded it, or of both where they are alike; of a number its name
+    words: str | None = (
+        None  # of the only side that recorded it, or of both where they are alike; of a number its name
+    )
     unit: str | None = None
     value: float | None = None  # of the only side that recorded it, where the matter is one number
-    whys: tuple[str | None, str | None] = (None, None)  # why each side does not say it, where that is known
+    whys: tuple[str | None, str | None] = (
+        None,
+        None,
+    )  # why each side does not say it, where that is known
 
     def row(self) -> dict[str, Any]:
         """Return its row of `FACTS`."""
@@ -123,7 +139,9 @@ def matters_of(table: StepTable) -> list[Matter]:
     capture = run.header.capture or RunCapture()
     parallelism = None if table.outdated_columns else _parallelism(run)
     by_payloads = ANALYZE_AGAIN if table.outdated_columns else BY_PAYLOADS
-    graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
+    graphs = (
+        "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
+    )
     return [
         _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
         _straggler_matter(table),
@@ -172,7 +190,9 @@ def _nccl_settings(run: Run) -> Matter:
     settings = run.nccl.settings if run.nccl else {}
     # Logs of a level that names no setting have no word of NVLink SHARP either.
     is_recorded = bool(settings) or (run.nccl is not None and run.nccl.nvls is not None)
-    return Matter("link", NCCL_SETTINGS, by_log(run), settings, is_setting=True, is_recorded=is_recorded)
+    return Matter(
+        "link", NCCL_SETTINGS, by_log(run), settings, is_setting=True, is_recorded=is_recorded
+    )
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
@@ -192,7 +212,9 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
         CUDA_OF_TORCH: capture.cuda_version,
         "Python": capture.python_version,
     }
-    versions = [_matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()]
+    versions = [
+        _matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()
+    ]
     nccl_version = _matter("versions", NCCL_VERSION, by_log(run), NCCL=nccl)
     driver = capture.driver_version or ", ".join(run.header.driver_versions)
     cuda = ", ".join(run.header.cuda_driver_versions)
@@ -200,7 +222,12 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
         _matter("versions", "driver", BY_REPORT_OR_LAUNCHER, driver=driver),
         _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
     ]
-    return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+    return [
+        nccl_version,
+        *of_driver,
+        *versions,
+        _matter("versions", "commit", BY_LAUNCHER, commit=commit),
+    ]
 
 
 def _host_words(run: Run) -> str | None:
@@ -210,7 +237,10 @@ def _host_words(run: Run) -> str | None:
 
 
 def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
-    words = {COMMAND: shlex.join(capture.command or []), STARTED_COMMAND: " | ".join(run.header.commands)}
+    words = {
+        COMMAND: shlex.join(capture.command or []),
+        STARTED_COMMAND: " | ".join(run.header.commands),
+    }
     return {name: word for name, word in words.items() if word}
 
 
@@ -229,7 +259,9 @@ def environment_of(run: Run) -> Matter:
     variables = run.header.training_variables
     is_recorded = variables is not None
     words = variables or {}
-    return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
+    return Matter(
+        "capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded
+    )
 
 
 class Lack(Struct, frozen=True):
@@ -257,7 +289,9 @@ def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
     """Tell whether NCCL took a variable that a run's environment does not have, or has with another value."""
     by_what = {one.what: one for one in matters}
     environment, log = by_what[ENVIRONMENT], by_what[NCCL_SETTINGS]
-    return environment.is_known and any(environment.words.get(name) != word for name, word in log.words.items())
+    return environment.is_known and any(
+        environment.words.get(name) != word for name, word in log.words.items()
+    )
 
 
 def longest_delay(table: StepTable) -> float | None:
@@ -290,7 +324,9 @@ def _why_not_judged(run: Run) -> str | None:
 
 def _straggler(run: Run) -> str:
     rows = run.judged_findings().to_pylist()
-    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
+    late: dict[str, Any] = next(
+        (json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {}
+    )
     if "node" in late:
         return f"node {late['node']}"
     no_slower = late.get("no_slower_ranks", ())

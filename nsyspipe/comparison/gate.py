@@ -42,7 +42,9 @@ def check_gate(fail_on: object, name: str = "--fail-on") -> str:
     raise OptionError.no_such_name(f"{name} {fail_on!r}", "is not a gate", str(fail_on), FAIL_ON)
 
 
-def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX) -> None:
+def check_can_fail(
+    fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX
+) -> None:
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:
@@ -50,7 +52,9 @@ def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIV
         raise OptionError(given, f"can never fail: {are}", fix=fix)
 
 
-def check_confidence(confidence: object, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
+def check_confidence(
+    confidence: object, name: str = "--confidence", fix: str = "--confidence 0.95"
+) -> float:
     """Return a confidence above 0.5 and below 1, of a text too; an `OptionError` in which it is called `name` if it is none."""
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
@@ -64,7 +68,9 @@ def effect_ratio(min_effect_pct: object) -> float:
     if isinstance(min_effect_pct, str):
         return parse_min_effect(min_effect_pct)
     value, given = _number(min_effect_pct), f"min_effect_pct={short_repr(min_effect_pct)}"
-    return _checked_effect(value / 100, given, "min_effect_pct=2", is_told=not 0 < value < _LEAST_NUMBER)
+    return _checked_effect(
+        value / 100, given, "min_effect_pct=2", is_told=not 0 < value < _LEAST_NUMBER
+    )
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
@@ -135,7 +141,13 @@ class GateSettings(Struct, frozen=True):
 
     def source(self, name: str) -> str:
         """Return who sets an attribute: the file, ``option`` or ``default``."""
-        return (self.file or "") if name in self.from_file else "default" if getattr(self, name) is None else "option"
+        return (
+            (self.file or "")
+            if name in self.from_file
+            else "default"
+            if getattr(self, name) is None
+            else "option"
+        )
 
 
 NOTHING_SET = GateSettings()
@@ -148,13 +160,19 @@ def read_settings(directory: Path) -> GateSettings:
     ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``,
     too; those inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
     """
-    for path in (folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)):
+    for path in (
+        folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)
+    ):
         table = _table(path) if os.path.isfile(path) else None  # noqa: PTH113 - not where it may not be looked
         if table is not None:
             for key in sorted(set(table) - set(_SETTINGS)):
-                raise OptionError.no_such_name(str(path), f"has the unknown setting {key!r}", key, _SETTINGS)
+                raise OptionError.no_such_name(
+                    str(path), f"has the unknown setting {key!r}", key, _SETTINGS
+                )
             asked = ((*_SETTINGS[key], value, f"{path}: {key} =") for key, value in table.items())
-            return GateSettings(**{name: check(value, given) for name, check, value, given in asked}, path=path)
+            return GateSettings(
+                **{name: check(value, given) for name, check, value, given in asked}, path=path
+            )
     return NOTHING_SET
 
 
@@ -164,10 +182,16 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
     Nothing is taken from a file that others than its user may write, who could loosen the gate: an `OptionError`.
     """
     own = {name: getattr(options, name) for name in names}
-    taken = {name: value for name in own if own[name] is None and (value := getattr(file, name)) is not None}
+    taken = {
+        name: value
+        for name in own
+        if own[name] is None and (value := getattr(file, name)) is not None
+    }
     if taken and file.path is not None:
         _check_owner(file.path, taken)
-    return GateSettings(**own | taken, path=file.path if taken else None, from_file=frozenset(taken))
+    return GateSettings(
+        **own | taken, path=file.path if taken else None, from_file=frozenset(taken)
+    )
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
@@ -179,7 +203,9 @@ def _check_owner(path: Path, taken: Iterable[str]) -> None:
     if problem is not None:
         options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
         problem = f"{problem}, so nsyspipe ignores this file for security"
-        raise OptionError(str(path), problem, fix=f"chown or chmod the file and its directory, or pass {options}")
+        raise OptionError(
+            str(path), problem, fix=f"chown or chmod the file and its directory, or pass {options}"
+        )
 
 
 def _not_own(path: Path, ours: set[int]) -> str | None:
@@ -212,7 +238,9 @@ def _table(path: Path) -> dict[str, Any] | None:
         raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise OptionError(
-            str(path), f"is not valid TOML ({' '.join(str(error).split())})", fix="correct or remove the file"
+            str(path),
+            f"is not valid TOML ({' '.join(str(error).split())})",
+            fix="correct or remove the file",
         ) from error
     if is_project:
         tool = found.get("tool", {})
@@ -247,14 +275,22 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         value = ",".join(value)
     if not isinstance(value, str):
-        raise OptionError(f"{name} {value!r}", "is not a list of metrics", fix='metric = ["step_time"]')
+        raise OptionError(
+            f"{name} {value!r}", "is not a list of metrics", fix='metric = ["step_time"]'
+        )
     return check_metrics(value, name)
 
 
 # Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.
 _SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "fail-on": ("fail_on", check_gate),
-    "min-effect": ("min_effect", lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"')),
-    "confidence": ("confidence", lambda value, name: check_confidence(_number_text(value), name, "confidence = 0.95")),
+    "min-effect": (
+        "min_effect",
+        lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"'),
+    ),
+    "confidence": (
+        "confidence",
+        lambda value, name: check_confidence(_number_text(value), name, "confidence = 0.95"),
+    ),
     "metric": ("metrics", _metrics),
 }

@@ -57,14 +57,23 @@ _TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
 _WHY = {
     column: why
     for why, columns in (
-        ("wait time needs several ranks on one clock, and all their collectives must match", "wait_ns transfer_ns"),
-        ("message sizes were not recorded (nsys export --include-blobs=true)", "message_bytes bus_bytes"),
+        (
+            "wait time needs several ranks on one clock, and all their collectives must match",
+            "wait_ns transfer_ns",
+        ),
+        (
+            "message sizes were not recorded (nsys export --include-blobs=true)",
+            "message_bytes bus_bytes",
+        ),
         ("a rank has no backward range or no launches", "overlap_backward_ns"),
         ("CUDA API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
-        ("kernels, copies or memsets were not recorded", "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"),
+        (
+            "kernels, copies or memsets were not recorded",
+            "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns",
+        ),
     )
     for column in columns.split()
-}  # fmt: skip
+}
 # What is null where ranks communicate between their step ranges, and why in words.
 _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
 OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
@@ -83,7 +92,9 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     """
     figure, is_capture = METRICS[name], table.run.is_capture
     above, below = figure.of_step
-    is_left_out = above in _OF_WHOLE_STEPS and "comm-between-steps" in [row["code"] for row in table.run.problem_rows]
+    is_left_out = above in _OF_WHOLE_STEPS and "comm-between-steps" in [
+        row["code"] for row in table.run.problem_rows
+    ]
     lacking = LEFT_OUT if is_left_out else _WHY.get(above, "not recorded")
     if is_capture and below is None:
         return "a capture without steps"
@@ -125,9 +136,14 @@ def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | Non
     return (_NS_PER_S * ones, largest) if figure.unit == _RATE else (largest, ones)
 
 
-def of_captures(tables: Sequence[StepTable], name: str = DEFAULT_METRIC) -> tuple[list[Float64], str | None]:
+def of_captures(
+    tables: Sequence[StepTable], name: str = DEFAULT_METRIC
+) -> tuple[list[Float64], str | None]:
     """Return a metric's figures of each capture of a side that has any, and in words why the first without has none."""
-    figures = [OTHER_DEFINITIONS if is_outdated(METRICS[name], table) else per_step(table, name) for table in tables]
+    figures = [
+        OTHER_DEFINITIONS if is_outdated(METRICS[name], table) else per_step(table, name)
+        for table in tables
+    ]
     why = next((one for one in figures if isinstance(one, str)), None)
     return [one for one in figures if not isinstance(one, str)], why
 
@@ -168,15 +184,22 @@ class Rules(Struct, frozen=True):
 
 
 def judged(
-    metric: Figure, sides: Sequence[Sequence[Float64]], rules: Rules, *, statistic: str, step_time: float | None = None,
+    metric: Figure,
+    sides: Sequence[Sequence[Float64]],
+    rules: Rules,
+    *,
+    statistic: str,
+    step_time: float | None = None,
     names: tuple[str, str] = SIDES,
-) -> Judgement:  # fmt: skip
+) -> Judgement:
     """Judge one figure of two sides, each capture's values in the order of steps.
 
     Where the baseline has none of it, a time is measured by its step time (ns), a share in points, and of anything else
     all counts.
     """
-    difference = difference_of_centres(*sides, confidence=rules.confidence, statistic=statistic, names=names)
+    difference = difference_of_centres(
+        *sides, confidence=rules.confidence, statistic=statistic, names=names
+    )
     of_zero = {_TIME: step_time or 0.0, _RATIO: 1.0}.get(metric.unit, 0.0)
     least = rules.min_effect * (abs(difference.baseline) if difference.baseline else of_zero)
     return Judgement(difference, least, metric.better)
@@ -192,20 +215,33 @@ class Outlier(NamedTuple):
     verdict: str
 
 
-def outlier(*tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]) -> Outlier | None:
+def outlier(
+    *tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]
+) -> Outlier | None:
     """Return the step furthest from its capture's median if it alone makes the step time of judged rows inconclusive; else None.
 
     That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of ever more that are left out
     some would decide by chance.
     """
     of_step_time = [row for row in rows if row["metric"] == DEFAULT_METRIC]
-    if not of_step_time or of_step_time[0]["verdict"] != INCONCLUSIVE or of_step_time[0]["ci_low"] is None:
+    if (
+        not of_step_time
+        or of_step_time[0]["verdict"] != INCONCLUSIVE
+        or of_step_time[0]["ci_low"] is None
+    ):
         return None
     sides = [of_captures(side)[0] for side in tables]
-    long = [(at, n, Series(own)) for at, side in enumerate(sides) for n, own in enumerate(side) if own.size > MIN_STEPS]
+    long = [
+        (at, n, Series(own))
+        for at, side in enumerate(sides)
+        for n, own in enumerate(side)
+        if own.size > MIN_STEPS
+    ]
     if len(long) < sum(map(len, tables)):
         return None
-    at, number, series = max(long, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max()))
+    at, number, series = max(
+        long, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max())
+    )
     apart = series.values - series.centre
     furthest = int(np.abs(apart).argmax())
     if not abs(apart[furthest]) > abs(series.deviations[furthest]):
@@ -215,10 +251,14 @@ def outlier(*tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[s
     if judgement.verdict == INCONCLUSIVE:
         return None
     step = int(tables[at][number].steps[furthest])
-    return Outlier(SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict)
+    return Outlier(
+        SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict
+    )
 
 
-def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]) -> pa.Table:
+def metric_rows(
+    *tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]
+) -> pa.Table:
     """Return `METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
     `blocked` says why no verdict may be given although there are figures. What would settle a figure is worked out for
@@ -228,7 +268,11 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
     statistic = statistic_of(*known)
     step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
     # Figures of a capture are of no step, and have no spread.
-    captures = [side for side, own in zip(SIDES, tables, strict=True) if any(table.run.is_capture for table in own)]
+    captures = [
+        side
+        for side, own in zip(SIDES, tables, strict=True)
+        if any(table.run.is_capture for table in own)
+    ]
     unsaid: dict[str, Any] = {}
     if captures:
         hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
@@ -240,10 +284,13 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
     for name, metric in METRICS.items():
         sides, lacking = zip(*(of_captures(side, name) for side in tables), strict=True)
         row: dict[str, Any] = {
-            "metric": name, "unit": metric.unit, "better": metric.better, "confidence": rules.confidence,
+            "metric": name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "confidence": rules.confidence,
             "min_effect_pct": round(100 * rules.min_effect, 12),
             **{f"n_{side}": sum(map(len, own)) for side, own in zip(SIDES, sides, strict=True)},
-        }  # fmt: skip
+        }
         if any(lacking):
             words = [f"{side}: {why}" for side, why in zip(SIDES, lacking, strict=True) if why]
             why = f"both sides: {lacking[0]}" if lacking[0] == lacking[1] else ", ".join(words)
@@ -268,19 +315,30 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     return next(verdict for verdict in _FIRST if verdict in verdicts)
 
 
-def _figures(judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool) -> dict[str, Any]:
+def _figures(
+    judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool
+) -> dict[str, Any]:
     difference = judgement.difference
     base, delta = difference.baseline, difference.delta
     row = {
-        "statistic": difference.statistic, "baseline": base, "candidate": difference.candidate, "delta": delta,
+        "statistic": difference.statistic,
+        "baseline": base,
+        "candidate": difference.candidate,
+        "delta": delta,
         "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
-        "ci_low": difference.low, "ci_high": difference.high, "method": difference.method,
-        "verdict": judgement.verdict, "why": judgement.why, "min_effect": judgement.least,
+        "ci_low": difference.low,
+        "ci_high": difference.high,
+        "method": difference.method,
+        "verdict": judgement.verdict,
+        "why": judgement.why,
+        "min_effect": judgement.least,
         "no_regression": judgement.is_worse_excluded,
-    }  # fmt: skip
+    }
     centres: tuple[tuple[str, Any], ...] = ((MEDIAN, np.median), (MEAN, np.mean))
     for (name, side), (statistic, centre) in product(zip(SIDES, sides, strict=True), centres):
-        row[f"{name}_{statistic}"] = float(np.mean([centre(values) for values in side if values.size]))
+        row[f"{name}_{statistic}"] = float(
+            np.mean([centre(values) for values in side if values.size])
+        )
     if is_asked:
         row["settle_steps"], row["settle_captures"] = judgement.settled()
         row["gate_steps"], row["gate_captures"] = judgement.settled(one_sided=True)
@@ -291,11 +349,20 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of step time as steps/s: 1/c - 1/b = -(c - b) / bc, and so its interval and what counts."""
     base, candidate = row["baseline"], row["candidate"]
     if not base or not candidate:
-        return {**row, **dict.fromkeys(("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high"))}
+        return {
+            **row,
+            **dict.fromkeys(("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")),
+        }
     per_ns = _NS_PER_S / (base * candidate)
     ends = {"delta": row["delta"], "ci_low": row["ci_high"], "ci_high": row["ci_low"]}
     flipped = {name: None if value is None else -value * per_ns for name, value in ends.items()}
     centres = [name for side in SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")]
     rates = {name: _NS_PER_S / row[name] if row[name] else None for name in centres}
     relative = None if row["delta"] is None else -100 * row["delta"] / candidate
-    return {**row, **flipped, **rates, "delta_pct": relative, "min_effect": row["min_effect"] * per_ns}
+    return {
+        **row,
+        **flipped,
+        **rates,
+        "delta_pct": relative,
+        "min_effect": row["min_effect"] * per_ns,
+    }

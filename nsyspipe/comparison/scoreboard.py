@@ -35,7 +35,9 @@ from nsyspipe.nsys.command_words import NOT_SET, joined_environments
 from nsyspipe.run.run import ShownInNotebooks
 from nsyspipe.run.work import parted
 
-_FIGURES = "\n".join(f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table"))
+_FIGURES = "\n".join(
+    f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table")
+)
 
 SCOREBOARD = table(f"""
     scoreboard by label: One row per run, in the order given or sorted. The first run is the baseline.
@@ -88,7 +90,11 @@ REFERENCE = "reference"
 
 # What a scoreboard can be sorted by -> column of `SCOREBOARD`, and whether the most comes first.
 SORTS = {
-    **{name: (one.column, one.is_most_first) for name, one in METRICS.items() if one.column in SCOREBOARD.names},
+    **{
+        name: (one.column, one.is_most_first)
+        for name, one in METRICS.items()
+        if one.column in SCOREBOARD.names
+    },
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
@@ -109,7 +115,11 @@ def check_sort(name: str, option: str = "sort") -> str:
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """Return rows with the best first, nulls last, equal ones in the order given."""
     column, is_most_first = SORTS[name]
-    known = sorted((row for row in rows if row[column] is not None), key=itemgetter(column), reverse=is_most_first)
+    known = sorted(
+        (row for row in rows if row[column] is not None),
+        key=itemgetter(column),
+        reverse=is_most_first,
+    )
     return known + [row for row in rows if row[column] is None]
 
 
@@ -119,16 +129,26 @@ class Kind:
 
     peer: str  # the first of them that was given: what the others are measured against
     labels: tuple[str, ...]  # all of them, in the order of the table
-    best: str | None  # the one with the largest speed-up of those that have an interval of it; None if none has
-    level_with: tuple[str, ...] = ()  # those whose step time is the best's: no change, by what counts
-    not_told_from: tuple[str, ...] = ()  # those of which these steps cannot say whether they are slower than the best
+    best: (
+        str | None
+    )  # the one with the largest speed-up of those that have an interval of it; None if none has
+    level_with: tuple[
+        str, ...
+    ] = ()  # those whose step time is the best's: no change, by what counts
+    not_told_from: tuple[
+        str, ...
+    ] = ()  # those of which these steps cannot say whether they are slower than the best
 
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
     """Return what kinds are found in the order of: what is not known comes last."""
     compute = run.work.busy_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
-    return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
+    return (
+        is_unknown,
+        math.inf if compute is None else compute,
+        sorted(capture.header.run_id for capture in run.runs),
+    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +188,11 @@ class Scoreboard(ShownInNotebooks):
             first = self._standing(self.reference, label)
             against = first if peer == self.reference else self._standing(peer, label)
             is_uneven = any(one.is_uneven for one in self.evenness[label])
-            own = {"peer": peer, **{f"peer_{name}": value for name, value in against.items()}, "is_uneven": is_uneven}
+            own = {
+                "peer": peer,
+                **{f"peer_{name}": value for name, value in against.items()},
+                "is_uneven": is_uneven,
+            }
             rows.append(self._figures(side) | first | own)
         return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
 
@@ -180,13 +204,26 @@ class Scoreboard(ShownInNotebooks):
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
-            fastest = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]), default=None)
+            fastest = max(
+                decided,
+                key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]),
+                default=None,
+            )
             best = fastest and fastest["label"]
-            beside = {label: self._judged(best, label) for label in labels if best and not self._is_copy(best, label)}
-            verdicts = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
+            beside = {
+                label: self._judged(best, label)
+                for label in labels
+                if best and not self._is_copy(best, label)
+            }
+            verdicts = {
+                label: INCONCLUSIVE if isinstance(one, str) else one.verdict
+                for label, one in beside.items()
+            }
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
             # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
-            open_ones = tuple(label for label, said in verdicts.items() if said not in {NO_CHANGE, "regression"})
+            open_ones = tuple(
+                label for label, said in verdicts.items() if said not in {NO_CHANGE, "regression"}
+            )
             kinds.append(Kind(peer, labels, best, level, open_ones))
         return tuple(kinds)
 
@@ -196,16 +233,35 @@ class Scoreboard(ShownInNotebooks):
         rows = []
         of_first = [label for label, peer in self._peers.items() if peer == self.reference]
         for label, peer in self._peers.items():
-            checks = [(self.reference, check) for check in self._checked(self.reference, label) if check.parts]
+            checks = [
+                (self.reference, check)
+                for check in self._checked(self.reference, label)
+                if check.parts
+            ]
             if not checks and peer != self.reference:  # another of the first's kind parts it
-                parting = ((one, check) for one in of_first for check in self._checked(one, label) if check.parts)
+                parting = (
+                    (one, check)
+                    for one in of_first
+                    for check in self._checked(one, label)
+                    if check.parts
+                )
                 checks = [*islice(parting, 1)]
             checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
                 before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
                 now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
-                of_sides = f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
-                row = (label, against, check.check, check.blocks, before, now, f"{what}: {of_sides}" if sides else what)
+                of_sides = (
+                    f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
+                )
+                row = (
+                    label,
+                    against,
+                    check.check,
+                    check.blocks,
+                    before,
+                    now,
+                    f"{what}: {of_sides}" if sides else what,
+                )
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -217,7 +273,10 @@ class Scoreboard(ShownInNotebooks):
         for what in sorted(set().union(*recorded.values())):
             values = {label: own.get(what, NOT_SET) for label, own in recorded.items()}
             if len({*values.values()}) > 1:
-                rows += [{"what": what, "label": label, "value": value} for label, value in values.items()]
+                rows += [
+                    {"what": what, "label": label, "value": value}
+                    for label, value in values.items()
+                ]
         return ENVIRONMENTS.from_rows(rows)
 
     @property
@@ -231,7 +290,9 @@ class Scoreboard(ShownInNotebooks):
         found: dict[str, dict[str, str] | None] = {}
         for side in self.sides:
             matters = [environment_of(run) for run in side.runs]
-            found[side.label] = joined_environments(dict(one.words) if one.is_known else None for one in matters)
+            found[side.label] = joined_environments(
+                dict(one.words) if one.is_known else None for one in matters
+            )
         return found
 
     @property
@@ -247,7 +308,11 @@ class Scoreboard(ShownInNotebooks):
             for side in tables:
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
-                    rows.append(where | problem("no-figures").row | (_OF_CAPTURE if side.run.is_capture else {}))
+                    rows.append(
+                        where
+                        | problem("no-figures").row
+                        | (_OF_CAPTURE if side.run.is_capture else {})
+                    )
                 if side.outdated_columns:
                     rows.append(where | problem("older-definitions").row)
                 rows += [where | row for row in side.run.problem_rows]
@@ -294,7 +359,10 @@ class Scoreboard(ShownInNotebooks):
             return dict.fromkeys(given, self.reference)
         in_order = [side.label for side in sorted(self.sides, key=_founding)]
         kinds = parted(
-            in_order, lambda run, kind: not any(check.parts for one in kind for check in self._checked_once(run, one))
+            in_order,
+            lambda run, kind: (
+                not any(check.parts for one in kind for check in self._checked_once(run, one))
+            ),
         )
         peers = {label: min(kind, key=given.index) for kind in kinds for label in kind}
         return {label: peers[label] for label in given}
@@ -302,7 +370,11 @@ class Scoreboard(ShownInNotebooks):
     def _standing(self, reference: str, run: str) -> dict[str, Any]:
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
         is_itself = run == reference
-        blocking = [check.message.partition(": ")[0] for check in self._checked(reference, run) if check.parts]
+        blocking = [
+            check.message.partition(": ")[0]
+            for check in self._checked(reference, run)
+            if check.parts
+        ]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
         judgement = self._judged(reference, run)
         before, after = self._step_times[reference], self._step_times[run]
@@ -317,8 +389,16 @@ class Scoreboard(ShownInNotebooks):
             columns["why"] = f"not comparable: {', '.join(blocking)}"
         else:
             delta = judgement.difference
-            columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": delta.statistic}
-            ends = {"delta_ratio": delta.delta, "delta_low_ratio": delta.low, "delta_high_ratio": delta.high}
+            columns |= {
+                "verdict": judgement.verdict,
+                "why": judgement.why,
+                "statistic": delta.statistic,
+            }
+            ends = {
+                "delta_ratio": delta.delta,
+                "delta_low_ratio": delta.low,
+                "delta_high_ratio": delta.high,
+            }
             columns |= {name: divided(value, delta.baseline) for name, value in ends.items()}
             columns["settle_steps"], columns["settle_captures"] = judgement.settled()
         return columns
@@ -326,12 +406,16 @@ class Scoreboard(ShownInNotebooks):
     def _judged(self, reference: str, run: str) -> Judgement | str:
         before, after = self._step_times[reference], self._step_times[run]
         if isinstance(before, str) or isinstance(after, str):
-            lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
+            lacking = [
+                label for label in (reference, run) if isinstance(self._step_times[label], str)
+            ]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
         if run != reference and self._is_copy(reference, run):
             return f"the same capture as {reference}"
         sides, statistic = (before, after), statistic_of(before, after)
-        return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
+        return judged(
+            METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run)
+        )
 
     def _is_copy(self, run: str, other: str) -> bool:
         is_same = any(check.is_same for check in self._checked_once(run, other))
@@ -342,21 +426,38 @@ class Scoreboard(ShownInNotebooks):
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.
         rates = [row["throughput_steps_per_s"] for row in summaries]
-        throughput = mean_of(rates) if len(rates) == 1 else divided(1, mean_of(divided(1, rate) for rate in rates))
+        throughput = (
+            mean_of(rates)
+            if len(rates) == 1
+            else divided(1, mean_of(divided(1, rate) for rate in rates))
+        )
         mean, (parts, _) = mean_step_time(tables), step_parts(tables, tables)
         return {
-            "label": side.label, "run_ids": " ".join(run.header.run_id for run in side.runs),
-            "n_captures": len(side.runs), "world_size": header.world_size, "n_ranks": header.n_ranks,
+            "label": side.label,
+            "run_ids": " ".join(run.header.run_id for run in side.runs),
+            "n_captures": len(side.runs),
+            "world_size": header.world_size,
+            "n_ranks": header.n_ranks,
             "n_processes": header.n_processes,
-            "gpu_names": ", ".join(header.gpu_names), "n_summary_steps": sum(table.n_steps for table in tables),
-            **{one.column: mean_of(row[one.column] for row in summaries) for one in shown("scoreboard table")},
+            "gpu_names": ", ".join(header.gpu_names),
+            "n_summary_steps": sum(table.n_steps for table in tables),
+            **{
+                one.column: mean_of(row[one.column] for row in summaries)
+                for one in shown("scoreboard table")
+            },
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
-            **{one.column: None for one in shown("scoreboard table") if any(is_outdated(one, table) for table in tables)},
+            **{
+                one.column: None
+                for one in shown("scoreboard table")
+                if any(is_outdated(one, table) for table in tables)
+            },
             "throughput_steps_per_s": throughput,
-            "rank_steps_per_s": None if throughput is None else throughput * (header.n_job_ranks or header.n_ranks),
+            "rank_steps_per_s": None
+            if throughput is None
+            else throughput * (header.n_job_ranks or header.n_ranks),
             "mean_step_time_ns": None if mean is None else float(mean),
             **{f"{part['part']}_ns": part["baseline_ns"] for part in parts.to_pylist()},
-        }  # fmt: skip
+        }
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}: {self.headline}>"

@@ -53,7 +53,9 @@ def separation_of(baseline: Captures, candidate: Captures, confidence: float) ->
         return None
     before = _all_steps(baseline)
     after = _all_steps(candidate)
-    separation = Separation(low=float(after.min() - before.max()), high=float(after.max() - before.min()))
+    separation = Separation(
+        low=float(after.min() - before.max()), high=float(after.max() - before.min())
+    )
     if separation.low <= 0 <= separation.high:
         return None
     wider_range = max(float(np.ptp(before)), float(np.ptp(after)))

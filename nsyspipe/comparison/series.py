@@ -24,7 +24,9 @@ _BAND, _WIDEST_OF = 1.96, 10
 # A median stands beside a gap if order statistics give more than this many times the variance of normal steps. Chosen by
 # simulation: two levels that switch with a probability of 0.2 must not be called a change (test_gate_simulation.py).
 _GAP = 3.0
-_MEDIAN_COST = math.pi / 2  # variance of a median over that of a mean, for independent normal values
+_MEDIAN_COST = (
+    math.pi / 2
+)  # variance of a median over that of a mean, for independent normal values
 _FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
 # What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
 _SURE = 4
@@ -100,12 +102,18 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         does not depend on the unit of the values.
         """
         r, n, squares = correlations, self.n * longer, self.squares(correlations, longer)
-        own = (n - 1) * np.log(1 - r * r) + np.log(_information(n, r)) + (n - 1) * np.log(squares / squares.max())
+        own = (
+            (n - 1) * np.log(1 - r * r)
+            + np.log(_information(n, r))
+            + (n - 1) * np.log(squares / squares.max())
+        )
         return np.asarray(-0.5 * own)
 
     def variances(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the variance of the centre for each correlation, by the spread that the steps then have."""
-        return (self.squares(correlations, longer) / (self.n * longer - 1)) * self._cost(correlations, self.n * longer)
+        return (self.squares(correlations, longer) / (self.n * longer - 1)) * self._cost(
+            correlations, self.n * longer
+        )
 
     def is_beside_gap(self, correlation: float) -> bool:
         """Whether the median may jump across a gap between two levels beside which it stands.
@@ -115,7 +123,10 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         if not self.is_varying:
             return False
         normal = _MEDIAN_COST * float(np.var(self.deviations, ddof=1))
-        return max(map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation)))))) > _GAP * normal
+        return (
+            max(map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation))))))
+            > _GAP * normal
+        )
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""
@@ -192,7 +203,9 @@ def _information(n: float, r: Float64) -> Float64:
 @lru_cache(maxsize=256)
 def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
     apart = np.arange(1, min(math.ceil(n), _FURTHEST))
-    return (_MEDIAN_COST + 2 * np.arcsin(np.asarray(correlations)[:, None] ** apart) @ (1 - apart / n)) / n
+    return (
+        _MEDIAN_COST + 2 * np.arcsin(np.asarray(correlations)[:, None] ** apart) @ (1 - apart / n)
+    ) / n
 
 
 class Captures(Struct, frozen=True, eq=False, dict=True):
@@ -235,14 +248,20 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
         """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:
             return f"only {self.n} step{'s' * (self.n != 1)}, {TOO_FEW}"
-        return f"no capture of {MIN_STEPS} steps" if not self.long and len(self.series) < MIN_STEPS else None
+        return (
+            f"no capture of {MIN_STEPS} steps"
+            if not self.long and len(self.series) < MIN_STEPS
+            else None
+        )
 
     @property
     def broken(self) -> float:
         """How far the mean is from that of whole periods."""
         return sum(series.broken for series in self.series) / len(self.series)
 
-    def variances(self, correlations: Float64, longer: float, times: int) -> tuple[Float64, Float64]:
+    def variances(
+        self, correlations: Float64, longer: float, times: int
+    ) -> tuple[Float64, Float64]:
         """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
         share = 1 / max(len(self.long), 1)
         variance, squares = np.zeros_like(correlations), np.zeros_like(correlations)
@@ -269,7 +288,11 @@ def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str
     """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
     if one.too_few == other.too_few:
         return one.too_few and f"{names[0]} and {names[1]} have {one.too_few}"
-    return ", ".join(f"{name} has {why}" for name, why in zip(names, (one.too_few, other.too_few), strict=True) if why)
+    return ", ".join(
+        f"{name} has {why}"
+        for name, why in zip(names, (one.too_few, other.too_few), strict=True)
+        if why
+    )
 
 
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
@@ -284,11 +307,15 @@ def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
     def is_regular(at: int) -> bool:
         if len(periods[at]) != 1 or 0 in periods[at]:
             return False
-        is_sure = all(_SURE <= int(series.is_long.sum()) <= series.n - _SURE for series in sides[at].series)
+        is_sure = all(
+            _SURE <= int(series.is_long.sum()) <= series.n - _SURE for series in sides[at].series
+        )
         is_alone = not any(series.is_long.any() for series in sides[1 - at].series)
         return periods[0] == periods[1] or (is_sure and is_alone)
 
-    before, after = (side.of_kind(RegularSeries) if is_regular(at) else side for at, side in enumerate(sides))
+    before, after = (
+        side.of_kind(RegularSeries) if is_regular(at) else side for at, side in enumerate(sides)
+    )
     return before, after
 
 

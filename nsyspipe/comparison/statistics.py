@@ -19,7 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.comparison.separation import Separation, separation_of
-from nsyspipe.comparison.series import Captures, MeanSeries, Series, critical_value, half_width, of_means, why_undecided
+from nsyspipe.comparison.series import (
+    Captures,
+    MeanSeries,
+    Series,
+    critical_value,
+    half_width,
+    of_means,
+    why_undecided,
+)
 from nsyspipe.model.figures import Better
 from nsyspipe.model.table import Float64
 
@@ -32,7 +40,9 @@ _METHOD = (
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
-_BORROWED = f"{_POOLED} of the captures' centers, with the same spread between captures on both sides"
+_BORROWED = (
+    f"{_POOLED} of the captures' centers, with the same spread between captures on both sides"
+)
 _SEPARATED = "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. Otherwise: "
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
@@ -100,8 +110,13 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
         r, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
         varying = ([series for series in side.long if series.is_varying] for side in self.sides)
-        one, other = (sum((series.likelihood(r, self.longer) for series in side), np.zeros(1)) for side in varying)
-        likely = np.log(prior) + self.times * (one + other)  # both sides first: swapped, they sum to exactly the same
+        one, other = (
+            sum((series.likelihood(r, self.longer) for series in side), np.zeros(1))
+            for side in varying
+        )
+        likely = np.log(prior) + self.times * (
+            one + other
+        )  # both sides first: swapped, they sum to exactly the same
         weights = np.exp(likely - likely.max())
         return r, weights / weights.sum()
 
@@ -116,7 +131,9 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         if not any(series.is_varying for side in self.sides for series in side.long):
             return 0.0
         variance, squares = self._variances(self.times)
-        freedom = np.ones_like(variance)  # of spreads too small to be squared nothing is known but that there are some
+        freedom = np.ones_like(
+            variance
+        )  # of spreads too small to be squared nothing is known but that there are some
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
         caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
         error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
@@ -156,7 +173,9 @@ class Difference:
     """Two medians or means over steps, candidate less baseline, and the interval of that; in the unit of the values."""
 
     statistic: str  # ``median`` or ``mean``: what baseline, candidate and delta are
-    baseline: float | None  # that of the steps; of several captures the mean of theirs; None without a step
+    baseline: (
+        float | None
+    )  # that of the steps; of several captures the mean of theirs; None without a step
     candidate: float | None
     delta: float | None  # swapping the sides negates it, and mirrors low and high, exactly
     other_delta: float | None  # the difference of the other statistic
@@ -178,7 +197,13 @@ class Difference:
 
     @property
     def _method_of_steps(self) -> str:
-        return _BORROWED if self.interval.is_borrowed else _BETWEEN if self.interval.has_between else _METHOD
+        return (
+            _BORROWED
+            if self.interval.is_borrowed
+            else _BETWEEN
+            if self.interval.has_between
+            else _METHOD
+        )
 
     def half(self, longer: float = 1.0, times: int = 1) -> float:
         """Return the half-width to expect of so many times the steps per capture, or of so many times the captures."""
@@ -186,9 +211,13 @@ class Difference:
 
 
 def difference_of_centres(
-    baseline: Sequence[Float64], candidate: Sequence[Float64], *, confidence: float = 0.95, statistic: str = MEDIAN,
+    baseline: Sequence[Float64],
+    candidate: Sequence[Float64],
+    *,
+    confidence: float = 0.95,
+    statistic: str = MEDIAN,
     names: tuple[str, str] = ("baseline", "candidate"),
-) -> Difference:  # fmt: skip
+) -> Difference:
     """Return the difference of the medians (or means) over steps, candidate less baseline, with its interval.
 
     Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre of AR(1) steps has a
@@ -242,7 +271,18 @@ def difference_of_centres(
     low, high = (None, None) if undecided else (ends.low, ends.high)
     found = (one.centre, other.centre, delta, other_delta)
     before, after, apart, other_apart = (None if math.isnan(value) else value for value in found)
-    return Difference(statistic, before, after, apart, other_apart, low, high, undecided, interval, ends.separation)
+    return Difference(
+        statistic,
+        before,
+        after,
+        apart,
+        other_apart,
+        low,
+        high,
+        undecided,
+        interval,
+        ends.separation,
+    )
 
 
 class Ends(NamedTuple):
@@ -280,7 +320,9 @@ class Speedup(NamedTuple):
     high: float | None
 
 
-def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95) -> Speedup:
+def ratio_of_means(
+    reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95
+) -> Speedup:
     """Return mean(reference) / mean(run) over steps, with its interval.
 
     It is that of the difference of the logarithms, by the delta method: each side's values are divided by its mean, then
@@ -292,7 +334,9 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     ratio = one.centre / other.centre if one.centre > 0 and other.centre > 0 else None
     if ratio is None or one.too_few or other.too_few:
         return Speedup(ratio, None, None)
-    scaled = ([series.values * (1 / side.centre) for series in side.series] for side in (one, other))
+    scaled = (
+        [series.values * (1 / side.centre) for series in side.series] for side in (one, other)
+    )
     half = 0.0 if is_same else Interval(of_means(*map(Captures.of, scaled)), confidence).half
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
@@ -314,7 +358,13 @@ class Judgement(Struct, frozen=True, dict=True):
         on that, and the gap between the sides is below `least`.
         """
         delta, low, high = self.difference.delta, self.difference.low, self.difference.high
-        if delta is None or low is None or high is None or self._is_opposed or self._is_gap_too_small:
+        if (
+            delta is None
+            or low is None
+            or high is None
+            or self._is_opposed
+            or self._is_gap_too_small
+        ):
             return "inconclusive"
         if not low <= 0 <= high and abs(delta) >= self.least:
             if self.better == "neither":

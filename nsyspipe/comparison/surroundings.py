@@ -95,7 +95,11 @@ _ALIKE = 1e-3  # means that differ by less look the same
 HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
-_MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
+_MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = (
+    "message bytes per step",
+    "DtoD copies per step",
+    "DtoD bytes per step",
+)
 COPIES = "number and bytes of copies on the device"
 _DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
@@ -106,9 +110,11 @@ _ALIKE_SHARE = 0.5  # of the change of the part that changed most: as much is na
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
-    "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", TRACE, TRACED_EVENTS},
-}  # fmt: skip
+    "compute": set[str](),
+    "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
+    "exposed_memory": {"copies"},
+    "idle": {"CUDA graphs", TRACE, TRACED_EVENTS},
+}
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
     _Numbers("collectives", _MESSAGE_BYTES, BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
@@ -118,10 +124,16 @@ _NUMBERS = (
 )
 # Of each effect of a setting the parts of the step that it lengthens; what settings of communication begin with, and those
 # that only say more of it.
-_PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
+_PARTS_BY_EFFECT = {
+    STREAMS: {"exposed_comm", "idle"},
+    HOST: {"exposed_comm", "idle"},
+    LINK: {"exposed_comm"},
+}
 _OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
 _OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES}
-Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
+Change = tuple[
+    str, str | None, float | str | None, float | str | None
+]  # what, unit of numbers, before, after
 
 
 class Surroundings(Struct, frozen=True):
@@ -156,9 +168,13 @@ class _Comparison(Struct):
 
 def _n_steps_rows(tables: Sequence[Sequence[StepTable]]) -> list[dict[str, Any]]:
     counts = [[n_steps(table.run) for table in side] for side in tables]
-    rows = _word_rows("steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts))
+    rows = _word_rows(
+        "steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts)
+    )
     if rows and [*map(len, counts)] == [1, 1]:
-        return [_number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))]
+        return [
+            _number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))
+        ]
     return rows
 
 
@@ -168,13 +184,19 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     if any(table.outdated_columns for side in tables for table in side):
         return found
     if not all(table.n_steps for side in tables for table in side):
-        found.compared = [Compared(one.topic, one.what, BY_STEPS, (False, False), None) for one in _NUMBERS]
+        found.compared = [
+            Compared(one.topic, one.what, BY_STEPS, (False, False), None) for one in _NUMBERS
+        ]
         return found
     runs = [table.run for side in tables for table in side]
     before, after = map(_numbers, tables)
     little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
     # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
-    keys = before.keys() & after.keys() if any(map(has_whole_graphs, runs)) else before.keys() | after.keys()
+    keys = (
+        before.keys() & after.keys()
+        if any(map(has_whole_graphs, runs))
+        else before.keys() | after.keys()
+    )
     of_all = before[_IN_ALL], after[_IN_ALL]
     different: set[Fact] = set()
     for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
@@ -189,7 +211,9 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         is_known = matter.is_known_in(before), matter.is_known_in(after)
         is_same = all(key not in different for key in matter.keys_in(before | after))
         lacking = [side for side, known in zip(tables, is_known, strict=True) if not known]
-        before_why, after_why = (_why_unknown(matter, side) if side in lacking else None for side in tables)
+        before_why, after_why = (
+            _why_unknown(matter, side) if side in lacking else None for side in tables
+        )
         recorded_by, whys = _recorded_by(matter, lacking), (before_why, after_why)
         compared = Compared(matter.topic, matter.what, recorded_by, is_known, is_same, whys=whys)
         if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
@@ -201,7 +225,9 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
 
 def _why_unknown(matter: _Numbers, side: Sequence[StepTable]) -> str | None:
     """Return why a side does not have numbers, where more is known of that than what records them."""
-    return _joined_whys(lack_of_delays(table).why for table in side) if matter.what == DELAYS else None
+    return (
+        _joined_whys(lack_of_delays(table).why for table in side) if matter.what == DELAYS else None
+    )
 
 
 def _joined_whys(whys: Iterable[str | None]) -> str | None:
@@ -223,7 +249,9 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     is_told = _hashes_can_be_compared([table.run for side in tables for table in side])
     sides = [[matters_of(table) for table in side] for side in tables]
     named_by_log = _named_by_log(sides)
-    is_contradicted = any(environment_contradicts_log(matters) for side in sides for matters in side)
+    is_contradicted = any(
+        environment_contradicts_log(matters) for side in sides for matters in side
+    )
     for at, matter in enumerate(sides[0][0]):
         of_sides = [[matters[at] for matters in side] for side in sides]
         is_known = [all(one.is_known for one in side) for side in of_sides]
@@ -255,7 +283,9 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         is_told_once = known_on in {(True, False), (False, True)} or is_same
         words = _told(matter, new if known_on == (False, True) else old) if is_told_once else None
         whys = before_why, after_why
-        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys))
+        found.compared.append(
+            Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys)
+        )
     return found
 
 
@@ -280,8 +310,12 @@ def _hashes_can_be_compared(runs: Sequence[Run]) -> bool:
 
 def _named_by_log(sides: Sequence[Sequence[Sequence[Matter]]]) -> set[str]:
     """Return the settings that NCCL's logs of both sides compare: what NCCL took, not what programs were started with."""
-    logs = [one for side in sides for matters in side for one in matters if one.what == NCCL_SETTINGS]
-    return {name for one in logs for name in one.words} if all(one.is_known for one in logs) else set()
+    logs = [
+        one for side in sides for matters in side for one in matters if one.what == NCCL_SETTINGS
+    ]
+    return (
+        {name for one in logs for name in one.words} if all(one.is_known for one in logs) else set()
+    )
 
 
 def _is_alike(unit: str, old: float, new: float, little_ns: float) -> bool:
@@ -312,7 +346,10 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
         return _HIDDEN_VALUE.sub(HIDDEN, word if is_told else HASHED.sub(HIDDEN, word))
 
     names = dict.fromkeys(chain(*captures))
-    return {name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own)) for name in names}
+    return {
+        name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own))
+        for name in names
+    }
 
 
 def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
@@ -326,13 +363,19 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     yield _IN_ALL, figures["collectives_per_step"]
     n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
     yield ("collectives", _MESSAGE_BYTES, "bytes"), n_bytes
-    yield ("collectives", MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
+    yield (
+        ("collectives", MEAN_MESSAGE, "bytes"),
+        n_bytes / number if n_bytes is not None and number else None,
+    )
     for what, column in ((_DTOD_COPIES, "n_dtod"), (GRADIENT_COPIES, "n_grad_copies")):
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
     yield ("copies", _DTOD_BYTES, "bytes"), figures["dtod_bytes_per_step"]
     bandwidths = per_step(table, "busbw")
-    yield ("link", BANDWIDTH, "bytes/s"), None if isinstance(bandwidths, str) else float(np.median(bandwidths))
+    yield (
+        ("link", BANDWIDTH, "bytes/s"),
+        None if isinstance(bandwidths, str) else float(np.median(bandwidths)),
+    )
     yield ("stragglers", _DELAY, "ns"), longest_delay(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
@@ -345,10 +388,16 @@ class Cause(NamedTuple):
 
     part: str  # of `PARTS`
     delta_ns: float
-    facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
+    facts: tuple[
+        Change, ...
+    ]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
-    beside: tuple[tuple[Change, float], ...] = ()  # copies of gradients on one side, and how exposed copies change, ns
-    bandwidth: Change | None = None  # that changed with it: measured as the part is, of the link or what crosses it
+    beside: tuple[
+        tuple[Change, float], ...
+    ] = ()  # copies of gradients on one side, and how exposed copies change, ns
+    bandwidth: Change | None = (
+        None  # that changed with it: measured as the part is, of the link or what crosses it
+    )
     is_link_compared: bool = True
 
 
@@ -358,9 +407,13 @@ def cause_of(difference: RunDifference) -> Cause | None:
         return None
     rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
     step_time, whole = rows["step_time"], difference.mean_step_time[2] or 0.0
-    parts = [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
+    parts = [
+        (row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()
+    ]
     part, delta = max(parts, key=lambda one: one[1] * whole)
-    is_decided = step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
+    is_decided = (
+        step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
+    )
     if not is_decided or delta * whole < whole**2 / 2:
         return None
     facts, costly = _causes_among_changes(difference, part, delta)
@@ -373,25 +426,48 @@ def cause_of(difference: RunDifference) -> Cause | None:
         # The same collectives, at a speed that is not much another.
         bandwidth = (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"])
     elif part == "idle" and not costly:
-        by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
-        times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
+        by_cause = (
+            row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None
+        )
+        times = [
+            (f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause
+        ]
     elif part == "compute":
         own = [row for row in difference.kernels.to_pylist() if not is_communication(row["name"])]
         both = [row for row in own if row["baseline_n_per_step"] and row["candidate_n_per_step"]]
         numbers = [sum(row[f"{side}_n_per_step"] for row in both) for side in SIDES]
-        if _is_marked(*numbers) and (numbers[1] - numbers[0]) * delta > 0:  # as much as to explain their time
-            facts.append(("kernels", ("kernels that both sides run, per step", "count", numbers[0], numbers[1])))
+        if (
+            _is_marked(*numbers) and (numbers[1] - numbers[0]) * delta > 0
+        ):  # as much as to explain their time
+            facts.append(
+                (
+                    "kernels",
+                    ("kernels that both sides run, per step", "count", numbers[0], numbers[1]),
+                )
+            )
         others = [row for row in own if row["status"] in {"vanished", "appeared"}]
         sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
         if difference.hidden_comm_ns is not None:  # they share the GPU
             times.append(("overlapped communication", *difference.hidden_comm_ns))
-    facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
+    facts += [
+        (what, (what, "ns", one, two))
+        for what, one, two in times
+        if (two - one) * delta >= delta**2 / 2
+    ]
     facts = facts or _changed_commands(difference)
-    is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())
+    is_link_compared = any(
+        row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist()
+    )
     copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
-    pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
-    beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
+    pairs = [
+        (row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies
+    ]
+    beside = tuple(
+        (pair, dict(parts)["exposed_memory"])
+        for pair in pairs
+        if 0.0 in pair and part != "exposed_memory"
+    )
     n_matters = len({matter for matter, _ in facts})
     changes = tuple(change for _, change in facts)
     return Cause(part, delta, changes, n_matters, beside, bandwidth, is_link_compared)
@@ -436,11 +512,17 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     if before is None or whole is None or not difference.is_comparable:
         return ()
     causes, rows = difference.idle_causes.to_pylist(), difference.step_time_parts.to_pylist()
-    parts: list[tuple[str, float]] = [(f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in causes]
+    parts: list[tuple[str, float]] = [
+        (f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in causes
+    ]
     parts += [(row["part"], row["delta_ns"] or 0.0) for row in rows]
     low, *_, high = sorted(parts, key=itemgetter(1))
-    is_low, is_high = (abs(ns) >= DEFAULT_MIN_EFFECT * before for ns in (min(low[1], 0.0), max(high[1], 0.0)))
-    (verdict,) = (row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time")
+    is_low, is_high = (
+        abs(ns) >= DEFAULT_MIN_EFFECT * before for ns in (min(low[1], 0.0), max(high[1], 0.0))
+    )
+    (verdict,) = (
+        row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time"
+    )
     if verdict in {"improvement", "regression"}:
         return (high,) * is_high if whole < 0 else (low,) * is_low
     if not (is_low and is_high):
@@ -449,7 +531,9 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     return (low, *_changed_alike(low, whole_parts), high, *_changed_alike(high, whole_parts))
 
 
-def _changed_alike(most: tuple[str, float], parts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+def _changed_alike(
+    most: tuple[str, float], parts: Iterable[tuple[str, float]]
+) -> list[tuple[str, float]]:
     """Return the other parts that changed the same way as the one that did most, by half as much or more; largest first."""
     of_idle = most[0].startswith("idle")  # of which it may be a cause
     others = [one for one in parts if one[0] != most[0] and not (of_idle and one[0] == "idle")]
@@ -470,7 +554,9 @@ def _matter_of(row: Mapping[str, Any], part: str) -> str:
 
 def _explains(row: Mapping[str, Any], delta: float) -> bool:
     """Tell whether a setting changed that costs time on the side that is slower, and not on the other."""
-    before, after = (row["what"] in SETTINGS and is_costly(row["what"], row[side]) for side in SIDES)
+    before, after = (
+        row["what"] in SETTINGS and is_costly(row["what"], row[side]) for side in SIDES
+    )
     return before != after and after == (delta > 0)
 
 
@@ -478,7 +564,9 @@ def _may_setting_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
     name = row["what"].removesuffix(MAY_HAVE)
     setting = SETTINGS.get(name)
     if setting is None:
-        return part == "exposed_comm" and name.startswith(_OF_COMM_SETTINGS) and name not in _HARMLESS
+        return (
+            part == "exposed_comm" and name.startswith(_OF_COMM_SETTINGS) and name not in _HARMLESS
+        )
     is_costly_somewhere = any(is_costly(name, row[side]) for side in SIDES)
     may_be_either = not is_costly_somewhere or row["what"] != name
     return part in _PARTS_BY_EFFECT[setting.acts_on] and (may_be_either or _explains(row, delta))
@@ -494,5 +582,7 @@ def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
         return bool(row[SIDES[delta > 0]] != NONE)
     if row["delta"] is None or not _is_marked(row["baseline_value"], row["candidate_value"]):
         return row["delta"] is None
-    is_either_way = what == MEAN_MESSAGE or (row["topic"] == "collectives" and row["unit"] == "count")
+    is_either_way = what == MEAN_MESSAGE or (
+        row["topic"] == "collectives" and row["unit"] == "count"
+    )
     return is_either_way or bool(row["delta"] * delta * (-1 if what == BANDWIDTH else 1) > 0)

@@ -8,7 +8,16 @@ from msgspec import Struct
 
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
-from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    AT_MOST,
+    MOST_BELIEVED,
+    OF_COMM,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.model.table import Float64, Int64
 
 _LEAST_EXPOSED = 0.05
@@ -38,11 +47,17 @@ _ON_COMPUTE_STREAM = (
         "async_op=True and wait() only where you need the result, or send less"
     ),
 )
-_LEAST_OF_GRADIENTS = 0.5  # of exposed communication, from which on what shortens gradients is advised
+_LEAST_OF_GRADIENTS = (
+    0.5  # of exposed communication, from which on what shortens gradients is advised
+)
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
-LESS_HIDDEN = "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
-_LESS_WAITING = "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
+LESS_HIDDEN = (
+    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
+)
+_LESS_WAITING = (
+    "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
+)
 _MOSTLY_WAITS = 0.5  # of communication
 _SHOWN_KERNELS = 5
 _LEAST_NS = 1  # by which bounds differ
@@ -58,19 +73,33 @@ def comm_bound(evidence: Evidence) -> Answer:
     transfer = evidence.exposed_transfer_ns_per_step
     if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
         return None
-    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
-    totals = {row["phase"]: total for row in sums.sort_by("phase").to_pylist() if (total := row["exposed_comm_ns_sum"])}
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate(
+        [("exposed_comm_ns", "sum")]
+    )
+    totals = {
+        row["phase"]: total
+        for row in sums.sort_by("phase").to_pylist()
+        if (total := row["exposed_comm_ns_sum"])
+    }
     rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
     totals |= {_NO_PHASE: rest} if rest > 0 else {}
-    by_phase = {phase: total / evidence.steps.num_rows for phase, total in totals.items()}  # by which launched it
+    by_phase = {
+        phase: total / evidence.steps.num_rows for phase, total in totals.items()
+    }  # by which launched it
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
-    where = f", most of it launched in the {phase} phase" if is_mostly and phase != _NO_PHASE else ""
+    where = (
+        f", most of it launched in the {phase} phase" if is_mostly and phase != _NO_PHASE else ""
+    )
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
     has_others = _is_beside_gradients(evidence, exposed)
     action, advice = _advice(evidence, is_ddp=is_ddp, has_others=has_others)
-    on_stream = evidence.means("comm_on_compute_stream_ns") if evidence.mean("comm_on_compute_stream_ns") else {}
+    on_stream = (
+        evidence.means("comm_on_compute_stream_ns")
+        if evidence.mean("comm_on_compute_stream_ns")
+        else {}
+    )
     mostly = evidence.mostly("communication ", "exposed_ns_per_step", transfer)
     saving, figures = evidence.saving_without()
     figures = {
@@ -81,10 +110,22 @@ def comm_bound(evidence: Evidence) -> Answer:
         **evidence.means("wait_ns", "exposed_wait_ns"),
         **on_stream,
         "exposed_comm_ns_per_step_by_phase": by_phase,
-        **({} if is_ddp and not has_others else {"exposed_comm_ns_per_step_by_role": evidence.exposed_by_role}),
+        **(
+            {}
+            if is_ddp and not has_others
+            else {"exposed_comm_ns_per_step_by_role": evidence.exposed_by_role}
+        ),
     }
-    advice = advice.format(halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else "")
-    return Finding(f"Communication does not fully overlap with compute{where}{mostly}", action, advice, saving, figures)
+    advice = advice.format(
+        halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
+    )
+    return Finding(
+        f"Communication does not fully overlap with compute{where}{mostly}",
+        action,
+        advice,
+        saving,
+        figures,
+    )
 
 
 def _is_beside_gradients(evidence: Evidence, exposed_ns: float) -> bool:
@@ -124,7 +165,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             few = f"only {compared.n_kernels} kernels that run during communication have equal kernels without communication"
             return NotJudged(few, f"capture more steps, or {_less_beside(evidence)}")
         of_all = f"only {100 * compared.share:.1f}% of the kernel time during communication"
-        return NotJudged(f"{of_all} has equal kernels without communication", _less_beside(evidence))
+        return NotJudged(
+            f"{of_all} has equal kernels without communication", _less_beside(evidence)
+        )
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
@@ -132,9 +175,15 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     slowed = evidence.slowed_ns(hidden, is_most=True)
     bound = _saving_of_slowdown(evidence, slowed)
     rows = bound.rows
-    sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
-    of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
+    sums = evidence.kernels.group_by("name", use_threads=False).aggregate(
+        [("slowed_ns", "sum"), ("free_ns", "sum")]
+    )
+    of_kernels = [
+        [row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()
+    ]
+    of_kernels = sorted(
+        (row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0])
+    )
     figures = {
         "slowdown_ratio": slowdown,
         "n_kernels_compared": compared.n_kernels,
@@ -144,7 +193,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
         "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
         "saving_ns_per_step_by_part": dict(bound.parts),
-        "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
+        "slowdown_ratio_by_kernel": {
+            name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]
+        },
     }
     title = "Kernels run slower while communication runs"
     action = "Give NCCL fewer SMs (NCCL_MAX_CTAS)"
@@ -177,7 +228,9 @@ def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
     since a rank that waits for another is as long as that one.
     """
     rows = evidence.rows_of_most(slowed)
-    of_most = _SlowdownSaving(evidence.mean_of_most(slowed), rows, {"slowed_compute": evidence.mean_of_most(slowed)})
+    of_most = _SlowdownSaving(
+        evidence.mean_of_most(slowed), rows, {"slowed_compute": evidence.mean_of_most(slowed)}
+    )
     if not (evidence.is_wait_known and evidence.are_groups_known) or evidence.is_pipeline:
         return of_most
     wall, wait = evidence.columns("wall_ns", "wait_ns")
@@ -187,7 +240,9 @@ def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
     if saving_ns > of_most.saving_ns - _LEAST_NS:
         return of_most
     limit = evidence.rows_of_most(left)
-    return _SlowdownSaving(saving_ns, limit, evidence.parts_of(limit, slowed_compute=slowed, waiting=waiting))
+    return _SlowdownSaving(
+        saving_ns, limit, evidence.parts_of(limit, slowed_compute=slowed, waiting=waiting)
+    )
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

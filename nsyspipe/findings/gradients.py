@@ -7,19 +7,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
-from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    OF_COMM,
+    WAITING_UNKNOWN,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.findings.slow_link import judge_link
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
-BUCKET_MB, LARGE_BUCKET_MB = 25, 100  # what is advised, and replayed: DDP's default, and what few small buckets take
+BUCKET_MB, LARGE_BUCKET_MB = (
+    25,
+    100,
+)  # what is advised, and replayed: DDP's default, and what few small buckets take
 _MOST_OVERLAP = 0.1
-_MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
+_MOST_ALL_REDUCES, _DOMINANT = (
+    3,
+    0.95,
+)  # a loss or a norm may be reduced as well: one takes nearly all of the time
 _MANY = 20
-_FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
-_SMALL_BUCKET_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
+_FLOOR_NS = (
+    100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
+)
+_SMALL_BUCKET_BYTES = (
+    4e6  # buckets of this size are limited by the link, not by latency, however short they take
+)
 _VIEW = "gradient_as_bucket_view=True"
 _COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
-_FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005  # compression hooks copy factors as well: few bytes must cost more
+_FEW_BYTES, _LEAST_COPIED_OF_FEW = (
+    16e6,
+    0.005,
+)  # compression hooks copy factors as well: few bytes must cost more
 _LEAST_COMPRESSED = 0.1
 _NO_SIZES = "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know whether each pass sends all"
 # By whether they are sharded.
@@ -52,13 +73,17 @@ def single_bucket(evidence: Evidence) -> Answer:
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
-    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
+    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share(
+        to_hide
+    ) < _LEAST_SHARE:
         return None
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
         return evidence.unknown_gradients
     rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
-    per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("ns", "max"), ("ns", "count")])
+    per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate(
+        [("ns", "max"), ("ns", "count")]
+    )
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
@@ -67,7 +92,11 @@ def single_bucket(evidence: Evidence) -> Answer:
     names = ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
     busy, alone, idle, compute = (pc.mean(backward[name]).as_py() for name in names)
     # The time per step that could hide it.
-    hiding = {"compute_of_backward": compute} if compute else {"compute": evidence.mean("compute_ns") or 0.0}
+    hiding = (
+        {"compute_of_backward": compute}
+        if compute
+        else {"compute": evidence.mean("compute_ns") or 0.0}
+    )
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
     is_only_one = pc.max(per_step["ns_count"]).as_py() == 1
@@ -84,7 +113,11 @@ def single_bucket(evidence: Evidence) -> Answer:
     }
     saving = min(to_hide, float(sum(hiding.values())))
     return Finding(
-        title, action, f"{option}. Smaller buckets are sent while the backward pass still runs", saving, figures
+        title,
+        action,
+        f"{option}. Smaller buckets are sent while the backward pass still runs",
+        saving,
+        figures,
     )
 
 
@@ -94,7 +127,10 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     Saving: the lesser of exposed communication and that number times the median transfer.
     """
     rows = evidence.gradient_all_reduces
-    if not rows.num_rows and many_small(evidence, evidence.of_role(OTHER, "all_reduce")) is not None:
+    if (
+        not rows.num_rows
+        and many_small(evidence, evidence.of_role(OTHER, "all_reduce")) is not None
+    ):
         return evidence.unknown_gradients
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
@@ -106,7 +142,9 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     return Finding(title, action, f"{option}, or reduce small tensors together", small[0], figures)
 
 
-def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, float | None]] | NotJudged | None:
+def many_small(
+    evidence: Evidence, rows: pa.Table
+) -> tuple[float, dict[str, float | None]] | NotJudged | None:
     """Return what the latency of many small collectives costs at most, with its figures; None where they are not, as the rule has it."""
     n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
     if evidence.n_ranks == 1 or n_per_step < _MANY:
@@ -120,7 +158,9 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
     is_small = n_bytes is None or n_bytes <= _SMALL_BUCKET_BYTES
     if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
         return None
-    return saving, {"median_transfer_ns": median, "median_message_bytes": n_bytes} | evidence.means("exposed_comm_ns")
+    return saving, {"median_transfer_ns": median, "median_message_bytes": n_bytes} | evidence.means(
+        "exposed_comm_ns"
+    )
 
 
 def grad_copy(evidence: Evidence) -> Answer:
@@ -142,7 +182,10 @@ def grad_copy(evidence: Evidence) -> Answer:
     if None not in (evidence.mean(_COPY_SPAN), evidence.mean("grad_copy_ns")):
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
         rows = evidence.rows_of_most(span)
-        parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
+        parts = {
+            "copies": float(copies[rows].mean()),
+            "gaps_between_copies": float((span - copies)[rows].mean()),
+        }
     title = "Gradients are copied out of their buckets at the end of the backward pass"
     advice = f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also saves their memory"
     figures = _copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
@@ -172,8 +215,16 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     idle = None if all_idle is None else all_idle - for_input
     title = "DDP wraps a single process and copies gradients that no other process needs"
     advice = "Use DistributedDataParallel only if torch.distributed.get_world_size() > 1"
-    parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}
-    figures: dict[str, Any] = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **_copy_evidence(evidence)}
+    parts = (
+        None
+        if exposed is None or idle is None
+        else {"copies_beside_no_compute": exposed, "idle": idle}
+    )
+    figures: dict[str, Any] = {
+        "world_size": evidence.world_size,
+        "idle_ns_per_step": idle,
+        **_copy_evidence(evidence),
+    }
     figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
     action = "Do not use DDP (there is only one process)"
     return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
@@ -207,7 +258,11 @@ def compress_gradients(evidence: Evidence) -> Answer:
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    how = " and overlap with compute only in part" if is_partly_hidden else " and do not overlap with compute"
+    how = (
+        " and overlap with compute only in part"
+        if is_partly_hidden
+        else " and do not overlap with compute"
+    )
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
     halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
     advice = f"{halves}. PowerSGD sends almost none, which is the upper bound. Check that training still converges"
@@ -227,15 +282,21 @@ def no_sync(evidence: Evidence) -> Answer:
     if n_passes == 1:
         return None
     rows = rows.filter(pc.is_valid(rows["micro_batch"]))
-    rows = rows.filter(pc.greater(pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1), SMALL_BYTES))
+    rows = rows.filter(
+        pc.greater(pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1), SMALL_BYTES)
+    )
     passes = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
     passes = passes.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
     if passes.num_rows < n_passes * evidence.steps.num_rows or _varies(passes, "end_ns_count"):
         return None
     is_sized = not rows["message_bytes"].null_count
-    if not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1:  # two programs' alike: one message each
+    if (
+        not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1
+    ):  # two programs' alike: one message each
         return evidence.lacks_sizes(_NO_SIZES)
-    saving, figures = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
+    saving, figures = evidence.saving_without(
+        rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True
+    )
     if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
         return None
     action, advice = _NO_SYNC[bool(scatters.num_rows)]
@@ -244,14 +305,24 @@ def no_sync(evidence: Evidence) -> Answer:
     figures = {
         "n_backward_passes": n_passes,
         "messages_per_step": rows.num_rows / evidence.steps.num_rows,
-        "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
+        "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows
+        if is_sized
+        else None,
         **figures,
     }
-    return Finding(title, action, f"If you accumulate gradients for one optimizer step, {advice}", saving, figures)
+    return Finding(
+        title,
+        action,
+        f"If you accumulate gradients for one optimizer step, {advice}",
+        saving,
+        figures,
+    )
 
 
 def _varies(passes: pa.Table, column: str) -> bool:
-    by_rank = passes.group_by("rank", use_threads=False).aggregate([(column, "min"), (column, "max")])
+    by_rank = passes.group_by("rank", use_threads=False).aggregate(
+        [(column, "min"), (column, "max")]
+    )
     return bool(pc.any(pc.not_equal(by_rank[f"{column}_min"], by_rank[f"{column}_max"])).as_py())
 
 
@@ -260,7 +331,11 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
 
     That is the saving. Which way NCCL takes inside of one all-reduce is not looked at.
     """
-    cost = evidence.exposed_cost(DATA, "all_reduce") if evidence.gradient_all_reduces.num_rows else None
+    cost = (
+        evidence.exposed_cost(DATA, "all_reduce")
+        if evidence.gradient_all_reduces.num_rows
+        else None
+    )
     groups: dict[str, list[str | None]] = {}
     for row in evidence.traffic_of(DATA, "all_reduce"):
         groups.setdefault(row["communicator"], []).append(evidence.hosts.get(row["rank"]))
@@ -271,11 +346,15 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
     largest = max(flat, key=Counter.total)
     title = f"One all-reduce spans all {largest.total()} ranks on {len(largest)} nodes"
     figures = {"n_hosts": len(largest), "n_ranks": largest.total(), **cost[1]}
-    return Finding(title, "Reduce within each node first, then across nodes", _HIERARCHY, cost[0], figures)
+    return Finding(
+        title, "Reduce within each node first, then across nodes", _HIERARCHY, cost[0], figures
+    )
 
 
 RULES: Rules = {
-    **dict.fromkeys((single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM),
+    **dict.fromkeys(
+        (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM
+    ),
     grad_copy: ("grad_copy_ns",),
     ddp_single_gpu: (),  # which says by itself where it lacks copies: of several ranks it has nothing to say
 }

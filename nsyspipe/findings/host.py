@@ -29,11 +29,9 @@ LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
 _SHOWN_RANKS = 4
-_FASTER = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
+_FASTER = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'
 _LESS = "Launch fewer kernels (torch.compile, CUDA graphs)"
-_FASTER_WITH_FUSED = (
-    'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
-)
+_FASTER_WITH_FUSED = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
 _MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
 _PAUSES = (
     "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, logging, locks, "
@@ -44,12 +42,21 @@ _FEED = "Feed the GPU faster: num_workers, pin_memory, non_blocking"
 _LOADER = "Set DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
 _WITHOUT_WAITING = ", and use .to(device, non_blocking=True)"
 _TO_BE_SURE = ". Wrap data loading in an NVTX range named 'data' to be sure"
-_NO_SYNCHRONISING = "Avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
+_NO_SYNCHRONISING = (
+    "Avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
+)
 _ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid {call}"
-_ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree")  # how calls begin that PyTorch's allocator makes
+_ALLOCATING = (
+    "cudaMalloc",
+    "cudaFree",
+    "cuMemAlloc",
+    "cuMemFree",
+)  # how calls begin that PyTorch's allocator makes
 _PIN = "Use DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
 _LEAST_COPY_SHARE = 0.001
-_TRACE_SHORTER = "start the capture some steps before the steps that count, and keep the capture short"
+_TRACE_SHORTER = (
+    "start the capture some steps before the steps that count, and keep the capture short"
+)
 _NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
 _CLOCK = "one clock of CPU and GPU"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
@@ -79,10 +86,14 @@ class Idle(Struct, frozen=True):
 class LateLaunches(Struct, frozen=True):
     """Which devices idle because launches come late, and whose hosts are slower than the others."""
 
-    n_late_steps: Mapping[int, int]  # of each rank whose device idles so in a quarter of the steps at least
+    n_late_steps: Mapping[
+        int, int
+    ]  # of each rank whose device idles so in a quarter of the steps at least
     n_steps: int
     slower: Sequence[int]  # those of them whose hosts launch slower than the others do on average
-    is_every_host_slow: bool  # whether even the fastest takes longer to launch a step than devices work
+    is_every_host_slow: (
+        bool  # whether even the fastest takes longer to launch a step than devices work
+    )
 
     @property
     def is_of_one_host(self) -> bool:
@@ -104,7 +115,9 @@ class _Gone(Struct, frozen=True):
     copies: Float64
 
 
-def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed: Removed | None = None) -> Idle | None:
+def idle_of(
+    evidence: Evidence, column: str, *, less: str | None = None, removed: Removed | None = None
+) -> Idle | None:
     """Return a cause of idle time as rules judge it, `less` a part of it; None where a rank's is null.
 
     Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
@@ -126,7 +139,9 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     bubble = ", perhaps in the pipeline bubble" if evidence.is_pipeline else ""
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
-    gone = _Gone(cause, np.zeros(cause.size)) if removed is None else _gone(evidence, cause, removed)
+    gone = (
+        _Gone(cause, np.zeros(cause.size)) if removed is None else _gone(evidence, cause, removed)
+    )
     if evidence.n_ranks > 1 and not evidence.are_groups_known:
         return _idle_by_itself(evidence, steps, column, gone, bubble)
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
@@ -150,7 +165,11 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
         parts = evidence.parts_of(
-            limit, idle=away - gone.copies, copies=gone.copies, waiting=made, slowed_by_waiting=slowed
+            limit,
+            idle=away - gone.copies,
+            copies=gone.copies,
+            waiting=made,
+            slowed_by_waiting=slowed,
         )
         setting = np.unique(rank[limit])
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
@@ -161,7 +180,9 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
     if 2 * middle < judged:
         # It waits at most half as long as the others do: else all wait for each other.
         own, others = wait[rank == named], wait[rank != named]
-        is_waited_for = not evidence.is_pipeline and (not others.size or 2 * own.mean() <= others.mean())
+        is_waited_for = not evidence.is_pipeline and (
+            not others.size or 2 * own.mean() <= others.mean()
+        )
         host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
         of_host = f" of host {printable(host)}" if host else ""
         awaited = f", which the other ranks wait for{evidence.waited_in}" if is_waited_for else ""
@@ -171,14 +192,21 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
     return Idle(judged, saving, named, where, bubble, parts, limit_rank)
 
 
-def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gone, bubble: str) -> Idle:
+def _idle_by_itself(
+    evidence: Evidence, steps: pa.Table, column: str, gone: _Gone, bubble: str
+) -> Idle:
     """Return a cause of idle time of the rank that has most of it, where it is not known which ranks wait for which.
 
     Any communication may be waiting then. So the saving is that of `idle_of` with all communication taken for waiting::
 
         max over ranks(wall) - max over ranks(wall - gone - min(comm, largest of the gone on another rank) - slowed)
     """
-    means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")]).sort_by("rank").to_pylist()
+    means = (
+        steps.group_by("rank", use_threads=False)
+        .aggregate([(column, "mean")])
+        .sort_by("rank")
+        .to_pylist()
+    )
     most = max(means, key=lambda row: row[f"{column}_mean"])
     wall, comm, hidden = evidence.columns("wall_ns", "comm_ns", "overlap_compute_ns")
     cause = steps[column].to_numpy()
@@ -200,7 +228,9 @@ def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gon
         possible_waiting=waiting,
         slowed_by_possible_waiting=slowed,
     )
-    return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], where, parts=parts)
+    return Idle(
+        most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], where, parts=parts
+    )
 
 
 def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
@@ -272,7 +302,11 @@ def _limited_by_launching(evidence: Evidence, idle: Idle) -> Idle:
 def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
-    judged |= {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank} if idle.parts else {}
+    judged |= (
+        {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank}
+        if idle.parts
+        else {}
+    )
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
     launching = {}
     if "left_for_launching" in idle.parts:
@@ -293,17 +327,25 @@ def launch_bound(evidence: Evidence) -> Answer:
     if evidence.steps.num_rows and (missing := _missing(evidence)):
         found = {"input-bound": _idle_input(evidence), "sync-bound": _idle_blocked(evidence)}
         silent = [name for name, idle in found.items() if idle is None]
-        nor = f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""
+        nor = (
+            f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either"
+            if silent
+            else ""
+        )
         fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
         fix = "see the problems about clocks" if missing == _CLOCK else fix
         return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
         return None
-    is_bound_known = evidence.n_ranks == 1 or evidence.is_wait_known or not evidence.are_groups_known
+    is_bound_known = (
+        evidence.n_ranks == 1 or evidence.is_wait_known or not evidence.are_groups_known
+    )
     if idle.saving_ns is not None and is_bound_known:
         bound = saving_without_launching(evidence)
-        idle = replace(idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank)
+        idle = replace(
+            idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank
+        )
     title, action, advice = "The GPU idles because the CPU launches kernels late", _LESS, _FASTER
     if _has_fused_optimizer(evidence):
         advice = _FASTER_WITH_FUSED
@@ -317,13 +359,17 @@ def launch_bound(evidence: Evidence) -> Answer:
     elif in_pauses >= _SOME_PAUSES:
         where = "" if idle.rank is None or evidence.n_ranks == 1 else f" on rank {idle.rank}"
         advice += f". {100 * in_pauses:.0f}% of this idle time{where} are pauses of 2 ms and more. {_PAUSES}"
-    is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
+    is_unmarked = (
+        in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
+    )
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     late = late_launches(evidence)
     if late is not None and idle.where:
         figures |= _late_figures(evidence, late)
         idle = idle if late.is_of_one_host else replace(idle, where=_where_late(late))
-    return Finding(title + idle.on_rank, action, advice + _UNMARKED * is_unmarked, idle.saving_ns, figures)
+    return Finding(
+        title + idle.on_rank, action, advice + _UNMARKED * is_unmarked, idle.saving_ns, figures
+    )
 
 
 def late_launches(evidence: Evidence) -> LateLaunches | None:
@@ -337,14 +383,20 @@ def late_launches(evidence: Evidence) -> LateLaunches | None:
     counts = ranks_without_launches(evidence.steps)
     if slower is None or not counts:
         return None
-    return LateLaunches(counts, n_steps, [rank for rank in slower if rank in counts], evidence.is_launch_bound)
+    return LateLaunches(
+        counts, n_steps, [rank for rank in slower if rank in counts], evidence.is_launch_bound
+    )
 
 
 def _late_figures(evidence: Evidence, late: LateLaunches) -> dict[str, Any]:
-    launch = evidence.steps.group_by("rank", use_threads=False).aggregate([("host_launch_ns", "mean")])
+    launch = evidence.steps.group_by("rank", use_threads=False).aggregate(
+        [("host_launch_ns", "mean")]
+    )
     means = zip(launch["rank"].to_pylist(), launch["host_launch_ns_mean"].to_pylist(), strict=True)
     return {
-        "n_steps_idle_for_launches_by_rank": {str(rank): n_late for rank, n_late in late.n_late_steps.items()},
+        "n_steps_idle_for_launches_by_rank": {
+            str(rank): n_late for rank, n_late in late.n_late_steps.items()
+        },
         "slower_ranks": [*late.slower],
         "host_launch_ns_per_step_by_rank": {str(rank): mean for rank, mean in means},
     }
@@ -378,7 +430,9 @@ def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float
     late = 0.0
     for rank, steps in steps_of.items():
         rows = evidence.steps.filter(pc.field("step").isin(pa.array(steps)))
-        late += steps.size * max(excess(pc.fill_null(rows["idle_launch_ns"], 0), pc.equal(rows["rank"], rank)), 0.0)
+        late += steps.size * max(
+            excess(pc.fill_null(rows["idle_launch_ns"], 0), pc.equal(rows["rank"], rank)), 0.0
+        )
     return late
 
 
@@ -417,7 +471,10 @@ def input_bound(evidence: Evidence) -> Answer:
     title, action, advice = "The GPU idles while the CPU gets the next batch", _FEED, loader
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "The GPU idles between steps, probably while the CPU waits for the data loader"
-        action, advice = "Check the data loader first: num_workers, pin_memory", loader + _TO_BE_SURE
+        action, advice = (
+            "Check the data loader first: num_workers, pin_memory",
+            loader + _TO_BE_SURE,
+        )
     figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
     return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
 
@@ -443,18 +500,26 @@ def sync_bound(evidence: Evidence) -> Answer:
 
 def _allocating_call(evidence: Evidence) -> str | None:
     """Return the call of the device's allocator that the host was blocked in longest; None where it was in none."""
-    names = [name for name in evidence.blocked_ns_by_call if name.startswith(_ALLOCATING) and "Host" not in name]
+    names = [
+        name
+        for name in evidence.blocked_ns_by_call
+        if name.startswith(_ALLOCATING) and "Host" not in name
+    ]
     return names[0][:LONGEST_CALL] if names else None
 
 
 def _idle_input(evidence: Evidence) -> Idle | None:
-    removed = Removed(("idle_made_by_input_ns", "idle_made_by_copies_ns"), copies="exposed_blocking_copy_ns")
+    removed = Removed(
+        ("idle_made_by_input_ns", "idle_made_by_copies_ns"), copies="exposed_blocking_copy_ns"
+    )
     return idle_above(evidence, "idle_input_ns", removed=removed)
 
 
 def _idle_blocked(evidence: Evidence) -> Idle | None:
     removed = Removed(("idle_made_by_calls_ns",))
-    return idle_above(evidence, "idle_blocked_ns", less="idle_blocked_by_copies_ns", removed=removed)
+    return idle_above(
+        evidence, "idle_blocked_ns", less="idle_blocked_by_copies_ns", removed=removed
+    )
 
 
 def pageable_copy(evidence: Evidence) -> Answer:
@@ -468,7 +533,10 @@ def pageable_copy(evidence: Evidence) -> Answer:
     removed = Removed(("idle_made_by_copies_ns",), copies="exposed_blocking_copy_ns")
     idle = idle_of(evidence, "idle_made_by_copies_ns", removed=removed)
     if idle is None:
-        return NotJudged("the cause of idle time next to copies is unknown", "see the notes about clocks and calls")
+        return NotJudged(
+            "the cause of idle time next to copies is unknown",
+            "see the notes about clocks and calls",
+        )
     exposed = evidence.mean("exposed_blocking_copy_ns") or 0.0
     if evidence.share(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
         return None
@@ -476,11 +544,18 @@ def pageable_copy(evidence: Evidence) -> Answer:
     title = "The CPU waits for copies to the GPU"
     if is_pageable:
         title = "Copies to the GPU from pageable memory block the CPU"
-    action = "Copy from pinned memory, with non_blocking=True" if is_pageable else "Copy with non_blocking=True"
+    action = (
+        "Copy from pinned memory, with non_blocking=True"
+        if is_pageable
+        else "Copy with non_blocking=True"
+    )
     figures = evidence.means(
-        "n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes", "exposed_blocking_copy_ns",
+        "n_blocking_copies",
+        "n_pageable_copies",
+        "blocking_copy_bytes",
+        "exposed_blocking_copy_ns",
         "idle_made_by_copies_ns",
-    )  # fmt: skip
+    )
     parts = {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
     phases = {"n_blocking_copies_per_step_by_phase": _copies_by_phase(evidence)}
     return Finding(title + idle.on_rank, action, _PIN, idle.saving_ns, figures | parts | phases)
@@ -488,7 +563,9 @@ def pageable_copy(evidence: Evidence) -> Answer:
 
 def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
     """Return how many blocking copies each phase launches per step and rank, those that launch none left out."""
-    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("n_blocking_copies", "sum")])
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate(
+        [("n_blocking_copies", "sum")]
+    )
     pairs = zip(sums["phase"].to_pylist(), sums["n_blocking_copies_sum"].to_pylist(), strict=True)
     return {phase: number / evidence.steps.num_rows for phase, number in sorted(pairs) if number}
 
@@ -508,7 +585,10 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         return None
     left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
     saving, parts = _saving_without_overhead(evidence) if is_busy else (None, {})
-    title, action = "The profiler was busy during the steps", "Read with care: the profiler distorts the capture"
+    title, action = (
+        "The profiler was busy during the steps",
+        "Read with care: the profiler distorts the capture",
+    )
     if is_busy and not saving:
         title += ", but no GPU idled because of the profiler"
     if not is_busy and is_explained:
@@ -520,9 +600,14 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     advice = "Change nothing, because no metric uses the first step"
     if is_busy or not is_skipped:
         advice = _trace_less(evidence)
-    of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
+    of_first: dict[str, Any] = {
+        "first_step_to_median_ratio": ratio,
+        "first_step_is_skipped": is_skipped,
+    }
     if evidence.n_ranks > 1 and by_rank:
-        of_first["first_step_to_median_ratio_by_rank"] = {str(rank): own for rank, own in by_rank.items()}
+        of_first["first_step_to_median_ratio_by_rank"] = {
+            str(rank): own for rank, own in by_rank.items()
+        }
     figures = evidence.means("overhead_ns") | of_first
     figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
     return Finding(title, action, advice, saving, figures)
@@ -535,7 +620,9 @@ def _saving_without_overhead(evidence: Evidence) -> tuple[float | None, dict[str
 
         max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
     """
-    wall, work, idle, dependency = evidence.columns("wall_ns", "overhead_ns", "idle_ns", "idle_dependency_ns")
+    wall, work, idle, dependency = evidence.columns(
+        "wall_ns", "overhead_ns", "idle_ns", "idle_dependency_ns"
+    )
     is_known = pc.is_valid(evidence.steps["idle_ns"]).to_numpy()
     cost = np.where(is_known, np.minimum(work, idle - dependency), work)
     is_wait_known = evidence.is_wait_known and evidence.are_groups_known

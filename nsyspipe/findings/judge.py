@@ -24,27 +24,45 @@ from nsyspipe.model.problems import Problem, SkippedCheck, problem
 # What the other files of this package list as their `RULES`, by name.
 _NAMES = sorted({one.name for one in iter_modules(findings.__path__)} - {"judge"})
 _MODULES = [vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES]
-_FOUND: Rules = {rule: needs for module in _MODULES for rule, needs in module.get("RULES", {}).items()}
+_FOUND: Rules = {
+    rule: needs for module in _MODULES for rule, needs in module.get("RULES", {}).items()
+}
 RULES: Rules = {rule: _FOUND[rule] for rule in sorted(_FOUND, key=lambda rule: rule.__name__)}
 _WORDS = {
-    "comm_ns": "communication", "compute_ns": "compute", "grad_copy_ns": "copies", "idle_ns": "idle time",
-    "overhead_ns": "the profiler's own work", "exposed_blocking_copy_ns": "blocking copies from the host",
-}  # fmt: skip
+    "comm_ns": "communication",
+    "compute_ns": "compute",
+    "grad_copy_ns": "copies",
+    "idle_ns": "idle time",
+    "overhead_ns": "the profiler's own work",
+    "exposed_blocking_copy_ns": "blocking copies from the host",
+}
 
 _HIGH, _MEDIUM = 0.1, 0.03
 _SEE_STEPS = "see the notes about steps"
 # What findings are about: bounds of those of one cause overlap, and one change often does for several.
 CAUSES = {
     "communication and late ranks": (
-        "comm-bound", "straggler", "slow-link", "single-bucket", "too-many-buckets", "compress-gradients",
-        "flat-all-reduce", "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "expert-comm", "no-sync",
-        "pipeline-bubble", "serialized-streams",
+        "comm-bound",
+        "straggler",
+        "slow-link",
+        "single-bucket",
+        "too-many-buckets",
+        "compress-gradients",
+        "flat-all-reduce",
+        "tensor-comm",
+        "shard-prefetch",
+        "shard-regather",
+        "small-shards",
+        "expert-comm",
+        "no-sync",
+        "pipeline-bubble",
+        "serialized-streams",
     ),
     "communication that slows compute": ("comm-slows-compute",),
     "idle GPUs": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
-}  # fmt: skip
+}
 EXPOSURE, STRAGGLER, BUBBLE = "comm-bound", "straggler", "pipeline-bubble"
 OF_HOSTS = {*CAUSES["idle GPUs"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
@@ -72,14 +90,20 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         return schema.FINDINGS.empty(), [skipped] if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
     is_part = bool(evidence.traffic["calls_per_step"].null_count)
-    unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
+    unanswered: dict[
+        NotJudged, list[str]
+    ] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
         name, answer = rule_name(rule), rule(evidence)
-        unknown = [_WORDS.get(column, column) for column in columns if evidence.steps[column].null_count]
+        unknown = [
+            _WORDS.get(column, column) for column in columns if evidence.steps[column].null_count
+        ]
         if answer is None and unknown:  # its silence rests on figures that are not known
             reason = f"{' and '.join(unknown)} not known on every rank"
             answer = NotJudged(reason, None)
-        if isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part:  # its bound would be too low
+        if (
+            isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part
+        ):  # its bound would be too low
             answer = NotJudged("some of the communication is outside the steps", _SEE_STEPS)
         if isinstance(answer, Finding) and name in _OF_COMM and not evidence.are_groups_known:
             answer = _without_waiting(name, answer)
@@ -93,7 +117,9 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
                 figures = {**figures, _WAIT_INCLUDED: True}
             told = json.dumps(figures, allow_nan=False)
             rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told})
-    skipped_checks = (SkippedCheck(tuple(names), why.reason, why.fix) for why, names in unanswered.items())
+    skipped_checks = (
+        SkippedCheck(tuple(names), why.reason, why.fix) for why, names in unanswered.items()
+    )
     problems = [_not_judged(check, ", ".join(check.rules)) for check in skipped_checks]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
@@ -111,7 +137,9 @@ def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:
     """
     if name != "slow-link":
         return NotJudged(*WAITING_UNKNOWN)
-    figures = {key: value for key, value in finding.evidence.items() if not key.startswith("saving_")}
+    figures = {
+        key: value for key, value in finding.evidence.items() if not key.startswith("saving_")
+    }
     return replace(finding, saving_ns_per_step=None, evidence=figures)
 
 
@@ -143,13 +171,21 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """
 
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
-        worth = row["saving_ns_per_step"] if (expected := row.get("expected_ns_per_step")) is None else expected
+        worth = (
+            row["saving_ns_per_step"]
+            if (expected := row.get("expected_ns_per_step")) is None
+            else expected
+        )
         may_wait = expected is None and is_wait_included(row)
         return worth is None, is_conditional(row), may_wait, -(worth or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
     for symptom, causes in ((STRAGGLER, OF_HOSTS), (BUBBLE, OF_HOSTS), (EXPOSURE, LESSEN_EXPOSURE)):
-        places = [place for place, row in enumerate(found) if row["id"] in causes and not is_conditional(row)]
+        places = [
+            place
+            for place, row in enumerate(found)
+            if row["id"] in causes and not is_conditional(row)
+        ]
         at = next((place for place, row in enumerate(found) if row["id"] == symptom), len(found))
         if places and at < places[-1] and (symptom == EXPOSURE or is_by_host(found[at])):
             found.insert(places[-1], found.pop(at))
@@ -162,5 +198,7 @@ def is_by_host(finding: Mapping[str, Any]) -> bool:
     Where launching takes even the fastest host longer than devices work, that goes before whatever a replay says.
     """
     evidence = json.loads(finding["evidence"])
-    is_late = "launched_late_ns_per_step" in evidence and finding.get("expected_ns_per_step") is None
+    is_late = (
+        "launched_late_ns_per_step" in evidence and finding.get("expected_ns_per_step") is None
+    )
     return is_late or bool(evidence.get(IS_LAUNCH_BOUND))

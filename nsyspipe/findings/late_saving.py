@@ -17,10 +17,14 @@ from nsyspipe.model.table import Float64
 def saving_of_all(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
     """Return what all late ranks together can give at most, by part; `collectives` as `own_lateness` returns them."""
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
-    return limited_saving(evidence, _delay_parts(collectives, held_up, evidence), has_bubble=evidence.is_pipeline)
+    return limited_saving(
+        evidence, _delay_parts(collectives, held_up, evidence), has_bubble=evidence.is_pipeline
+    )
 
 
-def limited_saving(evidence: Evidence, delays: Mapping[str, float], *, has_bubble: bool) -> dict[str, float]:
+def limited_saving(
+    evidence: Evidence, delays: Mapping[str, float], *, has_bubble: bool
+) -> dict[str, float]:
     """Return what late ranks can give at most, by part; `delays` are what their delays can give, by part.
 
     That is their delays, or step time less the shortest window without its exposed waiting if that is more (but in
@@ -56,7 +60,9 @@ def _above_compute_ns(evidence: Evidence) -> Float64:
 
 
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
-    wait, exposed_wait, hidden = evidence.columns("wait_ns", "exposed_wait_ns", "overlap_compute_ns")
+    wait, exposed_wait, hidden = evidence.columns(
+        "wait_ns", "exposed_wait_ns", "overlap_compute_ns"
+    )
     return evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
 
 
@@ -69,17 +75,31 @@ def _delay_parts(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> dict[
     delays = _delays_ns(late, held_up, evidence)
     beside_compute = np.minimum(delays, _above_compute_ns(evidence))
     left = np.minimum(beside_compute, evidence.above_launching_ns)
-    parts = {"left_for_compute": beside_compute - delays, "left_for_launching": left - beside_compute}
-    return {"delays": float(delays.mean())} | {name: mean for name, ns in parts.items() if (mean := float(ns.mean()))}
+    parts = {
+        "left_for_compute": beside_compute - delays,
+        "left_for_launching": left - beside_compute,
+    }
+    return {"delays": float(delays.mean())} | {
+        name: mean for name, ns in parts.items() if (mean := float(ns.mean()))
+    }
 
 
 def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64:
     """Return for each step the most that a rank is delayed, no more than what is waited for in all."""
     numbers = np.unique(evidence.steps["step"].to_numpy())
     waited, delays = np.zeros((2, numbers.size))
-    np.add.at(waited, np.searchsorted(numbers, held_up["step"].to_numpy()), held_up["held_up_ns"].to_numpy())
+    np.add.at(
+        waited,
+        np.searchsorted(numbers, held_up["step"].to_numpy()),
+        held_up["held_up_ns"].to_numpy(),
+    )
     rows = late.filter(pc.is_valid(late["wait_ns"]))
-    comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    comm = (
+        pc.fill_null(rows["comm_id"].cast(pa.string()), "")
+        .combine_chunks()
+        .dictionary_encode()
+        .indices.to_numpy()
+    )
     names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
     step, rank, start, end, wait, held_up = (rows[name].to_numpy() for name in names)
     order = np.lexsort((comm, start + wait, step))  # by when the last of the ranks comes
@@ -99,7 +119,11 @@ def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64
         at = row[own], column[own]
         waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)
         begins = run_starts(collective[own])
-        most = np.maximum.reduceat(delay[at] + np.minimum(waits, held_up[own]), begins) if own.size else waits
+        most = (
+            np.maximum.reduceat(delay[at] + np.minimum(waits, held_up[own]), begins)
+            if own.size
+            else waits
+        )
         delay[at] = np.repeat(most, np.diff(begins, append=own.size))
         waited_until[at] = np.maximum(waited_until[at], until[own])
     delays[np.searchsorted(numbers, steps)] = delay.max(axis=1, initial=0)

@@ -19,10 +19,10 @@ from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
-_STAGES_NOT_KNOWN = (
-    "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown which do"
+_STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown which do"
+_CAPTURE_START = (
+    "the only step used contains the start of the capture, which ranks reach at different times"
 )
-_CAPTURE_START = "the only step used contains the start of the capture, which ranks reach at different times"
 _FAR = 2**62
 
 
@@ -52,7 +52,9 @@ class Lateness(Struct, frozen=True):
 
     collectives: pa.Table  # as `own_lateness` returns them
     own: pa.Table  # the same without what ranks pass on
-    held_up: pa.Table  # of all ranks and steps, as `held_up_by_step` has it, without what is passed on
+    held_up: (
+        pa.Table
+    )  # of all ranks and steps, as `held_up_by_step` has it, without what is passed on
     largest_ns: Int64  # of each step with one the largest single delay beyond clock error
     n_meeting: int  # steps with matched collectives
     n_steps: int
@@ -60,7 +62,11 @@ class Lateness(Struct, frozen=True):
     @property
     def total_ns_per_step(self) -> float:
         """How long the others waited in all, per step."""
-        return (pc.sum(self.held_up["held_up_ns"]).as_py() or 0) / self.n_steps if self.n_steps else 0.0
+        return (
+            (pc.sum(self.held_up["held_up_ns"]).as_py() or 0) / self.n_steps
+            if self.n_steps
+            else 0.0
+        )
 
 
 class LateRanks(Struct, frozen=True):
@@ -69,7 +75,9 @@ class LateRanks(Struct, frozen=True):
     # Per step how long the others wait for each. Nothing where all of them are in `no_slower_ns`.
     delays_ns: Mapping[int, float]
     behind_ns: Mapping[int, float]  # of ranks that come behind the last: per step how late they are
-    steps_of: Mapping[int, Int64]  # the steps in which each is waited for noticeably, of `no_slower_ns` too
+    steps_of: Mapping[
+        int, Int64
+    ]  # the steps in which each is waited for noticeably, of `no_slower_ns` too
     # Of ranks that are waited for too, though they launch and compute no slower than the others, the same as `delays_ns`.
     no_slower_ns: Mapping[int, float] = field(default_factory=dict)
 
@@ -122,7 +130,9 @@ def measure_lateness(evidence: Evidence) -> Lateness:
     largest_ns = by_step.aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     n_meeting = len(collectives["step"].filter(pc.is_valid(collectives["late_by_ns"])).unique())
     held_up = sum_held_up(own, evidence.steps)
-    return Lateness(collectives, own, held_up, largest_ns, n_meeting, evidence.summary["n_summary_steps"])
+    return Lateness(
+        collectives, own, held_up, largest_ns, n_meeting, evidence.summary["n_summary_steps"]
+    )
 
 
 def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
@@ -173,7 +183,9 @@ def _late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
         for rank, late_ns in _behind(lateness.own, lateness.n_steps).items()
         if late_ns >= least_behind_ns and rank not in named
     }
-    steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in named}
+    steps_of = {
+        rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in named
+    }
     return LateRanks({rank: of_ranks[rank] for rank in named}, behind, steps_of)
 
 
@@ -192,7 +204,8 @@ def _slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     no_slower_ns = {
         rank: delay_ns
         for rank, delay_ns in late.delays_ns.items()
-        if not is_slower[rank] and (not steps_of_slower or np.setdiff1d(late.steps_of[rank], explained).size)
+        if not is_slower[rank]
+        and (not steps_of_slower or np.setdiff1d(late.steps_of[rank], explained).size)
     }
     return LateRanks(
         delays_ns={rank: delay_ns for rank, delay_ns in late.delays_ns.items() if is_slower[rank]},
@@ -218,7 +231,9 @@ def with_slow_hosts(evidence: Evidence, late: Sequence[int]) -> list[int]:
     if not evidence.is_launch_bound:
         return []
     least_ns = LIMITS.min_slower_share * (evidence.mean("wall_ns") or 0.0)
-    launch, compute = (_above_others(evidence, name, late) for name in ("host_launch_ns", "compute_ns"))
+    launch, compute = (
+        _above_others(evidence, name, late) for name in ("host_launch_ns", "compute_ns")
+    )
     return [rank for rank in launch if launch[rank] >= least_ns > compute[rank]]
 
 
@@ -245,7 +260,9 @@ def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
     return {row["rank"]: row[f"{column}_sum"] / n_steps for row in totals}
 
 
-def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None) -> LateNode | None:
+def late_node(
+    collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None
+) -> LateNode | None:
     """Return the host (by rank) that is late by the most in all; None for none, where hosts have one rank, or clocks are not compared.
 
     A rank is late in a collective by what lies between the last rank of the other hosts there and the first of its own, in
@@ -255,13 +272,22 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     if len(hosts) <= 1 or clock_error_ns is None:
         return None
     rows = own_lateness(collectives.filter(pc.is_valid(collectives["wait_ns"])))
-    rows = rows.filter(pc.equal(rows["inherited_ns"], 0))  # others are kept waiting by another stage
+    rows = rows.filter(
+        pc.equal(rows["inherited_ns"], 0)
+    )  # others are kept waiting by another stage
     if not rows.num_rows or not set(rows["rank"].unique().to_pylist()) <= set(hosts_of):
         return None
     rank, start = rows["rank"].to_numpy(), rows["start_ns"].to_numpy()
     numbers = np.array(sorted(hosts_of), np.int64)
-    host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[np.searchsorted(numbers, rank)]
-    group = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[
+        np.searchsorted(numbers, rank)
+    ]
+    group = (
+        pc.fill_null(rows["comm_id"].cast(pa.string()), "")
+        .combine_chunks()
+        .dictionary_encode()
+        .indices.to_numpy()
+    )
     key = np.stack((rows["step"].to_numpy(), group, start + rows["wait_ns"].to_numpy()))
     met = np.unique(key, axis=1, return_inverse=True)[1].ravel()
     first, last = np.full((2, int(met.max()) + 1, len(hosts)), _FAR)
@@ -274,12 +300,16 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     late = np.where(before == -_FAR, 0, first[each, latest] - np.maximum(before, -_FAR // 2))
     late_ns = np.where((host == latest[met]) & (late[met] > clock_error_ns), late[met], 0)
     by_rank = pa.table({"step": rows["step"], "host": host, "rank": rank, "late_ns": late_ns})
-    by_rank = by_rank.group_by(["step", "host", "rank"], use_threads=False).aggregate([("late_ns", "max")])
+    by_rank = by_rank.group_by(["step", "host", "rank"], use_threads=False).aggregate(
+        [("late_ns", "max")]
+    )
     by_host = by_rank.group_by(["step", "host"], use_threads=False)
     by_host = by_host.aggregate([("late_ns_max", "min"), ("rank", "count")])
     of_host, delay = by_host["host"].to_numpy(), by_host["late_ns_max_min"].to_numpy()
     n_ranks = np.array([sum(name == one for one in hosts_of.values()) for name in hosts])
-    delay = np.where((by_host["rank_count"].to_numpy() == n_ranks[of_host]) & (n_ranks[of_host] > 1), delay, 0)
+    delay = np.where(
+        (by_host["rank_count"].to_numpy() == n_ranks[of_host]) & (n_ranks[of_host] > 1), delay, 0
+    )
     totals = np.bincount(of_host, delay, len(hosts))
     if not totals.any():
         return None

@@ -73,7 +73,9 @@ def _hideable_transfer(evidence: Evidence, made: Float64) -> Float64:
 
 def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
     """Return the idle time of each step that is gone where launching takes no time, by what the device idled for."""
-    for_launch, pause, late_start = evidence.columns("idle_launch_ns", "idle_pause_ns", "idle_late_start_ns")
+    for_launch, pause, late_start = evidence.columns(
+        "idle_launch_ns", "idle_pause_ns", "idle_late_start_ns"
+    )
     if evidence.is_pipeline:  # what else a stage idles for may stand in the bubble
         return {"idle_for_launches": for_launch - pause, "idle_at_late_start": late_start}
     for_input, blocked, launch, getting_input = evidence.columns(

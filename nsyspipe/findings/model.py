@@ -12,7 +12,15 @@ from msgspec import Struct, field
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
-from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
+from nsyspipe.analysis.traffic import (
+    DATA,
+    OTHER,
+    PIPELINE,
+    SHARDED,
+    SMALL_BYTES,
+    bubble_ns_per_step,
+    parallelism,
+)
 from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
@@ -26,7 +34,9 @@ class Finding(Struct, frozen=True):
     action: str  # what to change, in at most 56 characters
     advice: str  # the same in a sentence, with the names of the options
     saving_ns_per_step: float | None  # upper bound of what that gives back; None when there is none
-    evidence: Mapping[str, Any]  # the figures that the rule rests on, named with their units; plain JSON values
+    evidence: Mapping[
+        str, Any
+    ]  # the figures that the rule rests on, named with their units; plain JSON values
 
 
 class NotJudged(Struct, frozen=True):
@@ -38,10 +48,28 @@ class NotJudged(Struct, frozen=True):
 
 OF_COMM = ("comm_ns", "compute_ns")  # what rules about communication need of the steps
 _OF_COLLECTIVES = (
-    "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
-    "exposed_ns", "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
-)  # fmt: skip
-_OF_TRAFFIC = tuple(f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns"))
+    "step",
+    "rank",
+    "collective",
+    "datatype",
+    "start_ns",
+    "end_ns",
+    "n_ranks",
+    "transfer_ns",
+    "late_by_ns",
+    "held_up_ns",
+    "exposed_ns",
+    "wait_ns",
+    "arrival_skew_ns",
+    "is_late_significant",
+    "message_bytes",
+    "bus_bytes",
+    "comm_id",
+    "micro_batch",
+)
+_OF_TRAFFIC = tuple(
+    f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns")
+)
 _EXPOSED_PART = "exposed_part_ns_per_step"
 _WAIT = "wait_ns_per_step"
 _LEAST_EXPOSED = 0.05
@@ -68,7 +96,9 @@ Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 class Recording(Struct, frozen=True):
     """What the profiler recorded beside kernels and ranges, which takes time of the host; None where that is not known."""
 
-    events: tuple[str, ...] = ()  # kinds of events, as nsys calls them; none where that is not known
+    events: tuple[
+        str, ...
+    ] = ()  # kinds of events, as nsys calls them; none where that is not known
     is_cpu_sampled: bool | None = None
     has_backtraces: bool | None = None  # of CUDA API calls
 
@@ -94,19 +124,28 @@ class Evidence(Struct, frozen=True, dict=True):
     clock_error_ns: int | None = 0  # the largest of the ranks' clocks; None where one is not known
     gpu_names: tuple[str, ...] = ()  # models, each once
     links: pa.Table | None = None  # from NCCL's log and the topology
-    nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
+    nccl_settings: Mapping[str, str] | None = (
+        None  # ``NCCL_*`` that NCCL took from the environment, by its log
+    )
     # Training variables of the programs, by the reports or a sidecar; None where nothing recorded them
     environment: Mapping[str, str] | None = None
     recording: Recording = Recording()
     is_capture: bool = False  # the rows of `steps` are captures without steps
     is_graph_replayed: bool = False  # CUDA graphs launch the steps
-    are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
+    are_groups_known: bool = (
+        True  # whether ranks are one process group, or NCCL's payload or log names the groups
+    )
 
     @cached_property
     def collectives(self) -> pa.Table:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
-        rows, counts = self.all_collectives.select(_OF_COLLECTIVES), self.all_collectives["in_summary"]
-        return rows if pc.all(counts).as_py() else rows.filter(counts)  # thousands of ranks have gigabytes
+        rows, counts = (
+            self.all_collectives.select(_OF_COLLECTIVES),
+            self.all_collectives["in_summary"],
+        )
+        return (
+            rows if pc.all(counts).as_py() else rows.filter(counts)
+        )  # thousands of ranks have gigabytes
 
     @property
     def link_settings(self) -> Mapping[str, str] | None:
@@ -128,15 +167,22 @@ class Evidence(Struct, frozen=True, dict=True):
     @property
     def unknown_gradients(self) -> NotJudged | None:
         """Why it is not known whether there are `gradient_all_reduces`; None where it is."""
-        sizes = ((row["bytes_per_step"], row["calls_per_step"]) for row in self.traffic_of(OTHER, "all_reduce"))
-        is_large = any(n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes)
+        sizes = (
+            (row["bytes_per_step"], row["calls_per_step"])
+            for row in self.traffic_of(OTHER, "all_reduce")
+        )
+        is_large = any(
+            n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes
+        )
         # No range of the host lies inside a replayed graph.
         fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
         return NotJudged(_UNKNOWN_ROLE, fix) if is_large else None
 
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:
-        return list(self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist())
+        return list(
+            self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        )
 
     @cached_property
     def roles(self) -> list[str]:
@@ -145,7 +191,10 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role, of all its collectives unless some are given."""
-        uses = {f"{row['collective']} {row['communicator']}" for row in self.traffic_of(role, *collectives)}
+        uses = {
+            f"{row['collective']} {row['communicator']}"
+            for row in self.traffic_of(role, *collectives)
+        }
         if len(uses) == len({(row["collective"], row["communicator"]) for row in self._by_rank}):
             return self.collectives
         words, codes = [], []
@@ -153,7 +202,9 @@ class Evidence(Struct, frozen=True, dict=True):
             column = self.collectives[name].combine_chunks().dictionary_encode()
             words.append([*column.dictionary.to_pylist(), None])
             codes.append(pc.fill_null(column.indices, len(column.dictionary)).to_numpy())
-        is_used = np.array([[f"{collective} {comm}" in uses for comm in words[1]] for collective in words[0]])
+        is_used = np.array(
+            [[f"{collective} {comm}" in uses for comm in words[1]] for collective in words[0]]
+        )
         return self.collectives.filter(pa.array(is_used[tuple(codes)]))
 
     def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
@@ -166,7 +217,10 @@ class Evidence(Struct, frozen=True, dict=True):
 
         That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
         """
-        if self.share(self._least("exposed_ns_per_step", self.traffic_of(role, *collectives))) < _LEAST_EXPOSED:
+        if (
+            self.share(self._least("exposed_ns_per_step", self.traffic_of(role, *collectives)))
+            < _LEAST_EXPOSED
+        ):
             return None
         saving, figures = self.saving_without(self.of_role(role, *collectives))
         return saving, self.traffic_figures(role, *collectives) | figures
@@ -178,21 +232,31 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def traffic_figures(self, role: str, *collectives: str) -> dict[str, float | None]:
         """Return what a role's traffic costs per step: sums over its uses, the mean over ranks; None where one is not known."""
-        columns = {name: [row[name] for row in self.traffic_of(role, *collectives)] for name in _OF_TRAFFIC}
-        return {name: None if None in own else sum(own) / self.n_ranks for name, own in columns.items()}
+        columns = {
+            name: [row[name] for row in self.traffic_of(role, *collectives)] for name in _OF_TRAFFIC
+        }
+        return {
+            name: None if None in own else sum(own) / self.n_ranks for name, own in columns.items()
+        }
 
     @cached_property
     def exposed_by_role(self) -> dict[str, float | None]:
         """Exposed time per step by role, the mean over ranks: parts that sum to what a rank has; None where one is not known."""
         parts = {role: [row[_EXPOSED_PART] for row in self.traffic_of(role)] for role in self.roles}
-        return {role: None if None in own else sum(own) / self.n_ranks for role, own in parts.items()}
+        return {
+            role: None if None in own else sum(own) / self.n_ranks for role, own in parts.items()
+        }
 
     def mostly(self, what: str, figure: str, total: float) -> str:
         """Return ``, mostly ... of tensor parallelism``: the role that two thirds of a figure are at least, as `_least` has it.
 
         Nothing where no role has so much, or gradients have.
         """
-        parts = {role: self._least(figure, self.traffic_of(role)) for role in self.roles if role in _SERVED}
+        parts = {
+            role: self._least(figure, self.traffic_of(role))
+            for role in self.roles
+            if role in _SERVED
+        }
         most = next((role for role, own in parts.items() if own >= _MOSTLY * total > 0), None)
         return f", mostly {what}of {_SERVED[most]}" if most else ""
 
@@ -211,7 +275,11 @@ class Evidence(Struct, frozen=True, dict=True):
     @property
     def with_calls(self) -> str:
         """What brings NCCL's payloads: another export, and NVTX in the capture, unless it is known that it was traced."""
-        return WITH_BLOBS if _TRACED_NVTX in self.recording.events else f"{WITH_BLOBS}{_CAPTURED_WITH_NVTX}"
+        return (
+            WITH_BLOBS
+            if _TRACED_NVTX in self.recording.events
+            else f"{WITH_BLOBS}{_CAPTURED_WITH_NVTX}"
+        )
 
     def lacks_sizes(self, reason: str) -> NotJudged:
         """Return why a rule that needs message sizes is not judged; of several ranks a problem says what brings them."""
@@ -246,7 +314,10 @@ class Evidence(Struct, frozen=True, dict=True):
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
         r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
-        exposed, waiting = self.mean("exposed_comm_ns"), self.mean("exposed_wait_ns") if self.is_wait_known else 0.0
+        exposed, waiting = (
+            self.mean("exposed_comm_ns"),
+            self.mean("exposed_wait_ns") if self.is_wait_known else 0.0,
+        )
         return None if exposed is None else exposed - (waiting or 0.0)
 
     @cached_property
@@ -263,7 +334,9 @@ class Evidence(Struct, frozen=True, dict=True):
         measured = self.compared.slowdown_ratio if self.compared.is_enough else None
         assumed = None
         if measured is None and pc.sum(self.steps["overlap_compute_ns"]).as_py():
-            assumed = slowdown.most_assumed(self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels))
+            assumed = slowdown.most_assumed(
+                self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels)
+            )
         return {"slowdown_ratio": measured, "assumed_slowdown_ratio": assumed}
 
     def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
@@ -273,14 +346,19 @@ class Evidence(Struct, frozen=True, dict=True):
         was measured the one that is assumed, delays in it.
         """
         known, assumed = self.slowdown_figures.values()
-        c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
+        c = min(
+            max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0),
+            MOST_BELIEVED,
+        )
         slowed = hidden * (c / (1 + c))
         if known is None or not is_most:
             return slowed
         all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
         return slowed + AT_MOST * delay * (hidden / np.maximum(all_hidden, 1))
 
-    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> Saving:
+    def saving_without(
+        self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
+    ) -> Saving:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
         Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
@@ -293,7 +371,9 @@ class Evidence(Struct, frozen=True, dict=True):
         transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
         if rows is not None:
             length = pc.subtract(rows["end_ns"], rows["start_ns"])
-            whole, transfer = (self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length)))
+            whole, transfer = (
+                self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length))
+            )
             beside_compute = pc.subtract(length, pc.fill_null(rows["exposed_ns"], 0))
             hidden = np.minimum(hidden, self._sums(rows, beside_compute))
         if waits or self.has_absent_ranks:
@@ -327,7 +407,10 @@ class Evidence(Struct, frozen=True, dict=True):
         (wall,) = self.columns("wall_ns")
         if not self.fastest_launch_ns.any():
             return {}
-        figures = {"fastest_launch_ns_per_step": self.fastest_launch_ns, "step_time_ns_per_step": self.most(wall)}
+        figures = {
+            "fastest_launch_ns_per_step": self.fastest_launch_ns,
+            "step_time_ns_per_step": self.most(wall),
+        }
         return {name: float(values.mean()) for name, values in figures.items()}
 
     @cached_property
@@ -337,7 +420,10 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         width = (pc.max(self.steps["rank"]).as_py() or 0) + 1
-        own, wanted = (pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (rows, self.steps))
+        own, wanted = (
+            pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy()
+            for one in (rows, self.steps)
+        )
         keys, place = np.unique(wanted, return_inverse=True)
         known = np.isin(own, keys)
         sums = np.bincount(np.searchsorted(keys, own[known]), values.to_numpy()[known], keys.size)
@@ -350,12 +436,17 @@ class Evidence(Struct, frozen=True, dict=True):
     def saving_down_to(self, windows: Float64) -> float:
         """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
         (wall,) = self.columns("wall_ns")
-        return min(float((self.most(wall) - np.maximum(self.most(windows), 0.0)).mean()), self.mean("wall_ns") or 0.0)
+        return min(
+            float((self.most(wall) - np.maximum(self.most(windows), 0.0)).mean()),
+            self.mean("wall_ns") or 0.0,
+        )
 
     def parts_of(self, rows: Int64, **gone: Float64) -> dict[str, float]:
         """Return what goes of a step, on the row of `steps` that each is left with: means of what is not 0, and another's longer window."""
         (wall,) = self.columns("wall_ns")
-        parts = {name: column[rows] for name, column in gone.items()} | {"longer_window": self.most(wall) - wall[rows]}
+        parts = {name: column[rows] for name, column in gone.items()} | {
+            "longer_window": self.most(wall) - wall[rows]
+        }
         return {name: own for name, column in parts.items() if (own := float(column.mean()))}
 
     def most(self, values: Float64) -> Float64:

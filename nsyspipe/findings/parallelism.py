@@ -19,7 +19,9 @@ from nsyspipe.findings.model import (
 )
 
 _LEAST_BUBBLE = 0.05  # of step time
-_LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
+_LEAST_AGAIN = (
+    0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
+)
 _PREFETCH = (
     "If you use fully_shard, call set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit. Or set "
     "FullyShardedDataParallel(forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
@@ -67,14 +69,21 @@ def shard_regather(evidence: Evidence) -> Answer:
 
     Saving: `Evidence.saving_without` those.
     """
-    cost, rows = evidence.exposed_cost(SHARDED, "all_gather"), evidence.of_role(SHARDED, "all_gather")
+    cost, rows = (
+        evidence.exposed_cost(SHARDED, "all_gather"),
+        evidence.of_role(SHARDED, "all_gather"),
+    )
     again = rows.filter(pc.is_valid(rows["micro_batch"]))
     if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
         return None
     title = "Sharded parameters are gathered a second time in the backward pass"
     saving, of_saving = evidence.saving_without(again)
-    figures = cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
-    return Finding(title, "Set reshard_after_forward=False, if memory allows", _KEEP, saving, figures)
+    figures = (
+        cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
+    )
+    return Finding(
+        title, "Set reshard_after_forward=False, if memory allows", _KEEP, saving, figures
+    )
 
 
 def small_shards(evidence: Evidence) -> Answer:
@@ -87,9 +96,13 @@ def small_shards(evidence: Evidence) -> Answer:
         return small
     if small[1]["median_message_bytes"] is None:
         return evidence.lacks_sizes(_SIZES_UNKNOWN)
-    title = "A step has many collectives of sharded parameters that are so short that latency dominates"
+    title = (
+        "A step has many collectives of sharded parameters that are so short that latency dominates"
+    )
     figures = evidence.traffic_figures(SHARDED) | small[1]
-    return Finding(title, "Shard larger units (many small collectives now)", _LARGER_UNITS, small[0], figures)
+    return Finding(
+        title, "Shard larger units (many small collectives now)", _LARGER_UNITS, small[0], figures
+    )
 
 
 def tensor_comm(evidence: Evidence) -> Answer:
@@ -138,10 +151,17 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         of_launching |= {IS_LAUNCH_BOUND: True}
         advice = _AFTER_LAUNCHING + _MORE_STAGES
     figures = {
-        "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
-        **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts, **of_launching,
-    }  # fmt: skip
-    title, action = "Stages of the pipeline wait for each other", "Use more micro-batches, or an interleaved schedule"
+        "bubble_ns_per_step": bubble,
+        "bubble_share": evidence.share(bubble),
+        "bubble_ns_per_step_by_rank": bubbles,
+        **evidence.means("idle_ns"),
+        "saving_ns_per_step_by_part": parts,
+        **of_launching,
+    }
+    title, action = (
+        "Stages of the pipeline wait for each other",
+        "Use more micro-batches, or an interleaved schedule",
+    )
     return Finding(title, action, advice, saving_ns, figures)
 
 
@@ -151,9 +171,12 @@ def expert_comm(evidence: Evidence) -> Answer:
     if cost is None:
         return evidence.unknown_sends
     title = "Layers wait for the tokens of an all-to-all"
-    return Finding(title, "Overlap all-to-all, or limit the capacity of experts", _ALL_TO_ALL, *cost)
+    return Finding(
+        title, "Overlap all-to-all, or limit the capacity of experts", _ALL_TO_ALL, *cost
+    )
 
 
 RULES: Rules = dict.fromkeys(
-    (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm), OF_COMM
+    (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm),
+    OF_COMM,
 )

@@ -30,7 +30,9 @@ _ASK = {
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
     # A problem says what brings the sizes.
-    "net": NotJudged("the NCCL log names a network, but without message sizes its speed is unknown", None),
+    "net": NotJudged(
+        "the NCCL log names a network, but without message sizes its speed is unknown", None
+    ),
 }
 _ABSENT = NotJudged(
     "transfer times are unknown for communicators with ranks that are not among the reports",
@@ -42,20 +44,24 @@ _INSIDE_HOSTS = (
     "containers share memory and IPC (--ipc=host)"
 )
 _FIND_OUT = "Find out which interconnect the ranks use: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
-_FIND_OUT_BY_ITS_LOG = (
-    "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which --nccl-log FILE takes"
+_FIND_OUT_BY_ITS_LOG = "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which --nccl-log FILE takes"
+_WHY_UNUSED = (
+    "Find out why NCCL does not use NVLink: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 )
-_WHY_UNUSED = "Find out why NCCL does not use NVLink: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _BETWEEN_HOSTS = (
     "NCCL's log shows why NCCL does not use InfiniBand or RoCE (lines with NET/IB, NCCL_IB_DISABLE, NCCL_NET). Give "
     "containers the network cards (/dev/infiniband) and enough pinned memory (--ulimit memlock=-1)"
 )
-_SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
+_SLOW_RATIO = (
+    0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
+)
 _MUCH_MORE = 1.5  # times what a link carries at most: it is another one
 _PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
 _MOSTLY_GRADIENTS = 0.95  # of all transfer
-_LEAST_BUCKET_BYTES = 1 << 20  # DDP closes each bucket but the last at its cap, the first one at this
+_LEAST_BUCKET_BYTES = (
+    1 << 20
+)  # DDP closes each bucket but the last at its cap, the first one at this
 _NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
@@ -81,8 +87,12 @@ def slow_link(evidence: Evidence) -> Answer:
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
     # What NVLink would still need says nothing of what goes between hosts.
-    is_open = evidence.exposed_transfer_ns_per_step is None or (evidence.n_hosts > 1 and verdict.crosses_hosts)
-    saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
+    is_open = evidence.exposed_transfer_ns_per_step is None or (
+        evidence.n_hosts > 1 and verdict.crosses_hosts
+    )
+    saving, figures = (
+        (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
+    )
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
     how = "communicate over " if verdict.is_seen else "reach "
@@ -93,7 +103,8 @@ def slow_link(evidence: Evidence) -> Answer:
         # whether there is a faster one was not recorded
         **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
         **({"is_nvlink_assumed": True} if _is_nvlink_assumed(verdict, evidence) else {}),
-        "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
+        "nccl_settings": settings
+        and {name: settings[name] for name in OF_LINKS if name in settings},
         "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
         "transfer_ns_per_step": transfer,
         **figures,
@@ -105,7 +116,9 @@ def _is_nvlink_assumed(verdict: LinkVerdict, evidence: Evidence) -> bool:
     """Tell whether NVLink is promised that no topology shows: NCCL's log only names the slow link that is used."""
     is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
     is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
-    has_topology = evidence.links is not None and evidence.links["path"].null_count < evidence.links.num_rows
+    has_topology = (
+        evidence.links is not None and evidence.links["path"].null_count < evidence.links.num_rows
+    )
     return verdict.is_seen and is_promised and not (is_between_hosts or has_topology)
 
 
@@ -123,7 +136,9 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
         return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _BETWEEN_HOSTS)
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     is_switched_off = is_costly(_P2P_DISABLE, (evidence.link_settings or {}).get(_P2P_DISABLE))
-    over = {"shm": "host memory", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
+    over = {"shm": "host memory", "p2p_pcie": "PCIe", "net": "a network"}.get(
+        kind or "", "something slower"
+    )
     if is_inside and is_switched_off:
         return _Change(f"{_UNSET} (it forces {over})", _UNSET)
     if verdict.is_seen:
@@ -151,7 +166,9 @@ class LinkVerdict:
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
-    busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
+    busbw_source: str | None = (
+        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
+    )
     crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
     is_nvlink_there: bool = False  # by the topology between all pairs that the link is of
 
@@ -180,17 +197,27 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     link = slowest(evidence.links) if rows else None
     if link and link.kind == "net" and evidence.n_hosts > 1:
         link = _slow_inside(evidence, link, rows) or link
-    if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
+    if (
+        link and evidence.n_hosts > 1
+    ):  # the bandwidth is of what crosses hosts too, whose ceiling is not known
         link = replace(link, nominal_bytes_per_s=None)
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
-    if link and link.kind != "nvlink" and reached and reached > _MUCH_MORE * (link.nominal_bytes_per_s or math.inf):
+    if (
+        link
+        and link.kind != "nvlink"
+        and reached
+        and reached > _MUCH_MORE * (link.nominal_bytes_per_s or math.inf)
+    ):
         link, rows = None, []  # that cannot be: what names it is of another run
     facts = {
-        "link_kind": link and link.kind, "link": link and link.text,
-        "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,
-        "busbw_bytes_per_s": reached, "busbw_source": source,
-    }  # fmt: skip
+        "link_kind": link and link.kind,
+        "link": link and link.text,
+        "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s,
+        "nvlink_nominal_bytes_per_s": promised,
+        "busbw_bytes_per_s": reached,
+        "busbw_source": source,
+    }
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
@@ -201,7 +228,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         large = reached if source == _COPIES else None
         if large is None:
             # Large messages, which latency does not hide.
-            sent = evidence.collectives.filter(pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES))
+            sent = evidence.collectives.filter(
+                pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES)
+            )
             n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
@@ -218,10 +247,22 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         facts |= {"link_kind": forced.kind, "link": forced.text, "link_nominal_bytes_per_s": None}
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
-    is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
+    is_near = may_be_near and all(
+        row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind
+    )
     lacking_words = _words_of(lacking) if is_slow is None else ()
     return LinkVerdict(
-        is_slow, is_seen, is_near, text, lacking_words, facts, link, reached, source, crosses, is_nvlink_there
+        is_slow,
+        is_seen,
+        is_near,
+        text,
+        lacking_words,
+        facts,
+        link,
+        reached,
+        source,
+        crosses,
+        is_nvlink_there,
     )
 
 
@@ -247,7 +288,9 @@ def _forced_link(evidence: Evidence) -> _ForcedLink | None:
     return _ForcedLink("shm", "host memory (SHM), by NCCL_P2P_DISABLE")
 
 
-def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:
+def _slow_inside(
+    evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
+) -> SlowestLink | None:
     """Return the slow link inside hosts where the network between them, which there is no way around, is not slow."""
     if evidence.links is None or _by_link("net", rows):
         return None
@@ -268,7 +311,11 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
     if kind == "net":
         # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
-        return True if any("Socket" in (row["transport"] or "") for row in rows) or any(has_nvlink) else None
+        return (
+            True
+            if any("Socket" in (row["transport"] or "") for row in rows) or any(has_nvlink)
+            else None
+        )
     if kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
     return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)
@@ -295,7 +342,9 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else
-    return _PER_S * n_bytes * float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())) / transfer, _COPIES
+    return _PER_S * n_bytes * float(
+        bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
+    ) / transfer, _COPIES
 
 
 RULES: Rules = {slow_link: OF_COMM}

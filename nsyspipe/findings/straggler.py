@@ -21,7 +21,15 @@ from nsyspipe.findings.lateness import (
     why_waiting_is_unknown,
     with_slow_hosts,
 )
-from nsyspipe.findings.model import IS_LAUNCH_BOUND, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    IS_LAUNCH_BOUND,
+    OF_COMM,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.model.names import listed, ranges
 from nsyspipe.model.table import Int64
 
@@ -71,13 +79,15 @@ class Explanation(Struct, frozen=True):
     launched_late_ns_per_step: float  # how much longer late ranks idle for launches than the others
     is_by_host: bool  # whether that is most of their delays, or the hosts of all of them are slow
     slow_hosts: Sequence[int]  # late ranks, see `with_slow_hosts`
-    late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
+    late_at_start_ns: (
+        int | None
+    )  # by how much it began the first step late, where that is a part of its delays
 
 
-_NOTHING_TO_GAIN = (
-    "ranks are late, but every CPU launches a step as slowly as the step runs, so balanced ranks would save nothing"
+_NOTHING_TO_GAIN = "ranks are late, but every CPU launches a step as slowly as the step runs, so balanced ranks would save nothing"
+_RECORD_WAITS = (
+    "if CPUs wait outside of CUDA calls, mark this with NVTX ranges. Otherwise see launch-bound"
 )
-_RECORD_WAITS = "if CPUs wait outside of CUDA calls, mark this with NVTX ranges. Otherwise see launch-bound"
 
 
 def straggler(evidence: Evidence) -> Answer:
@@ -93,12 +103,18 @@ def straggler(evidence: Evidence) -> Answer:
     culprit = find_culprit(evidence, lateness)
     if isinstance(culprit, LateNode):
         return _finding_of_node(evidence, lateness, culprit)
-    return _answer_of_ranks(evidence, lateness, culprit) if isinstance(culprit, LateRanks) else culprit
+    return (
+        _answer_of_ranks(evidence, lateness, culprit) if isinstance(culprit, LateRanks) else culprit
+    )
 
 
-def _answer_of_ranks(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Finding | NotJudged:
+def _answer_of_ranks(
+    evidence: Evidence, lateness: Lateness, late: LateRanks
+) -> Finding | NotJudged:
     if not late.delays_ns:
-        return NotJudged(f"the others wait for {_text_of_no_slower(late, lateness)}", _BEGIN_TOGETHER)
+        return NotJudged(
+            f"the others wait for {_text_of_no_slower(late, lateness)}", _BEGIN_TOGETHER
+        )
     parts = saving_of_all(evidence, lateness.collectives)
     if sum(parts.values()) <= 0:
         return NotJudged(_NOTHING_TO_GAIN, _RECORD_WAITS)
@@ -118,9 +134,12 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
     return Explanation(
         phase=phase,
         launched_late_ns_per_step=late_ns,
-        is_by_host=late_ns >= MIN_PART_OF_HOST * delays_ns or len(slow_hosts) == len(late.delays_ns),
+        is_by_host=late_ns >= MIN_PART_OF_HOST * delays_ns
+        or len(slow_hosts) == len(late.delays_ns),
         slow_hosts=slow_hosts,
-        late_at_start_ns=_late_at_start_ns(evidence, late.worst, lateness.total_ns_per_step * lateness.n_steps),
+        late_at_start_ns=_late_at_start_ns(
+            evidence, late.worst, lateness.total_ns_per_step * lateness.n_steps
+        ),
     )
 
 
@@ -146,12 +165,20 @@ def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> 
         "n_steps_held_up": int(node.late_ns.size),
         "n_steps_with_collectives": lateness.n_meeting,
     }
-    title = f"The other ranks wait for {node.text}, where all ranks are late alike{evidence.waited_in}"
-    return Finding(title, f"Find out why {node.text} is late", _COMPARE_NODE, sum(parts.values()), figures)
+    title = (
+        f"The other ranks wait for {node.text}, where all ranks are late alike{evidence.waited_in}"
+    )
+    return Finding(
+        title, f"Find out why {node.text} is late", _COMPARE_NODE, sum(parts.values()), figures
+    )
 
 
 def _finding_of_ranks(
-    evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation, parts: Mapping[str, float]
+    evidence: Evidence,
+    lateness: Lateness,
+    late: LateRanks,
+    why: Explanation,
+    parts: Mapping[str, float],
 ) -> Finding:
     """Name the ranks that are late, and why as far as it is known."""
     title = _title(late, lateness, are_all=len(late.delays_ns) == evidence.n_ranks)
@@ -169,7 +196,9 @@ def _finding_of_ranks(
     if late.no_slower_ns:
         also = f", and also for {_text_of_no_slower(late, lateness)}"
         verb = "are" if len(late.no_slower_ns) > 1 else "is"
-        advice += f". In steps in which {_ranks_text(late.no_slower_ns)} {verb} late: {_BEGIN_TOGETHER}"
+        advice += (
+            f". In steps in which {_ranks_text(late.no_slower_ns)} {verb} late: {_BEGIN_TOGETHER}"
+        )
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
     if {"above_launching", "left_for_launching"} & parts.keys():
         figures |= evidence.launching_figures
@@ -184,7 +213,9 @@ def _advice_of_slow_hosts(late: LateRanks, slow_hosts: Sequence[int]) -> str:
     return f"{advice}. {_COMPARE_ALL}" if rest else advice
 
 
-def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation) -> dict[str, Any]:
+def _figures(
+    evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation
+) -> dict[str, Any]:
     of_ranks = {row["rank"]: row for row in evidence.stragglers.to_pylist()}
     worst = of_ranks[late.worst]
     waited_for_ns = {**late.delays_ns, **late.no_slower_ns}
@@ -198,19 +229,32 @@ def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Expla
     if late.no_slower_ns:
         figures["no_slower_ranks"] = [*late.no_slower_ns]
     if late.behind_ns:
-        figures["late_behind_ns_per_step_by_rank"] = {str(rank): ns for rank, ns in late.behind_ns.items()}
+        figures["late_behind_ns_per_step_by_rank"] = {
+            str(rank): ns for rank, ns in late.behind_ns.items()
+        }
     figures |= {
-        "n_steps_held_up_by_rank": {str(rank): int(late.steps_of[rank].size) for rank in waited_for_ns},
-        "held_up_steps_by_rank": {str(rank): ranges(late.steps_of[rank].tolist()) for rank in waited_for_ns},
+        "n_steps_held_up_by_rank": {
+            str(rank): int(late.steps_of[rank].size) for rank in waited_for_ns
+        },
+        "held_up_steps_by_rank": {
+            str(rank): ranges(late.steps_of[rank].tolist()) for rank in waited_for_ns
+        },
     }
     if why.is_by_host and why.launched_late_ns_per_step:
         figures["launched_late_ns_per_step"] = why.launched_late_ns_per_step
     if why.late_at_start_ns is not None:
         figures["late_before_first_step_ns"] = why.late_at_start_ns
     if evidence.is_launch_bound:
-        launch = evidence.steps.group_by("rank", use_threads=False).aggregate([("host_launch_ns", "mean")])
-        means = zip(launch["rank"].to_pylist(), launch["host_launch_ns_mean"].to_pylist(), strict=True)
-        figures |= {IS_LAUNCH_BOUND: True, "host_launch_ns_per_step_by_rank": {str(rank): ns for rank, ns in means}}
+        launch = evidence.steps.group_by("rank", use_threads=False).aggregate(
+            [("host_launch_ns", "mean")]
+        )
+        means = zip(
+            launch["rank"].to_pylist(), launch["host_launch_ns_mean"].to_pylist(), strict=True
+        )
+        figures |= {
+            IS_LAUNCH_BOUND: True,
+            "host_launch_ns_per_step_by_rank": {str(rank): ns for rank, ns in means},
+        }
     return figures | {
         "lateness_ns_per_step": worst["lateness_ns"] / lateness.n_steps,
         "n_steps_held_up": int(late.steps_of[late.worst].size),
@@ -260,7 +304,11 @@ def _in_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
     n_steps = late.steps_of[rank].size
     if lateness.n_meeting == 1:
         return ""
-    return " in every step" if n_steps == lateness.n_meeting else f" in {n_steps} of {lateness.n_meeting} steps"
+    return (
+        " in every step"
+        if n_steps == lateness.n_meeting
+        else f" in {n_steps} of {lateness.n_meeting} steps"
+    )
 
 
 def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
@@ -296,7 +344,9 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
     longer_ns = {}
     for phase in sorted(phases["phase"].unique().to_pylist()):
         is_phase = pc.equal(phases["phase"], phase)
-        longer_ns[phase] = excess(spent.filter(is_phase), pc.equal(phases["rank"], rank).filter(is_phase))
+        longer_ns[phase] = excess(
+            spent.filter(is_phase), pc.equal(phases["rank"], rank).filter(is_phase)
+        )
     input_ns = 0.0
     if is_device:
         is_own = pc.equal(steps["rank"], rank)
@@ -312,7 +362,9 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
     if phase == _OUTSIDE or excess_ns <= least_ns:
         return None
     in_phase = phases.filter(pc.equal(phases["phase"], phase))
-    idle_ns, host_ns = (excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
+    idle_ns, host_ns = (
+        excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns")
+    )
     is_idle = is_device and 2 * idle_ns > excess_ns
     # Where its device idles and its host is shorter in the phase, the host had fallen behind before.
     return None if is_idle and host_ns < 0 else LongerPhase(phase, excess_ns, is_idle)

@@ -6,7 +6,9 @@ MEMSET_KIND, DTOD_KIND = 0, 8  # values of COPIES.copy_kind that the analysis as
 PEER_KIND = 10  # a copy to another GPU
 UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
 GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole
-LARGEST_MADE_NAME_ID = -2  # KERNELS.name_id is this or lower where the name is none of the report's strings
+LARGEST_MADE_NAME_ID = (
+    -2
+)  # KERNELS.name_id is this or lower where the name is none of the report's strings
 
 KERNELS = table("""kernels_of_report: One row per kernel, or per CUDA graph captured as a whole.
     process_id      id    process that launched it <- KERNEL.globalPid

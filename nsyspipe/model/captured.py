@@ -19,7 +19,9 @@ class CapturedRank:
     status: int | None = None  # with which its program ended
     problem: str | None = None
     gpu_name: str | None = None
-    is_complete: bool | None = None  # whether its report was whole before the program was ended, whatever its status
+    is_complete: bool | None = (
+        None  # whether its report was whole before the program was ended, whatever its status
+    )
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,12 @@ class RunCapture:
 
     name: str | None = None
     captured_at_utc: str | None = None
-    command: list[str] | None = None  # what is harmless; the rest hashed (``hmac:``), or ``***`` if not by us
-    hash_key: str | None = None  # which key made the hashes: ``capture`` for one of this capture alone
+    command: list[str] | None = (
+        None  # what is harmless; the rest hashed (``hmac:``), or ``***`` if not by us
+    )
+    hash_key: str | None = (
+        None  # which key made the hashes: ``capture`` for one of this capture alone
+    )
     git_commit: str | None = None
     git_is_dirty: bool | None = None
     torch_version: str | None = None

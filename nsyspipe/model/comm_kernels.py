@@ -20,7 +20,9 @@ class CommLibrary(Struct, frozen=True):
     """Kernels of one library that communicate."""
 
     name: str
-    pattern: re.Pattern[str]  # of the kernel's name with its namespaces, without template arguments and parameters
+    pattern: re.Pattern[
+        str
+    ]  # of the kernel's name with its namespaces, without template arguments and parameters
     collective: str | None  # one of `names.COLLECTIVES`; None where the kernel's own name says it
     source: str  # where these names stand
 
@@ -85,7 +87,10 @@ LIBRARIES = (
     ),
     CommLibrary(
         "NVSHMEM, other collectives",
-        re.compile(_START + r"(?:alltoall|broadcast|reduce|reducescatter|barrier|sync)\w*_on_stream_kernel\w*$"),
+        re.compile(
+            _START
+            + r"(?:alltoall|broadcast|reduce|reducescatter|barrier|sync)\w*_on_stream_kernel\w*$"
+        ),
         None,
         "as before",
     ),
@@ -104,7 +109,8 @@ LIBRARIES = (
     CommLibrary(
         "PyTorch's symmetric memory",
         re.compile(
-            _START + r"(?:(?:multimem_)?(?:one|two)_shot|multimem)_(?:all_reduce|all_gather|reduce_scatter)\w*$"
+            _START
+            + r"(?:(?:multimem_)?(?:one|two)_shot|multimem)_(?:all_reduce|all_gather|reduce_scatter)\w*$"
         ),
         None,
         "pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu",
@@ -125,7 +131,8 @@ LIBRARIES = (
     CommLibrary(
         "TensorRT-LLM, FlashInfer: all-reduce with what follows it",
         re.compile(
-            _START + r"(?:allreduce_fusion_kernel_(?:one|two)shot\w*|lamport_style_one_shot_all_reduce\w*"
+            _START
+            + r"(?:allreduce_fusion_kernel_(?:one|two)shot\w*|lamport_style_one_shot_all_reduce\w*"
             r"|(?:one|two)shotAllreduceFusionKernel\w*)$"
         ),
         "all_reduce",
@@ -181,7 +188,11 @@ def is_communication(label: str) -> bool:
 def are_communication(labels: pa.ChunkedArray) -> pa.ChunkedArray:
     """Tell of each of many labels whether it `is_communication`."""
     texts = labels.cast(pa.string())
-    wanted = [label for label in pc.unique(texts).to_pylist() if label is not None and is_communication(label)]
+    wanted = [
+        label
+        for label in pc.unique(texts).to_pylist()
+        if label is not None and is_communication(label)
+    ]
     return pc.is_in(texts, value_set=pa.array(wanted, pa.string()))
 
 
@@ -192,7 +203,9 @@ def looks_like_communication(label: str) -> bool:
     (True, False)
     """
     function = label.partition(" [")[0]
-    return LIKE_COMMUNICATION.search(function) is not None and _LIKE_COMPUTE.search(function) is None
+    return (
+        LIKE_COMMUNICATION.search(function) is not None and _LIKE_COMPUTE.search(function) is None
+    )
 
 
 @lru_cache(_MOST_NAMES)
@@ -203,7 +216,9 @@ def collective_of_kernel(name: str) -> str:
     'all_to_all'
     """
     library = library_of(kernel_label(name))
-    return collective_of(name) if library is None or library.collective is None else library.collective
+    return (
+        collective_of(name) if library is None or library.collective is None else library.collective
+    )
 
 
 # The calls, by the texts of their ranges.
@@ -220,9 +235,14 @@ _SYMMETRIC_CALL = re.compile(
 )
 _BY_ALIAS = {"bcast": "broadcast", "send": "send_recv", "recv": "send_recv"}
 _SPELLINGS = {
-    "reduce_scatter": "ReduceScatter", "all_reduce": "AllReduce", "all_gather": "AllGather",
-    "broadcast": "Broadcast", "all_to_all": "AllToAll", "send_recv": "SendRecv", "reduce": "Reduce",
-}  # fmt: skip
+    "reduce_scatter": "ReduceScatter",
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "broadcast": "Broadcast",
+    "all_to_all": "AllToAll",
+    "send_recv": "SendRecv",
+    "reduce": "Reduce",
+}
 _COPIES = " [copies]"
 MIXED_GROUP = "ncclGroup"  # a group of several collectives
 

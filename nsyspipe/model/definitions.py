@@ -11,7 +11,9 @@ ANALYZE_AGAIN = "analyze the reports again"
 
 def changed_columns(version: int, latest: int) -> frozenset[str]:
     """Return the columns whose meaning changed after one version, up to and including another."""
-    since = (columns for changed_in, columns in CHANGED_COLUMNS.items() if version < changed_in <= latest)
+    since = (
+        columns for changed_in, columns in CHANGED_COLUMNS.items() if version < changed_in <= latest
+    )
     return frozenset().union(*since)
 
 

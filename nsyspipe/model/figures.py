@@ -22,9 +22,13 @@ RATIOS: dict[str, tuple[str, str]] = {
 }
 # Mean per (rank, step) -> column, and rate over transfer time -> column of `schema.COLLECTIVES`.
 MEANS: dict[str, str] = {
-    column.name: column.doc.split()[1] for column in SUMMARY.columns if column.doc.startswith("mean ")
+    column.name: column.doc.split()[1]
+    for column in SUMMARY.columns
+    if column.doc.startswith("mean ")
 }
-RATES: dict[str, str] = {column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"}
+RATES: dict[str, str] = {
+    column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"
+}
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -520,23 +524,38 @@ TERMS = (
         "The time from the start of a collective on the second-to-last rank to the start on the last rank. "
         "The last rank causes the delay.",
     ),
-    Term("Parallelism", "The purpose of communication: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
+    Term(
+        "Parallelism",
+        "The purpose of communication: data, FSDP/ZeRO, tensor, pipeline or expert parallelism.",
+    ),
     Term(
         "Interconnect",
         "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, or a network.",
     ),
-    Term("Peak bandwidth", "The bandwidth that the data sheet of an interconnect gives for one direction."),
+    Term(
+        "Peak bandwidth",
+        "The bandwidth that the data sheet of an interconnect gives for one direction.",
+    ),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
     Term("Input-bound", "The GPU waits because the CPU is loading data."),
-    Term("Sync-bound", "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call."),
+    Term(
+        "Sync-bound",
+        "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call.",
+    ),
     Term("Communication-bound", "Exposed communication takes a large part of the step."),
-    Term("Finding", "A cause of lost time that nsyspipe has found in a run, with a recommendation."),
+    Term(
+        "Finding", "A cause of lost time that nsyspipe has found in a run, with a recommendation."
+    ),
     Term("Recommendation", "A change that you can make because of a finding."),
-    Term("Simulation", "nsyspipe runs the captured steps again with one change and predicts the step time."),
+    Term(
+        "Simulation",
+        "nsyspipe runs the captured steps again with one change and predicts the step time.",
+    ),
     Term("Estimated", "The step time or saving that a simulation predicts, with a range."),
     Term("Upper bound", "The most that a change can save, computed from the capture."),
     Term(
-        "Limit", "The saving with perfect overlap or zero communication time. A limit is not a setting you can change."
+        "Limit",
+        "The saving with perfect overlap or zero communication time. A limit is not a setting you can change.",
     ),
     Term("Within noise", "The range of the estimate includes the captured step time."),
     Term(
@@ -580,7 +599,8 @@ OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIG
 _OF_STEPS = {
     figure.of_step[0]: figure
     for figure in _RUN_FIGURES
-    if figure.of_step[1] is None and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
+    if figure.of_step[1] is None
+    and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
 }
 _RATES_OF_COLLECTIVES = {name: FIGURES[name] for name in RATES}
 _OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
@@ -595,7 +615,9 @@ _FIGURES_OF_TABLES = {
     | FIGURES
     | {"host_launch_ns": OTHER_FIGURES["launch_time"], "grad_copy_ns": OTHER_FIGURES["grad_copy"]},
     "summary": FIGURES,
-    "rank_summary": {column: figure for column, figure in FIGURES.items() if column != "step_time_ns"},
+    "rank_summary": {
+        column: figure for column, figure in FIGURES.items() if column != "step_time_ns"
+    },
     "runs": FIGURES,
     "phases": _OF_PHASES,
     "phase_summary": {f"{column}_per_step": figure for column, figure in _OF_PHASES.items()},
@@ -606,9 +628,18 @@ _FIGURES_OF_TABLES = {
     },
     "traffic": _OF_TRAFFIC,
     "kernels": _OF_KERNELS,
-    "costs": _OF_TRAFFIC | _OF_KERNELS | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]},
+    "costs": _OF_TRAFFIC
+    | _OF_KERNELS
+    | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]},
 }
-_UNIT_WORDS = {"ns": "ms", "ratio": "%", "1/s": "steps/s", "count": "count", "bytes": "bytes", "bytes/s": "GB/s"}
+_UNIT_WORDS = {
+    "ns": "ms",
+    "ratio": "%",
+    "1/s": "steps/s",
+    "count": "count",
+    "bytes": "bytes",
+    "bytes/s": "GB/s",
+}
 
 
 def shown(place: str) -> tuple[Figure, ...]:
@@ -631,7 +662,11 @@ def glossary_rows() -> Iterator[GlossaryRow]:
         has_time_row = figure.unit == "ratio" and figure.label in times
         if has_time_row:
             continue
-        unit = "ms, % of step time" if figure.unit == "ns" and figure.label in shares else _UNIT_WORDS[figure.unit]
+        unit = (
+            "ms, % of step time"
+            if figure.unit == "ns" and figure.label in shares
+            else _UNIT_WORDS[figure.unit]
+        )
         short = "" if figure.short.casefold() == figure.label.casefold() else figure.short
         rows.append(GlossaryRow(figure.label, short, unit, figure.definition))
     return iter(sorted(rows, key=lambda row: row.term.casefold()))

@@ -14,9 +14,14 @@ Value = TypeVar("Value")
 REDACTED_HOST = "host-{}"  # what redacted copies call hosts, numbered as they appear
 _REDACTED_HOST = re.compile(r"host-\d{1,9}", re.ASCII)
 _BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Reduce is part of others
-    "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",
-    "AllToAll": "all_to_all", "SendRecv": "send_recv", "Reduce": "reduce",
-}  # fmt: skip
+    "ReduceScatter": "reduce_scatter",
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "Broadcast": "broadcast",
+    "AllToAll": "all_to_all",
+    "SendRecv": "send_recv",
+    "Reduce": "reduce",
+}
 OTHER = "other"
 COLLECTIVES = (*_BY_NAME.values(), OTHER)
 
@@ -31,24 +36,54 @@ def is_nccl_communicator(name: str) -> bool:
 
 # Also as other libraries spell it: all_reduce, alltoall.
 _COLLECTIVE = re.compile(
-    "All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|Send_?Recv|Reduce", re.IGNORECASE
+    "All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|Send_?Recv|Reduce",
+    re.IGNORECASE,
 )
 _LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
 _DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
-    "half": "f16", "float": "f32", "double": "f64", "__nv_bfloat16": "bf16", "int8_t": "i8", "uint8_t": "u8",
-    "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "f8e4m3": "f8e4m3", "f8e5m2": "f8e5m2",
-    **{name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")},
-}  # fmt: skip
+    "half": "f16",
+    "float": "f32",
+    "double": "f64",
+    "__nv_bfloat16": "bf16",
+    "int8_t": "i8",
+    "uint8_t": "u8",
+    "int32_t": "i32",
+    "uint32_t": "u32",
+    "int64_t": "i64",
+    "uint64_t": "u64",
+    "f8e4m3": "f8e4m3",
+    "f8e5m2": "f8e5m2",
+    **{
+        name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")
+    },
+}
 _DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
 _ALGORITHMS = "RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT"
 _ALGORITHM = re.compile(rf"_((?:{_ALGORITHMS})_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)")
 
 # Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so that says nothing.
 _OPTIMIZERS = {
-    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "lamb", "lars", "lion", "muon", "nadam",
-    "novograd", "optimizer", "radam", "rmsprop", "rprop", "sgd", "shampoo", "sophia",
-}  # fmt: skip
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "lamb",
+    "lars",
+    "lion",
+    "muon",
+    "nadam",
+    "novograd",
+    "optimizer",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "sgd",
+    "shampoo",
+    "sophia",
+}
 # Words of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
 _CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
@@ -66,8 +101,12 @@ _SAYS_NOTHING = re.compile(
 )
 LONGEST_CALL = 35  # of a call's name, as the report has it; all of CUDA's are shorter
 _MOST_NAMES = 4096  # so many kernels' are kept: the ranks of a job run the same
-_MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
-PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
+_MATRIX_PRODUCT = re.compile(
+    r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash"
+)
+PHASE_PATTERNS: dict[
+    str, str
+] = {  # in order of precedence: a text that matches several is the first
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
     "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
     "optimizer": r"(?i)\boptim|^DeepSpeedEngine\.step$",
@@ -81,11 +120,33 @@ DIGITS_PATTERN = r"[0-9]+"
 
 # Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
 _LIBRARY_DOMAINS = (
-    "NCCL", "MPI", "DALI", "CCCL", "UCX", "cuBLAS", "cuDNN", "cuFFT", "cuSPARSE", "cuSOLVER", "cuRAND", "cuTENSOR",
-    "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
+    "NCCL",
+    "MPI",
+    "DALI",
+    "CCCL",
+    "UCX",
+    "cuBLAS",
+    "cuDNN",
+    "cuFFT",
+    "cuSPARSE",
+    "cuSOLVER",
+    "cuRAND",
+    "cuTENSOR",
+    "cuFile",
+    "cuDF",
+    "libcudf",
+    "libcu++",
+    "libcudacxx",
+    "TensorRT",
+    "NVSHMEM",
+    "nvJPEG",
+    "nvImageCodec",
+    "librmm",
     "libkvikio",
-)  # fmt: skip
-_ANY_CASE = (re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
+)
+_ANY_CASE = (
+    re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
+)
 _LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
 # What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
 _OPERATOR = re.compile(
@@ -93,10 +154,14 @@ _OPERATOR = re.compile(
     r"|\{\s*['\"]\w+['\"]\s*:"
 )
 _ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
-_PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
+_PART_OF_STEP = re.compile(
+    "|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE
+)
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
-RUN_DIRECTORY = "run_id="  # in each table of a store the directory of a run begins so; the run's id follows
+RUN_DIRECTORY = (
+    "run_id="  # in each table of a store the directory of a run begins so; the run's id follows
+)
 
 
 def collective_of(name: str) -> str:
@@ -182,7 +247,9 @@ def step_number(text: str) -> int | None:
     """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
     found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
     digits = found[0].lstrip("0").zfill(1) if len(found) == 1 else ""
-    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP  # Python refuses thousands
+    is_number = (
+        0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP
+    )  # Python refuses thousands
     return int(digits) if is_number else None
 
 
@@ -237,7 +304,9 @@ def table_of_store(path: Path) -> tuple[str, str] | None:
     The store is a path from here, or absolute as that is. OSError if the directory cannot be looked into.
     """
     if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
-        return "a directory inside a store of saved runs", place_as_given(Path(os.path.realpath(path)).parent, path)
+        return "a directory inside a store of saved runs", place_as_given(
+            Path(os.path.realpath(path)).parent, path
+        )
     return None
 
 
@@ -262,7 +331,9 @@ def is_redacted_host(host: str) -> bool:
 def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     words = [str(name) for name in names]
-    return joint.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    return joint.join(words[:most]) + (
+        f" and {len(words) - most} more" if len(words) > most else ""
+    )
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

@@ -21,10 +21,15 @@ from nsyspipe.model.text_files import NotOrdinaryError, read_small_text
 RANK_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
-REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
+REPETITION = (
+    "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
+)
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 OnProgress = Callable[[int, int], None]  # called with (done, in all)
-_EXAMPLES = {"step": "step", "comm_kernel": "all_reduce"}  # of regular expressions; those of phases are their names
+_EXAMPLES = {
+    "step": "step",
+    "comm_kernel": "all_reduce",
+}  # of regular expressions; those of phases are their names
 _MOST_DIGITS = 18
 _LONGEST_GIVEN = 60
 MOST_RANKS = 1 << 20  # more than any job has
@@ -34,8 +39,12 @@ MOST_RANKS = 1 << 20  # more than any job has
 class Reading:
     """Patterns that decide what an event is."""
 
-    step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected
-    is_capture: bool = False  # whether no range is to be a step: the figures are of the capture as a whole
+    step: re.Pattern[str] | None = (
+        None  # texts that are steps; None lets the step family be detected
+    )
+    is_capture: bool = (
+        False  # whether no range is to be a step: the figures are of the capture as a whole
+    )
     is_repetition: bool = False  # whether steps are found by repetition, whatever ranges there are
     n_steps: int | None = None  # how many whole ones, about
     comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
@@ -51,7 +60,9 @@ class Reading:
         if n_steps is not None and step not in (None, REPETITION):
             problem = f"applies only to steps found by a periodic launch pattern, but --step {step} does not"
             raise OptionError(f"--steps {n_steps}", problem, fix="leave out one of them")
-        phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text is not None}
+        phases = PHASE_PATTERNS | {
+            phase: text for phase, text in patterns.items() if text is not None
+        }
         return cls(
             None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step),
             step == NO_STEPS,
@@ -65,9 +76,17 @@ class Reading:
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     """Compile a user's regular expression; an `OptionError` says where it breaks."""
     name = option.lstrip("-").replace("-", "_")
-    check_kind(name, text, str, "a regular expression as text", f"{name}='^{_EXAMPLES.get(name, f'{name}$')}'")
+    check_kind(
+        name,
+        text,
+        str,
+        "a regular expression as text",
+        f"{name}='^{_EXAMPLES.get(name, f'{name}$')}'",
+    )
     if not text:
-        raise OptionError(f"{option} ''", "is empty and would match everything", fix=f"leave out {option}")
+        raise OptionError(
+            f"{option} ''", "is empty and would match everything", fix=f"leave out {option}"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
@@ -76,7 +95,9 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         position = getattr(error, "pos", None)
         why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
         fix = "use Python syntax, and escape ( ) [ ] . with a backslash to match them literally"
-        raise OptionError(f"{option} {text!r}", f"is not a regular expression ({why})", fix=fix) from error
+        raise OptionError(
+            f"{option} {text!r}", f"is not a regular expression ({why})", fix=fix
+        ) from error
 
 
 def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) -> frozenset[int]:
@@ -106,8 +127,14 @@ def asked_ranks(asked: object) -> frozenset[int]:
         if isinstance(part, bool) or not isinstance(part, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
         if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
-            raise OptionError(f"ranks={short_repr(asked)}", f"rank {short_repr(part)} is too large", fix=fix)
-        found |= parse_ranks(part, given=f"ranks={short_repr(asked)}") if isinstance(part, str) else {int(part)}
+            raise OptionError(
+                f"ranks={short_repr(asked)}", f"rank {short_repr(part)} is too large", fix=fix
+            )
+        found |= (
+            parse_ranks(part, given=f"ranks={short_repr(asked)}")
+            if isinstance(part, str)
+            else {int(part)}
+        )
     if not found:
         raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
     return frozenset(found)
@@ -119,12 +146,16 @@ def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | No
         return None
     pairs: Mapping[Any, Any] = _parsed(given) if isinstance(given, str) else given
     if not isinstance(pairs, Mapping):
-        raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
+        raise OptionError.of_kind(
+            "rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}"
+        )
     for name, rank in pairs.items():
         path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
         if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
             raise OptionError(
-                "--rank-map", f"assigns to {name} the invalid rank {short_repr(rank)}", fix="use integers of at least 0"
+                "--rank-map",
+                f"assigns to {name} the invalid rank {short_repr(rank)}",
+                fix="use integers of at least 0",
             )
     return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
 
@@ -136,12 +167,16 @@ def _parsed(text: str) -> dict[str, int]:
         except NotOrdinaryError as error:
             raise OptionError(f"--rank-map {text}", str(error), fix=RANK_MAP) from error
         except (OSError, ValueError) as error:
-            raise OptionError(f"--rank-map {text}", "is neither pairs nor a readable file", fix=RANK_MAP) from error
+            raise OptionError(
+                f"--rank-map {text}", "is neither pairs nor a readable file", fix=RANK_MAP
+            ) from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     ranks: dict[str, int] = {}
     for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
         names, _, numbers = (part.strip() for part in pair.rpartition("="))
-        counted = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else []
+        counted = (
+            _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else []
+        )
         named = counted or [names]
         given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
         if problem := _unpaired(names, numbers, len(named), len(given)):
@@ -150,7 +185,9 @@ def _parsed(text: str) -> dict[str, int]:
             raise OptionError(f"--rank-map {pair}", "is not of the form REPORT=RANK", fix=RANK_MAP)
         for name, number in zip(named, given, strict=True):
             if name in ranks:
-                raise OptionError("--rank-map", f"names {name} twice", fix="give one rank per report")
+                raise OptionError(
+                    "--rank-map", f"names {name} twice", fix="give one rank per report"
+                )
             ranks[name] = int(number)
     return ranks
 
@@ -163,7 +200,9 @@ def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
         first, last = map(int, text.split("-"))
         if last < first:
             return f"the range {text} ends before it starts"
-    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names, "report"), (n_numbers, "rank")))
+    counts = (
+        f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names, "report"), (n_numbers, "rank"))
+    )
     return ", ".join(counts) * (n_names != n_numbers)
 
 
@@ -184,7 +223,9 @@ def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
     if value is not None and (type(value) is bool or not isinstance(value, Integral)):
         raise OptionError.of_kind(name, value, "a whole number", fix)
     if value is not None and value < least:
-        raise OptionError(f"{name}={short_repr(value)}", f"is not an integer of at least {least}", fix=fix)
+        raise OptionError(
+            f"{name}={short_repr(value)}", f"is not an integer of at least {least}", fix=fix
+        )
 
 
 def check_number(name: str, value: object, fix: str) -> None:
@@ -194,13 +235,17 @@ def check_number(name: str, value: object, fix: str) -> None:
     try:
         float(value or 0)
     except OverflowError as error:
-        raise OptionError(f"{name}={short_repr(value)}", "is too large", fix="a smaller number") from error
+        raise OptionError(
+            f"{name}={short_repr(value)}", "is too large", fix="a smaller number"
+        ) from error
 
 
 def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever was given
     """Return a number of numpy, or a fraction, as one of Python's own, which can be written down; all else as it is."""
     with contextlib.suppress(OverflowError):
-        value = value if isinstance(value, int | float) or not isinstance(value, Real) else float(value)
+        value = (
+            value if isinstance(value, int | float) or not isinstance(value, Real) else float(value)
+        )
     return value
 
 
@@ -215,7 +260,9 @@ def check_text(name: str, value: object, fix: str) -> None:
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of what is needed, or None."""
-    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is Integral)):
+    if value is not None and (
+        not isinstance(value, kind) or (isinstance(value, bool) and kind is Integral)
+    ):
         raise OptionError.of_kind(name, value, needed, fix)
 
 
@@ -239,12 +286,17 @@ def path_of(name: str, given: object, fix: str) -> str:
 def paths_of(name: str, given: object, fix: str) -> list[str]:
     """Return the paths that one names which takes several."""
     is_one = isinstance(given, str | os.PathLike)
-    return [path_of(name, one, fix) for one in ([given] if is_one else several(name, given, "a path", fix))]
+    return [
+        path_of(name, one, fix)
+        for one in ([given] if is_one else several(name, given, "a path", fix))
+    ]
 
 
 def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
     """Return what can be gone through; an `OptionError` says what was needed if it cannot."""
-    is_whole = isinstance(given, Mapping | bytes) or {"columns", "read"} & {*dir(given)}  # a frame, a file
+    is_whole = isinstance(given, Mapping | bytes) or {"columns", "read"} & {
+        *dir(given)
+    }  # a frame, a file
     if is_whole or not isinstance(given, Iterable):
         raise OptionError.of_kind(name, given, needed, fix)
     return given
@@ -257,12 +309,17 @@ def _number(option: str, word: str, value: str | int) -> int | None:
         return None
     if not re.fullmatch(r"[0-9]+", text):
         given = f"{option} {shortened(str(value), _LONGEST_GIVEN)}"
-        raise OptionError(given, f"is neither an integer of at least 0 nor '{word}'", fix=f"{option} {word}")
+        raise OptionError(
+            given, f"is neither an integer of at least 0 nor '{word}'", fix=f"{option} {word}"
+        )
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
 # How many findings to show, None for all; how many complete steps to skip at the start, None for automatic.
-parse_findings, parse_skip_first = partial(_number, "--findings", "all"), partial(_number, "--skip-first", AUTO)
+parse_findings, parse_skip_first = (
+    partial(_number, "--findings", "all"),
+    partial(_number, "--skip-first", AUTO),
+)
 
 
 def logs_refused(option: str) -> OptionError:

@@ -189,9 +189,13 @@ _KINDS = """
     undecoded-payload (info): nsyspipe ignored {n:NVTX payload that does|NVTX payloads that do} not match the description
 """
 NOT_RECORDED = {  # the problem that each lacking fact is
-    "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
-    "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
-}  # fmt: skip
+    "kernels": "no-kernels",
+    "names": "no-kernel-names",
+    "memcpy": "no-memcpy",
+    "memset": "no-memset",
+    "kinds": "no-copy-kind",
+    "sizes": "no-copy-bytes",
+}
 
 
 class Kind(Struct, frozen=True):
@@ -211,17 +215,30 @@ def _kind(line: str) -> tuple[str, Kind]:
     return code, Kind(severity, message, fix or None)
 
 
-CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines()))
+CATALOGUE: dict[str, Kind] = dict(
+    map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines())
+)
 
 # What may be communication, or not.
-UNSURE_COMM = frozenset({"uncounted-communication", "copies-of-unknown-communicators", "copies-in-nccl-calls"})
-MIXED_RUNS = frozenset({"different-runs", "more-ranks-than-world"})  # figures across ranks mean nothing then
+UNSURE_COMM = frozenset(
+    {"uncounted-communication", "copies-of-unknown-communicators", "copies-in-nccl-calls"}
+)
+MIXED_RUNS = frozenset(
+    {"different-runs", "more-ranks-than-world"}
+)  # figures across ranks mean nothing then
 
 # What is to be known of files that nobody named: which are used, and why others are not.
-OF_FILES_BESIDE = ("files-beside-used", "log-beside-ignored", "file-beside-unusable", "topologies-beside")
+OF_FILES_BESIDE = (
+    "files-beside-used",
+    "log-beside-ignored",
+    "file-beside-unusable",
+    "topologies-beside",
+)
 
 # Where no range marks backward: what it is taken to be, in a few words.
-BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")}
+BACKWARD_SOURCES = {
+    f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")
+}
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on add nccl)"
@@ -233,7 +250,10 @@ SIZE_GAPS = {
     "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
     "no-payloads": ("NCCL's NVTX payloads are missing", _EXPORT_BLOBS),
     "not-described": ("NCCL's NVTX payloads have no description", _EXPORT_BLOBS),
-    "not-exported": ("NCCL's NVTX payloads were not exported", f"export again (needs the .nsys-rep files): {_BLOBS}"),
+    "not-exported": (
+        "NCCL's NVTX payloads were not exported",
+        f"export again (needs the .nsys-rep files): {_BLOBS}",
+    ),
 }
 
 
@@ -279,13 +299,21 @@ class _Count(int):
 
 
 def problem(
-    code: str, *, severity: str | None = None, process_id: int | None = None, rank: int | None = None, **facts: object
+    code: str,
+    *,
+    severity: str | None = None,
+    process_id: int | None = None,
+    rank: int | None = None,
+    **facts: object,
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
     if isinstance(count := facts.get("n"), Integral):
         facts["n"] = _Count(count)
-    message, fix = kind.message.format(**{"rank": rank, **facts}), kind.fix and kind.fix.format(**facts)
+    message, fix = (
+        kind.message.format(**{"rank": rank, **facts}),
+        kind.fix and kind.fix.format(**facts),
+    )
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 
@@ -293,7 +321,9 @@ class Recorded(Struct, frozen=True):
     """Which facts a report holds; false means that there was something, and the report lacks it."""
 
     kernels: bool = True
-    names: bool = True  # what kernels are called, without which communication cannot be told from compute
+    names: bool = (
+        True  # what kernels are called, without which communication cannot be told from compute
+    )
     memcpy: bool = True
     memset: bool = True
     kinds: bool = True  # of every copy

@@ -148,12 +148,16 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step), which show
 """)
 
 # Why GPUs idle, and what a phase costs: columns of the steps and of the phases.
-IDLE_CAUSES = tuple(f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown"))
+IDLE_CAUSES = tuple(
+    f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")
+)
 # Parts of these, and what each source makes of idle time at most.
 IDLE_DETAILS = (
-    "idle_between_steps_ns", "idle_pause_ns", "idle_blocked_by_copies_ns",
+    "idle_between_steps_ns",
+    "idle_pause_ns",
+    "idle_blocked_by_copies_ns",
     *(f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")),
-)  # fmt: skip
+)
 
 _NO_DEVICE = "Null on a rank without kernel launches if the step has no window."
 
@@ -632,19 +636,43 @@ METRICS = table("""metrics by rank, step, metric: One row per metric of the run 
 # and a device, libraries other than NCCL and the copies that they launch are communication, and idle time after a call that
 # drained the queue is blocked.
 CHANGED_COLUMNS: dict[int, frozenset[str]] = {
-    2: frozenset({
-        "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
-        "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns",
-        "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
-        "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "comm_delay_ns",
-        "idle_launch_ns", "idle_blocked_ns",
-    }),
-}  # fmt: skip
+    2: frozenset(
+        {
+            "compute_ns",
+            "comm_ns",
+            "exposed_comm_ns",
+            "overlap_compute_ns",
+            "overlap_backward_ns",
+            "n_collectives",
+            "exposed_memory_ns",
+            "dtod_ns",
+            "dtod_bytes",
+            "n_dtod",
+            "exposed_dtod_ns",
+            "grad_copy_ns",
+            "exposed_grad_copy_ns",
+            "grad_copy_span_ns",
+            "grad_copy_bytes",
+            "n_grad_copies",
+            "wait_ns",
+            "exposed_wait_ns",
+            "transfer_ns",
+            "message_bytes",
+            "bus_bytes",
+            "comm_delay_ns",
+            "idle_launch_ns",
+            "idle_blocked_ns",
+        }
+    ),
+}
 
 
 def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
     key, column = RUNS.key, RUNS.columns[:1]
-    return {one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns) for one in schemas}
+    return {
+        one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns)
+        for one in schemas
+    }
 
 
 _RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, TRAFFIC, KERNEL_COSTS, LINKS)
@@ -656,6 +684,9 @@ DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TA
 
 # Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe schema`` prints.
 RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
-DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, TRAFFIC, LINKS)}
+DOCUMENTED = {
+    one.name: one
+    for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, TRAFFIC, LINKS)
+}
 DOCUMENTED[PHASES.name] = PHASE_SUMMARY
 DESCRIBED = RUN_TABLES | {one.name: one for one in (COSTS, EVENTS, PHASE_RANGES, RUNS, METRICS)}

@@ -23,7 +23,9 @@ class Sidecar(Struct, frozen=True):
     world_size: int | None = None
     ranks: tuple[CapturedRank, ...] = ()
     step_pattern: str | None = None  # what it says of the steps' texts
-    family: str | None = None  # the normalised text (``step #``) that this means; None if it is more than that
+    family: str | None = (
+        None  # the normalised text (``step #``) that this means; None if it is more than that
+    )
     log_names: tuple[str, ...] = ()  # files of its directory, not looked at yet, as is the next
     topology_name: str | None = None
 
@@ -55,18 +57,26 @@ class Communicator(Struct, frozen=True):
 
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
     n_ranks: int
-    members: tuple[CommMember, ...] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
-    rings: dict[int, tuple[int, ...]] | None = None  # ranks in ring order by channel, of rank 0; none that was cut
+    members: tuple[
+        CommMember, ...
+    ] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
+    rings: dict[int, tuple[int, ...]] | None = (
+        None  # ranks in ring order by channel, of rank 0; none that was cut
+    )
     n_channels: int | None = None  # channels of collectives
     is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
     edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
-    trees: dict[int, tuple[tuple[int, int], ...]] | None = None  # (rank, parent) by channel, as those ranks log
+    trees: dict[int, tuple[tuple[int, int], ...]] | None = (
+        None  # (rank, parent) by channel, as those ranks log
+    )
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""
         if self.rings is None:
             return None
-        around = [(ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))]
+        around = [
+            (ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))
+        ]
         return sorted({edge for edge in around if edge[0] != edge[1]})
 
     def tree_edges(self) -> list[tuple[int, int]]:
@@ -88,7 +98,9 @@ class NcclLog(Struct, frozen=True):
     """What the logs of a run say."""
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
-    communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
+    communicators: tuple[
+        Communicator, ...
+    ] = ()  # by the order in which their processes made them, then by process
     # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them; `` | `` is between values of
     # different processes
     settings: dict[str, str] = msgspec.field(default_factory=dict)
@@ -101,7 +113,11 @@ class NcclLog(Struct, frozen=True):
 
     def of_processes(self, pids: Collection[int]) -> tuple[Communicator, ...]:
         """Return the communicators that have one of some processes."""
-        return tuple(comm for comm in self.communicators if any(member.pid in pids for member in comm.members))
+        return tuple(
+            comm
+            for comm in self.communicators
+            if any(member.pid in pids for member in comm.members)
+        )
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
@@ -113,7 +129,10 @@ class NcclLog(Struct, frozen=True):
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
         if not fitting:
             return None if self.communicators else self
-        return replace(self, communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)))
+        return replace(
+            self,
+            communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)),
+        )
 
 
 class Topology(Struct, frozen=True):

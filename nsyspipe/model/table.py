@@ -54,7 +54,12 @@ class TableSchema:
     def __post_init__(self) -> None:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
         fields = [
-            pa.field(one.name, one.type, one.nullable, {"doc": one.doc, "unit": one.unit, "source": one.source})
+            pa.field(
+                one.name,
+                one.type,
+                one.nullable,
+                {"doc": one.doc, "unit": one.unit, "source": one.source},
+            )
             for one in self.columns
         ]
         object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
@@ -72,7 +77,10 @@ class TableSchema:
         """Build the table from arrays or lists by column name; every column must be given."""
         given = ((columns[one.name], one.type) for one in self.arrow)
         is_arrow = (pa.Array, pa.ChunkedArray)
-        arrays = [one.cast(kind) if isinstance(one, is_arrow) else pa.array(one, kind) for one, kind in given]
+        arrays = [
+            one.cast(kind) if isinstance(one, is_arrow) else pa.array(one, kind)
+            for one, kind in given
+        ]
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -89,7 +97,11 @@ def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     """Return a column of int64 in the narrowest type that holds its values; of nulls alone in one that takes no memory."""
     least, most = (one.as_py() for one in pc.min_max(column).values())
     n_bits = 0 if least is None else max(most, ~least).bit_length() + 1
-    return column.cast(next(kind for kind in _NARROW if kind.bit_width >= n_bits)) if n_bits else pa.nulls(len(column))
+    return (
+        column.cast(next(kind for kind in _NARROW if kind.bit_width >= n_bits))
+        if n_bits
+        else pa.nulls(len(column))
+    )
 
 
 def table(text: str) -> TableSchema:

@@ -22,14 +22,21 @@ GPU_NAME = re.compile(r"(?:[A-Za-z0-9().+-]{1,24}(?: |\Z)){1,10}", re.ASCII)
 CAPTURE_NAME = re.compile(r"[^/\\<>&\"'`\x00-\x1f]{1,255}")
 CAPTURE_RANGE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
 TRACED = CAPTURE_RANGE  # what nsys calls kinds of events, and how it traced CUDA graphs
-HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")  # a hashed value, as `secrets.hash_key` writes it
+HASHED = re.compile(
+    r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])"
+)  # a hashed value, as `secrets.hash_key` writes it
 # Between the values of one variable in different processes, and what stands for a process that does not have it.
 JOINT, NOT_SET = " | ", "not set"
 PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
-_ENDS = tuple(map(re.compile, (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z")))
+_ENDS = tuple(
+    map(
+        re.compile,
+        (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
+    )
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -74,7 +81,8 @@ _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 _CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
 # How services' tokens begin; what follows in a file's name is words then.
 _TOKEN = re.compile(
-    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)", re.ASCII
+    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
+    re.ASCII,
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
 _OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)
@@ -96,7 +104,9 @@ _PART = (
 )
 _CLEAN_PART = re.compile(_PART, re.ASCII)
 _CLEAN = re.compile(rf"(?=.{{1,64}}\Z){_PART}(?:[_.\-/]{_PART})*", re.ASCII)
-_SHORT_NAMES = _words("lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config")
+_SHORT_NAMES = _words(
+    "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
+)
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 # Within a part of a name, at its begin or end, or a part.
@@ -121,7 +131,9 @@ _SETTINGS = _words(
     "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket buffer cap offset chunk stage "
     "milestone milestones"
 )
-_SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")  # single letters that mean a password, user, key or token to some program
+_SECRET_LETTERS = frozenset(
+    "pPuUkKtaAHiSX"
+)  # single letters that mean a password, user, key or token to some program
 # Names that count what else is secret: tokens with one of these, and these names.
 _COUNTS = _words("max min num n total per seq batch")
 _COUNTING = _words(
@@ -176,7 +188,10 @@ OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME"
 
 def allows(name: str, value: str) -> bool:
     """Tell whether a value of one of `VARIABLES` may be written down."""
-    return len(value) <= _LONGEST_WORD and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+    return (
+        len(value) <= _LONGEST_WORD
+        and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+    )
 
 
 class Mask:
@@ -232,7 +247,10 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     Values of several processes stand side by side (`JOINT`), and each is judged by itself.
     """
     given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
-    return {name: JOINT.join(_recorded(name, one, mask) for one in value.split(JOINT)) for name, value in given}
+    return {
+        name: JOINT.join(_recorded(name, one, mask) for one in value.split(JOINT))
+        for name, value in given
+    }
 
 
 def _recorded(name: str, value: str, mask: Mask) -> str:
@@ -261,7 +279,9 @@ def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict
     """Return what may be written of variables with a value per process, as `recorded_environment` does; values are joined."""
     found = {}
     for name, values in settings.items():
-        written = {one for value in values for one in recorded_environment({name: value}, mask).values()}
+        written = {
+            one for value in values for one in recorded_environment({name: value}, mask).values()
+        }
         if written:
             found[name] = BETWEEN_VALUES.join(sorted(written))
     return dict(sorted(found.items()))
@@ -303,8 +323,12 @@ def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
         return mask.of("", word), _Owner(is_secret=True)
     is_secret = _hints_at_secret(name)
     if sign:
-        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(name, is_secret)
-    return word, _Owner(name, is_secret, takes_next=is_secret and not (_parts(name) & _FLAGS or _is_count(name)))
+        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(
+            name, is_secret
+        )
+    return word, _Owner(
+        name, is_secret, takes_next=is_secret and not (_parts(name) & _FLAGS or _is_count(name))
+    )
 
 
 def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:
@@ -374,10 +398,15 @@ def _is_plain(stem: str) -> bool:
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
     # As many small and capital letters are a token's, but in words that begin with capitals.
-    mixed = [run for run in runs if len(run) >= _LEAST_MIXED and run not in (run.lower(), run.upper())]
+    mixed = [
+        run for run in runs if len(run) >= _LEAST_MIXED and run not in (run.lower(), run.upper())
+    ]
     return (
         sum(map(str.isdigit, stem)) <= _MOST_DIGITS_OF_NAME
-        and all(len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS) for run in runs)
+        and all(
+            len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS)
+            for run in runs
+        )
         and all(len(_CHANGE.findall(run)) <= _MOST_CHANGES for run in runs)
         and all(map(_CLEAN_PART.fullmatch, mixed))
     )
@@ -403,7 +432,9 @@ def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
     if found[2] or found[3] or not found[1]:
         return False
     number = int(found[1].replace("_", ""))
-    return number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]  # a few times a power of two
+    return (
+        number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]
+    )  # a few times a power of two
 
 
 def _n_digits(value: str) -> int:
@@ -434,4 +465,8 @@ def _is_count(name: str) -> bool:
     parts = _parts(name)
     if "_".join(filter(None, _HUMP.split(name))).lower() in _COUNTING:
         return True
-    return "tokens" in parts and bool(parts & _COUNTS) and not _hints_at_secret("_".join(parts - {"tokens"}))
+    return (
+        "tokens" in parts
+        and bool(parts & _COUNTS)
+        and not _hints_at_secret("_".join(parts - {"tokens"}))
+    )

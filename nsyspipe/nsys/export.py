@@ -19,21 +19,49 @@ from threading import Event
 from types import FrameType
 from typing import Any
 
-from nsyspipe.errors import DamagedReportError, InputError, NsysFailedError, NsyspipeError, OptionError, OutputError
-from nsyspipe.nsys.files import check_file, no_file, readable, remove_abandoned, remove_side_files, scratch_directory
-from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, handling, numbers, printed, telling_lines
+from nsyspipe.errors import (
+    DamagedReportError,
+    InputError,
+    NsysFailedError,
+    NsyspipeError,
+    OptionError,
+    OutputError,
+)
+from nsyspipe.nsys.files import (
+    check_file,
+    no_file,
+    readable,
+    remove_abandoned,
+    remove_side_files,
+    scratch_directory,
+)
+from nsyspipe.nsys.programs import (
+    GET_NSYS,
+    Nsys,
+    Output,
+    find,
+    handling,
+    numbers,
+    printed,
+    telling_lines,
+)
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
-_NEWER = re.compile(r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL)
+_NEWER = re.compile(
+    r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL
+)
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
 # What an export says of itself; before 2023.3 in a table of another name, and not from which report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
-_MOST_ROWS, _MOST_JOBS = 1000, 8  # nsys takes some times a report's size in memory, and a disk only so much at once
+_MOST_ROWS, _MOST_JOBS = (
+    1000,
+    8,
+)  # nsys takes some times a report's size in memory, and a disk only so much at once
 
 
 @dataclass(frozen=True)
@@ -46,10 +74,17 @@ class Exported:
 
 
 def attempt_exports(
-    reports: Iterable[Path], *, directory: Path | None = None, targets: Mapping[Path, Path] | None = None,
-    nsys: Nsys | str | None = None, elsewhere: tuple[Executor, Callable[[], bool]] | None = None, jobs: int | None = None,
-    force: bool = False, timeout_s: float = TIMEOUT_S, on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported | NsyspipeError]:  # fmt: skip
+    reports: Iterable[Path],
+    *,
+    directory: Path | None = None,
+    targets: Mapping[Path, Path] | None = None,
+    nsys: Nsys | str | None = None,
+    elsewhere: tuple[Executor, Callable[[], bool]] | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
     An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any but one of another report.
@@ -64,7 +99,9 @@ def attempt_exports(
         other = by_target.setdefault(os.path.realpath(target), source)
         if other is not source:
             fix = "convert the reports one by one, each into its own directory: -o DIR"
-            raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
+            raise OptionError(
+                f"{other} and {source}", f"would both be exported to {target}", fix=fix
+            )
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -83,7 +120,9 @@ def attempt_exports(
             remove_abandoned(folder)
         found = nsys if nsys or elsewhere else find(or_else=_OR_CONVERT)
         options = {"nsys": found, "force": force, "timeout_s": timeout_s}
-        made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), elsewhere, **options)
+        made = _export_all(
+            list(left.values()), jobs, on_progress or (lambda *_: None), elsewhere, **options
+        )
         outcomes |= dict(zip(left, made, strict=True))
     return [outcomes[at] for at in range(len(pairs))]
 
@@ -93,13 +132,17 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
     failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
     if failures:
         first = failures[0]
-        more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (len(failures) > 1)
+        more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (
+            len(failures) > 1
+        )
         raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
     return [one for one in outcomes if isinstance(one, Exported)]
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="use another directory: -o DIR")
+    return OutputError(
+        str(path), f"cannot be written ({error.strerror})", fix="use another directory: -o DIR"
+    )
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
@@ -119,7 +162,9 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
         problem = "is empty (0 bytes), so the capture failed"
         raise DamagedReportError(str(source), problem, fix="capture the report again")
     if target.exists() and not target.is_file():
-        raise OutputError(str(target), "is not an ordinary file", fix="use another directory: -o DIR")
+        raise OutputError(
+            str(target), "is not an ordinary file", fix="use another directory: -o DIR"
+        )
     if not target.exists():
         return False
     origin = None
@@ -131,22 +176,35 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
             header = file.read(100)
             if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
                 return False
-    if origin is not None and origin[0] not in (None, source.name):  # it may be all that there is of that capture
+    if origin is not None and origin[0] not in (
+        None,
+        source.name,
+    ):  # it may be all that there is of that capture
         what = f"was exported from {origin[0]}, not from {source.name}"
         raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
     if origin is None and not force:
         fix = "--force to replace it, or use another directory: -o DIR"
         raise OutputError(str(target), "exists, but is not an export of nsys", fix=fix)
-    return origin is not None and not force and origin[1] and target.stat().st_mtime_ns >= report.st_mtime_ns
+    return (
+        origin is not None
+        and not force
+        and origin[1]
+        and target.stat().st_mtime_ns >= report.st_mtime_ns
+    )
 
 
 def _export_all(
-    pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None],
-    elsewhere: tuple[Executor, Callable[[], bool]] | None, **options: Any,  # noqa: ANN401 - of `_export`
-) -> list[Exported | NsyspipeError]:  # fmt: skip
+    pairs: Sequence[tuple[Path, Path]],
+    jobs: int | None,
+    on_progress: Callable[[int, int], None],
+    elsewhere: tuple[Executor, Callable[[], bool]] | None,
+    **options: Any,  # noqa: ANN401 - of `_export`
+) -> list[Exported | NsyspipeError]:
     stopped = Event()
     on_progress(0, len(pairs))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     threads = ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs)))
     with _catching_ends(), threads:
         executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
@@ -175,9 +233,14 @@ def _outcome(future: Future[None], source: Path, target: Path) -> Exported | Nsy
 
 
 def _export(
-    source: Path, target: Path, *,
-    nsys: Nsys | str | None, force: bool, timeout_s: float, is_stopped: Callable[[], bool],
-) -> None:  # fmt: skip
+    source: Path,
+    target: Path,
+    *,
+    nsys: Nsys | str | None,
+    force: bool,
+    timeout_s: float,
+    is_stopped: Callable[[], bool],
+) -> None:
     """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
     real = Path(os.path.realpath(target))  # through a link, not over it
@@ -204,7 +267,11 @@ def _export(
 def _catching_ends() -> contextlib.AbstractContextManager[None]:
     """Make an error of the signals that would end this process at once, and leave nsys behind."""
     # What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
-    ending = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    ending = (
+        (signal.SIGTERM, signal.SIGHUP)
+        if threading.current_thread() is threading.main_thread()
+        else ()
+    )
     caught = [one for one in ending if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -219,13 +286,17 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     try:
         check_file(made)
     except InputError as error:
-        problem = f"nsys export succeeded, but its output is not a complete report ({error.problem})"
+        problem = (
+            f"nsys export succeeded, but its output is not a complete report ({error.problem})"
+        )
         fix = "check the free disk space, or use another nsys: nsyspipe convert --nsys PATH"
         raise NsysFailedError(str(source), problem, fix=fix) from error
     with readable(source):
         after = source.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise DamagedReportError(str(source), "changed during the export", fix="wait until the capture has ended")
+        raise DamagedReportError(
+            str(source), "changed during the export", fix="wait until the capture has ended"
+        )
 
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
@@ -233,7 +304,9 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
     return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
 
 
-def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
+def run_export(
+    nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_stopped: Callable[[], bool]
+) -> None:
     """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is stopped."""
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
@@ -241,7 +314,9 @@ def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_sto
     try:
         output = printed(command, timeout_s, folder=made.parent, is_stopped=is_stopped)
     except OSError as error:
-        raise NsysFailedError(str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS) from error
+        raise NsysFailedError(
+            str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS
+        ) from error
     if is_stopped():
         raise NsysFailedError(str(report), "was not exported: interrupted")
     if output.status != 0 or not made.is_file():
@@ -256,15 +331,15 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
         problem, found = f"nsys export did not end within {timeout_s:g} s, and was stopped", None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
     elif needed := _needed_version(nsys, report, said):
-        problem = (
-            f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot read such a report"
-        )
+        problem = f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot read such a report"
         found = str(nsys.path)
         where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
         fix = f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), or pass its path with {where}"
     elif status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
-        problem = f"nsys export was killed by signal {name}, perhaps because memory or disk space ran out"
+        problem = (
+            f"nsys export was killed by signal {name}, perhaps because memory or disk space ran out"
+        )
         fix = "use fewer processes: -j 1"
     else:
         problem = f"nsys export {f'failed with status {status}' if status else 'succeeded but wrote no file'}"
@@ -288,7 +363,9 @@ def _origin(path: Path) -> tuple[str | None, bool] | None:
     """Return the name of an export's report (None before 2023.3), and whether it has all; None if it is not nsys's."""
     _, flags = check_file(path)
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{flags}", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?{flags}", uri=True)
+        ) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
                 return (None, True) if tables & {_OLD_META, _EVERY_EXPORT_HAS} else None

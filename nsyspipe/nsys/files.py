@@ -23,8 +23,15 @@ from nsyspipe.model.names import RUN_DIRECTORY
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"
-_PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"  # names that nobody else gives, as `tempfile` makes them between these
-_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700  # a directory may have its parent's group bit besides
+_PREFIX, _SUFFIX = (
+    ".nsyspipe-",
+    ".unfinished",
+)  # names that nobody else gives, as `tempfile` makes them between these
+_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = (
+    0o777,
+    0o600,
+    0o700,
+)  # a directory may have its parent's group bit besides
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 YOUNG_S, _RECENT_S = 60.0, 86_400.0  # between its making and its lock, a directory looks abandoned
 _EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
@@ -32,9 +39,16 @@ _CAPTURES = (".nsys-rep", ".qdrep", ".qdstrm")
 _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 # What a name says of a file that is no report: what commands write, and what lies beside.
 OUTPUTS = {
-    ".html": "a page", ".json": "a JSON document", ".md": "a summary in Markdown", ".csv": "a table", ".log": "a log",
-    ".pftrace": "a trace for Perfetto", ".parquet": "a file of a run store", ".ipynb": "a notebook", ".py": "a program",
-}  # fmt: skip
+    ".html": "a page",
+    ".json": "a JSON document",
+    ".md": "a summary in Markdown",
+    ".csv": "a table",
+    ".log": "a log",
+    ".pftrace": "a trace for Perfetto",
+    ".parquet": "a file of a run store",
+    ".ipynb": "a notebook",
+    ".py": "a program",
+}
 EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 BEING_WRITTEN = "is still being written, or its writer was killed"
 WAIT = "wait until nsys export has ended"
@@ -53,7 +67,9 @@ def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterat
 def claim(directory: Path) -> int | None:
     """Take a directory's shared lock, timed now, until it is closed or the process ends; None where that cannot be."""
     try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+        lock = os.open(
+            directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE
+        )
     except OSError:
         return None
     try:
@@ -123,7 +139,11 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    if time.time() - status.st_mtime <= YOUNG_S or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
+    if (
+        time.time() - status.st_mtime <= YOUNG_S
+        or status.st_uid != os.geteuid()
+        or not _OURS.fullmatch(path.name)
+    ):
         return
     if holds_exports_only(path):
         if not is_claimed(path):
@@ -142,7 +162,9 @@ def is_as_made(directory: Path) -> bool:
     if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
-    return stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE and not lock.st_size
+    return (
+        stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE and not lock.st_size
+    )
 
 
 def holds_exports_only(directory: Path) -> bool:
@@ -163,7 +185,11 @@ def make_readable(path: Path) -> None:
 
 def side_files(path: Path) -> list[Path]:
     """Return the files beside a database that are there: SQLite would roll them back into what takes its place."""
-    return [one for one in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES) if os.path.lexists(one)]
+    return [
+        one
+        for one in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
+        if os.path.lexists(one)
+    ]
 
 
 def remove_side_files(path: Path) -> None:
@@ -235,7 +261,9 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ReportNotFoundError(str(path), "no such file", fix="check the path, or quote the glob") from error
+        raise ReportNotFoundError(
+            str(path), "no such file", fix="check the path, or quote the glob"
+        ) from error
     except PermissionError as error:
         fix = "chmod u+r the file, and u+x its directories"
         raise DamagedReportError(str(path), "permission denied", fix=fix) from error
@@ -243,7 +271,9 @@ def readable(path: Path) -> Iterator[None]:
         if (told := shortage(error)) is not None:
             raise told from error
         if error.errno == errno.ENAMETOOLONG:
-            raise ReportNotFoundError(str(path), "is too long for a file name", fix="check the path") from error
+            raise ReportNotFoundError(
+                str(path), "is too long for a file name", fix="check the path"
+            ) from error
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
     except ValueError as error:  # a NUL character
         raise DamagedReportError(repr(str(path)), f"is not a file name ({error})") from error

@@ -17,21 +17,47 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nsyspipe import errors
-from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
+from nsyspipe.errors import (
+    InputError,
+    NotAReportError,
+    OptionError,
+    OutputError,
+    ReportNotFoundError,
+)
 from nsyspipe.model.names import decoded, grouped, listed, printable, table_of_store
-from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
-from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
+from nsyspipe.nsys.export import (
+    all_exported,
+    attempt_exports,
+    export_options,
+    is_up_to_date,
+    target_of,
+)
+from nsyspipe.nsys.files import (
+    OUTPUTS,
+    claim,
+    claimed_at,
+    holds_exports_only,
+    is_claimed,
+    readable,
+    remove_abandoned,
+)
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
-RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")  # what ends a report's name where it is its rank
+RANK_OF_NAME = re.compile(
+    r"(?i)(?:rank|[._-])(\d{1,18})$"
+)  # what ends a report's name where it is its rank
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 _SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
-_ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-_CLAIMS: dict[Path, int | None] = {}  # entries that this process uses: their locks stay open until it ends
+_ENTRY = re.compile(
+    rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
+)
+_CLAIMS: dict[
+    Path, int | None
+] = {}  # entries that this process uses: their locks stay open until it ends
 
 
 def _word(path: str) -> str:
@@ -44,7 +70,9 @@ def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dic
     for path in map(source_of, map(Path, paths)):
         match = RANK_OF_NAME.search(path.stem)
         stem = path.stem if match is None else path.stem[: match.start(1)]
-        groups.setdefault((str(path.parent / stem), "" if match is None else path.suffix), []).append(path)
+        groups.setdefault(
+            (str(path.parent / stem), "" if match is None else path.suffix), []
+        ).append(path)
     words: dict[str, list[Path]] = {}
     for (stem, suffix), group in groups.items():
         word = str(group[0])
@@ -69,7 +97,11 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 def without_exported(paths: Sequence[Path]) -> list[Path]:
     """Return the reports without those whose export is among them."""
     exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
-    return [path for path in paths if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
+    return [
+        path
+        for path in paths
+        if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported
+    ]
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
@@ -83,9 +115,13 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
         is_output = wrong.suffix in OUTPUTS
         named = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
-        what = f"is {OUTPUTS[wrong.suffix]}, not a report that can be exported" if is_output else named
+        what = (
+            f"is {OUTPUTS[wrong.suffix]}, not a report that can be exported" if is_output else named
+        )
         raise NotAReportError(str(wrong), what, fix=fix)
-    return [paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()]
+    return [
+        paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()
+    ]
 
 
 def source_of(path: Path) -> Path:
@@ -123,7 +159,9 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
         with readable(path):
             matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute too
         if not matches:
-            raise ReportNotFoundError(decoded(str(path)), "matches no file, needed for the link", fix="check the path")
+            raise ReportNotFoundError(
+                decoded(str(path)), "matches no file, needed for the link", fix="check the path"
+            )
         found += matches
     return found
 
@@ -131,7 +169,10 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
 def display_names(paths: Sequence[str | Path]) -> list[str]:
     """Return the shortest path tails that tell reports apart; one in the cache as if it lay beside its report."""
     pairs = [(path, source_of(path)) for path in map(Path, paths)]
-    texts = [decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX))) for path, source in pairs]
+    texts = [
+        decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX)))
+        for path, source in pairs
+    ]
     parts = [Path(text).parts for text in texts]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
@@ -148,17 +189,28 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
         path = Path(argument)
         with readable(path):
             if path.is_dir():
-                found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
+                found = sorted(
+                    (one for one in path.iterdir() if one.suffix in suffixes), key=by_number
+                )
                 needed = listed(suffixes[:2], joint="or")
-                problem, fix = f"is a directory without {needed} reports", "pass the directory that nsys wrote to"
-                if not found and EXPORT_SUFFIX not in suffixes and has_reports(path, [EXPORT_SUFFIX]):
+                problem, fix = (
+                    f"is a directory without {needed} reports",
+                    "pass the directory that nsys wrote to",
+                )
+                if (
+                    not found
+                    and EXPORT_SUFFIX not in suffixes
+                    and has_reports(path, [EXPORT_SUFFIX])
+                ):
                     problem, fix = (
                         "contains only reports that are already exported",
                         f"nsyspipe analyze {_word(str(path))}",
                     )
                 elif not found and (inside := table_of_store(path)):
                     problem, fix = inside[0], _word(inside[1])
-                elif not found and (runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]):
+                elif not found and (
+                    runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]
+                ):
                     names = listed([f"{one}/" for one in runs], most=4)
                     problem, fix = f"{problem}, but {names} has such reports", _word(f"{runs[0]}/")
             elif path.exists():
@@ -201,9 +253,14 @@ def reports_near(path: Path) -> str:
         entries = sorted(folder.iterdir())
         names = [one.name for one in entries if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
         # Directories that are alike may hold reports, or saved runs (STORE:ID).
-        directories = {one.name: f"{one.name}/" for one in entries if one.is_dir() and not path.is_dir()}
+        directories = {
+            one.name: f"{one.name}/" for one in entries if one.is_dir() and not path.is_dir()
+        }
         near = difflib.get_close_matches(path.name, names)
-        near += [directories[one] for one in difflib.get_close_matches(path.name.partition(":")[0], directories)]
+        near += [
+            directories[one]
+            for one in difflib.get_close_matches(path.name.partition(":")[0], directories)
+        ]
         alike = sorted(near) or names[:3]
         n_more = len({*names}.difference(alike))
         more = f" and {n_more} more report{'s' * (n_more > 1)}" if n_more else ""
@@ -218,7 +275,10 @@ def cache_directory() -> Path:
 
 
 def exported_reports(
-    arguments: Iterable[str | Path], *, jobs: int | None = None, on_progress: Callable[[int, int], None] | None = None
+    arguments: Iterable[str | Path],
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Return the exports that the arguments name; of a report without one, its export in the cache (see `source_of`).
 
@@ -230,7 +290,9 @@ def exported_reports(
         return paths
     limit = os.environ.get(_BYTES) or f"{_MOST_BYTES}"
     if not (limit.isascii() and limit.isdigit()):
-        raise OptionError(f"{_BYTES}={limit}", "is not a number of bytes", fix=f"{_BYTES}=20000000000")
+        raise OptionError(
+            f"{_BYTES}={limit}", "is not a number of bytes", fix=f"{_BYTES}=20000000000"
+        )
     folder = cache_directory() / "exports"
     nsys = find() if find_nsys() else None  # what is there already will do
     if nsys is not None:
@@ -241,7 +303,9 @@ def exported_reports(
         old, _CLAIMS[target.parent] = _CLAIMS.get(target.parent), claim(target.parent)
         if old is not None:
             os.close(old)
-    outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
+    outcomes = attempt_exports(
+        targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
+    )
     _make_room(folder, int(limit))
     all_exported(outcomes)
     _SOURCES.update((target, errors.whole_path(source)) for source, target in targets.items())
@@ -290,13 +354,17 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
                 return target
     if not target_of(source).exists():
         where = "on PATH or in the usual places"
-        problem = f"is an nsys report that was not exported to SQLite, and nsys was not found {where}"
+        problem = (
+            f"is an nsys report that was not exported to SQLite, and nsys was not found {where}"
+        )
         fix = f"add the bin directory of nsys to PATH, or {GET_NSYS}, or run nsyspipe convert {_word(str(source))} on a machine with nsys (no GPU needed)"
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
     problem = "is an nsys report, but this machine has no nsys to export the report"
     found = f"a file that may be its export: {printable(decoded(str(target_of(source))))}"
-    raise NotAReportError(decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}")
+    raise NotAReportError(
+        decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}"
+    )
 
 
 def _make_room(folder: Path, limit: int) -> None:

@@ -20,7 +20,9 @@ from nsyspipe.version import __version__
 STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
-_Found: TypeAlias = tuple[str, str, str | None]  # what a probe found: its status, what it says, and what would mend it
+_Found: TypeAlias = tuple[
+    str, str, str | None
+]  # what a probe found: its status, what it says, and what would mend it
 _NEEDS_NSYS = "missing", "needs nsys", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
@@ -33,7 +35,9 @@ _INSTALL = (
     "run nsyspipe in your training environment, or run pip install '.[train]' in a clone of nsyspipe (5.7 GB with CUDA). Without "
     "a GPU first run pip install torch --index-url https://download.pytorch.org/whl/cpu (0.75 GB)"
 )
-_NO_GPU = "capture on a machine with NVIDIA GPUs, or capture only CPU activity: launchers/ddp.sh --cpu"
+_NO_GPU = (
+    "capture on a machine with NVIDIA GPUs, or capture only CPU activity: launchers/ddp.sh --cpu"
+)
 _ELSEWHERE = "write reports elsewhere: -o DIR"
 _TOPOLOGY = "run nvidia-smi topo -m > topo.txt on a host of the job, and pass --topology topo.txt to analyze"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt, which includes NCCL's NVTX ranges"
@@ -80,7 +84,11 @@ class Check:
 
 
 def check_machine(
-    *, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
+    *,
+    root: Path = ROOT,
+    search_path: str | None = None,
+    folder: Path = Path(),
+    total_s: float = 9.0,
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
     patience = Patience(total_s, search_path)
@@ -94,8 +102,16 @@ def check_machine(
         ("nsyspipe", ANALYZE, ("ok", f"{__version__} on Python {platform.python_version()}", None)),
         ("disk_space", "writing reports", _disk_space(free)),
         ("nsys", _BOTH, _nsys(nsys, version, answer)),
-        ("importer", _BOTH, _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS)),
-        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _NEEDS_NSYS),
+        (
+            "importer",
+            _BOTH,
+            _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS),
+        ),
+        (
+            "trace_values",
+            "choosing --trace",
+            _trace_values(patience, nsys) if nsys else _NEEDS_NSYS,
+        ),
         ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
         ("cuda_driver", CAPTURE, _driver(patience, root)),
         ("topology", "naming slow links", _topology(patience, search_path)),
@@ -104,7 +120,10 @@ def check_machine(
         ("nvtx", "labels of steps", _nvtx(version)),
     )
     n_bytes = {"disk_space": free}
-    return [Check(name, status, found, uses, fix, n_bytes.get(name)) for name, uses, (status, found, fix) in checks]
+    return [
+        Check(name, status, found, uses, fix, n_bytes.get(name))
+        for name, uses, (status, found, fix) in checks
+    ]
 
 
 def _disk_space(free: int | None) -> _Found:
@@ -121,10 +140,16 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _
     if version is None:
         why = "cannot be started"
         if answer is not None:
-            why = "does not answer" if answer.status is None else f"fails with status {answer.status}"
+            why = (
+                "does not answer" if answer.status is None else f"fails with status {answer.status}"
+            )
         return "unknown", f"{where}, but {why}", "run nsys --version yourself, or reinstall nsys"
     if nsys.place:
-        return "warning", f"{version} {where}, not on PATH", f"export PATH={Path(nsys.place).parent}:$PATH"
+        return (
+            "warning",
+            f"{version} {where}, not on PATH",
+            f"export PATH={Path(nsys.place).parent}:$PATH",
+        )
     return "ok", f"{version} {where}", None
 
 
@@ -145,30 +170,50 @@ def _trace_values(patience: Patience, nsys: Program) -> _Found:
         return "unknown", "nsys profile --help does not list the values", _SAFE_TRACE
     if "nccl" in values:
         return "ok", ", ".join(values), None
-    return "warning", f"{', '.join(values)}, but not nccl", f"{_SAFE_TRACE} (the value nccl needs nsys 2025.6 or newer)"
+    return (
+        "warning",
+        f"{', '.join(values)}, but not nccl",
+        f"{_SAFE_TRACE} (the value nccl needs nsys 2025.6 or newer)",
+    )
 
 
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:
     try:
-        level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
+        level = int(
+            root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii")
+        )
     except (OSError, ValueError):
-        return "unknown", "perf_event_paranoid is not readable", "capture with --sample=none if nsys fails"
+        return (
+            "unknown",
+            "perf_event_paranoid is not readable",
+            "capture with --sample=none if nsys fails",
+        )
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
     found = f"perf_event_paranoid is {level}" + (f", nsys reports {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
         return "ok", found, None
-    fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
+    fix = (
+        f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
+    )
     return "warning", found, fix
 
 
 def _driver(patience: Patience, root: Path) -> _Found:
     there, version = gpus(patience)
     if there and version:
-        counted = ", ".join(f"{n} x {model}" for model, n in Counter(one.name for one in there).items())
+        counted = ", ".join(
+            f"{n} x {model}" for model, n in Counter(one.name for one in there).items()
+        )
         return "ok", f"{version}, {counted}", None
     with contextlib.suppress(OSError, ValueError):
-        if loaded := _DRIVER_FILE.search(root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")):
-            return "unknown", f"{loaded[1]} is loaded, but nvidia-smi shows no GPU", "run nvidia-smi yourself"
+        if loaded := _DRIVER_FILE.search(
+            root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
+        ):
+            return (
+                "unknown",
+                f"{loaded[1]} is loaded, but nvidia-smi shows no GPU",
+                "run nvidia-smi yourself",
+            )
     return "missing", "no NVIDIA driver found", _NO_GPU
 
 
@@ -178,8 +223,14 @@ def _topology(patience: Patience, search_path: str | None) -> _Found:
     rows = _LINK_ROW.findall(topology(patience) or "")
     if not rows:
         return "unknown", "nvidia-smi topo -m shows no connections", _TOPOLOGY
-    links = sorted({cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)})
-    return "ok", f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links", None
+    links = sorted(
+        {cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)}
+    )
+    return (
+        "ok",
+        f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links",
+        None,
+    )
 
 
 def _torch() -> _Found:
@@ -194,15 +245,25 @@ def _torch() -> _Found:
 def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
         return "ok", version, None
-    status = "missing" if torch_versions()[0] is None else "unknown"  # some builds of torch have it inside
-    return status, "no package or library", "run torch.cuda.nccl.version() in your training environment"
+    status = (
+        "missing" if torch_versions()[0] is None else "unknown"
+    )  # some builds of torch have it inside
+    return (
+        status,
+        "no package or library",
+        "run torch.cuda.nccl.version() in your training environment",
+    )
 
 
 def _nvtx(nsys_version: str | None) -> _Found:
     version = programs.installed("nvtx")
     if version is None:
         if torch_versions()[0] is None:
-            return "missing", "neither nvtx nor torch is installed (torch has NVTX ranges too)", _INSTALL
+            return (
+                "missing",
+                "neither nvtx nor torch is installed (torch has NVTX ranges too)",
+                _INSTALL,
+            )
         return "ok", "not installed, but torch.cuda.nvtx has NVTX ranges too", None
     if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
         found = f"{version}, but nsys {nsys_version} does not record the ranges of this version"

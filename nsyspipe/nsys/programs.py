@@ -87,7 +87,9 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
     """Return the importer that belongs to an nsys: it turns what is captured into a report."""
     # The name on the search path is often a link into the package.
-    homes = dict.fromkeys([*nsys.path.parents[:2], *Path(os.path.realpath(nsys.path)).parents[:2], root])
+    homes = dict.fromkeys(
+        [*nsys.path.parents[:2], *Path(os.path.realpath(nsys.path)).parents[:2], root]
+    )
     return next((found for home in homes for found in _existing(home, _IMPORTER_PLACES)), None)
 
 
@@ -113,7 +115,11 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
 
 
 def printed(
-    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, is_stopped: Callable[[], bool] = bool
+    command: Sequence[str],
+    timeout_s: float,
+    *,
+    folder: Path | None = None,
+    is_stopped: Callable[[], bool] = bool,
 ) -> Output:
     """Run a program without input and return the last that it printed; OSError when it cannot be started.
 
@@ -123,7 +129,12 @@ def printed(
     errors = subprocess.STDOUT if folder else subprocess.DEVNULL
     # Its own group: Ctrl-C reaches us, and we end it with all that it started.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        cwd=folder,
+        start_new_session=True,
     ) as process:
         source, deadline = process.stdout, time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe
@@ -172,7 +183,10 @@ class Patience:
 
 def telling_lines(said: str, most: int) -> list[str]:
     """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
-    lines = ["".join(filter(str.isprintable, _ESCAPES.sub("", one).strip())) for one in re.split(r"[\r\n]+", said)]
+    lines = [
+        "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
+        for one in re.split(r"[\r\n]+", said)
+    ]
     lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
     return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
 
@@ -199,7 +213,11 @@ def nccl_version(root: Path) -> str | None:
     if version := next(filter(None, map(installed, _NCCL_PACKAGES)), None):
         return version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
-    return max((match[1] for name in names if (match := _LIBRARY_VERSION.search(name))), key=numbers, default=None)
+    return max(
+        (match[1] for name in names if (match := _LIBRARY_VERSION.search(name))),
+        key=numbers,
+        default=None,
+    )
 
 
 def ranges_reach(nsys_version: str, nvtx: str) -> bool:
@@ -268,7 +286,9 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
         problem = f"nsys --version failed with status {output.status}"
     else:
         problem = "does not print a version like nsys"
-    raise NsysFailedError(str(path), problem, fix=f"try {path} --version by hand, name another nsys, or {GET_NSYS}")
+    raise NsysFailedError(
+        str(path), problem, fix=f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
+    )
 
 
 def _path(program: str | None, or_else: str) -> Path:
@@ -278,17 +298,23 @@ def _path(program: str | None, or_else: str) -> Path:
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
-    given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)
+    given = shutil.which(
+        str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named
+    )
     if given is None:
         raise NsysNotFoundError(
-            program or "''", "is not an nsys that can be run", fix="pass the path of the program: /opt/…/bin/nsys"
+            program or "''",
+            "is not an nsys that can be run",
+            fix="pass the path of the program: /opt/…/bin/nsys",
         )
     return Path(given).absolute()  # it may be run from another directory
 
 
 def import_path() -> list[str]:
     """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
-    found = list(filter(os.path.isabs, sys.path))  # no pathlib: it would be imported from the path that this mends
+    found = list(
+        filter(os.path.isabs, sys.path)
+    )  # no pathlib: it would be imported from the path that this mends
     for entry in list(found):
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
@@ -320,7 +346,11 @@ def prctl() -> Callable[[int, int], object]:
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
     """Hand signals to a function while the context lasts; what is ignored, as by nohup, stays so."""
-    before = {one: signal.signal(one, handler) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    before = {
+        one: signal.signal(one, handler)
+        for one in numbers
+        if signal.getsignal(one) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -44,7 +44,9 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     """Return the user's key, made at the first use; else, or where others could touch it, one of this capture's own."""
     given = os.environ if environment is None else environment
     places = (Path(given.get("XDG_STATE_HOME", "")), Path(given.get("HOME", ""), ".local", "state"))
-    place = next((one / "nsyspipe" for one in places if one.is_absolute()), None)  # a relative one is to be ignored
+    place = next(
+        (one / "nsyspipe" for one in places if one.is_absolute()), None
+    )  # a relative one is to be ignored
     where, reason = "a state directory" if place is None else f"{place / _FILE}", "HOME is not set"
     if place is not None:
         try:
@@ -53,7 +55,9 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
         except (OSError, _UnusableError) as error:
             reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
     of_others = "nsyspipe cannot compare hashed values of this capture with other captures, so diff reports that they may have changed"
-    return HashKey(secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}")
+    return HashKey(
+        secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}"
+    )
 
 
 def _users_key(place: Path) -> bytes:
@@ -81,7 +85,10 @@ def _read(directory: int) -> bytes:
 
 def _make(directory: int) -> None:
     """Put a new key in its place, whole; the first of several processes wins."""
-    draft, flags = f".{_FILE}-{secrets.token_hex(8)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    draft, flags = (
+        f".{_FILE}-{secrets.token_hex(8)}",
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW,
+    )
     file = os.open(draft, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         with open(file, "wb") as writing:  # noqa: PTH123 - a descriptor
@@ -99,7 +106,9 @@ def _check(state: os.stat_result, refused: int, what: str) -> None:
     if state.st_uid != os.geteuid():
         raise _UnusableError(f"{what} belongs to another user")
     if state.st_mode & refused:
-        raise _UnusableError(f"others can {'read it' if refused == _OF_OTHERS else 'write there'}, so run chmod go-rwx")
+        raise _UnusableError(
+            f"others can {'read it' if refused == _OF_OTHERS else 'write there'}, so run chmod go-rwx"
+        )
 
 
 def _digest(key: bytes, text: bytes) -> str:
@@ -112,7 +121,10 @@ def main(words: Sequence[str] | None = None) -> int:
     mask, variables = (key if key.note is None else Mask()), {}
     if given[:1] == ["--environment"]:
         given, variables = given[1:], recorded_environment(os.environ, mask)
-    found = [*(f"{name}={value}" for name, value in variables.items()), *recorded_command(given, mask)]
+    found = [
+        *(f"{name}={value}" for name, value in variables.items()),
+        *recorded_command(given, mask),
+    ]
     print("".join(f"{shlex.quote(word)} " for word in found), end="")  # noqa: T201 - what the launcher asks for
     return 0
 

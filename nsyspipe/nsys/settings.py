@@ -33,7 +33,9 @@ SETTINGS = {
 }
 
 
-LOG_WRITTEN = "the run had NCCL_DEBUG set, so NCCL printed a log. Pass this log with --nccl-log FILE"
+LOG_WRITTEN = (
+    "the run had NCCL_DEBUG set, so NCCL printed a log. Pass this log with --nccl-log FILE"
+)
 
 
 def writes_log(environment: Mapping[str, str]) -> bool:

@@ -21,7 +21,14 @@ from nsyspipe.model.names import decoded, few, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.nsys.find_reports import RANK_OF_NAME
-from nsyspipe.reader.fabric import Init, Process, parse_line, printed_lines, read_nccl_logs, read_topology
+from nsyspipe.reader.fabric import (
+    Init,
+    Process,
+    parse_line,
+    printed_lines,
+    read_nccl_logs,
+    read_topology,
+)
 
 MOST_ENTRIES, MOST_LOGS, MOST_LOG_BYTES, MOST_TOPOLOGY_BYTES = 100_000, 4096, 64 << 20, 1 << 20
 _SHOWN = 3
@@ -118,7 +125,9 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
     if fitting:
         unusable: dict[Path, InputError] = {}
         found.log = read_nccl_logs([one.path for one in fitting], unusable)
-        found.problems += [_unused(path, error.problem, "--nccl-log") for path, error in unusable.items()]
+        found.problems += [
+            _unused(path, error.problem, "--nccl-log") for path, error in unusable.items()
+        ]
         found.problems.append(used_beside([one.path for one in fitting]))
     return found
 
@@ -188,7 +197,9 @@ def _log_contents(path: Path) -> _LogContents:
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
 
 
-def _fitting(contents: Sequence[_LogContents], processes: Collection[RunProcess]) -> list[_LogContents]:
+def _fitting(
+    contents: Sequence[_LogContents], processes: Collection[RunProcess]
+) -> list[_LogContents]:
     """Return the logs of the run: those that one of its processes wrote, and of communicators that these were in."""
     own = [one for one in contents if any(_is_of(process, processes) for process in one.processes)]
     comm_ids = {comm_id for one in own for comm_id in one.comm_ids}
@@ -222,7 +233,9 @@ def _ignored_logs(others: Sequence[_LogContents], processes: Collection[RunProce
 
 
 def _unused(path: Path, reason: str, option: str) -> Problem:
-    return problem("file-beside-unusable", file=_shown(path), reason=printable(reason), option=option)
+    return problem(
+        "file-beside-unusable", file=_shown(path), reason=printable(reason), option=option
+    )
 
 
 def used_beside(paths: Sequence[Path]) -> Problem:

@@ -19,7 +19,13 @@ from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.host_copies import DTOH_KIND, PAGEABLE, BlockingCopies, find_blocking_copies, read_host_copies
+from nsyspipe.reader.host_copies import (
+    DTOH_KIND,
+    PAGEABLE,
+    BlockingCopies,
+    find_blocking_copies,
+    read_host_copies,
+)
 from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, process_of, processes_of
 
 if TYPE_CHECKING:
@@ -33,18 +39,37 @@ _OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchroniz
 _OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
 _SYNCHRONISING = (*_OF_DEVICE, *_OF_STREAM, "cudaEventSynchronize", "cuEventSynchronize")
 _MEMORY = (
-    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister", "cudaMemcpy", "cudaMemset",
-    "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemUnmap",
-    "cuMemRelease", "cuMemSetAccess", "cuMemcpy", "cuMemset",
-)  # fmt: skip
+    "cudaMalloc",
+    "cudaFree",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaHostUnregister",
+    "cudaMemcpy",
+    "cudaMemset",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemHostRegister",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemcpy",
+    "cuMemset",
+)
 _ASYNC = "Async"
 # Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
 _NO_STREAM = 0xFFFFFFFF
-_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")  # the runtime's end in _ptsz_v7000, the driver's in _v2_ptsz
+_API_VERSION = re.compile(
+    r"(?:_v[0-9]+|_ptsz|_ptds)+$"
+)  # the runtime's end in _ptsz_v7000, the driver's in _v2_ptsz
 
 
-def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None) -> pa.Table | None:
+def read_launches(
+    report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None
+) -> pa.Table | None:
     """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all; None without any row.
 
     What runs on a device was launched, so a table without rows is one that was not recorded.
@@ -55,7 +80,9 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zon
     if ids is not None:
         in_zones = f" AND {zones.condition(*ids)}" if zones else ""
         where = f'"correlationId" + 0 BETWEEN {ids[0]} AND {ids[1]}{in_zones}'
-    calls = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null())
+    calls = _possible(
+        report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null()
+    )
     columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
@@ -64,7 +91,9 @@ class Calls(Struct, frozen=True):
     """The CUDA API calls of a report."""
 
     all: pa.Table | None  # `canonical.HOST_CALLS`; None as `read_launches` tells
-    blocking: pa.Table | None  # `canonical.BLOCKING_CALLS`; None also when calls have no end or name
+    blocking: (
+        pa.Table | None
+    )  # `canonical.BLOCKING_CALLS`; None also when calls have no end or name
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
     # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table
@@ -86,7 +115,12 @@ def read_calls(report: Report, strings: Strings) -> Calls:
         known = _known(found, *_CALL[:3])
         process = processes_of(known["globalTid"])
         end = pc.coalesce(known["end"], known["start"])
-        columns = {"process_id": process, "thread_id": known["globalTid"], "start_ns": known["start"], "end_ns": end}
+        columns = {
+            "process_id": process,
+            "thread_id": known["globalTid"],
+            "start_ns": known["start"],
+            "end_ns": end,
+        }
         calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
         return replace(nothing, all=calls, zones=zones)
@@ -94,7 +128,13 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     waits = [_stream_waits(report, strings, found), _copy_waits(strings, found, host_copies)]
     blocking = _blocking_copies(strings, found, host_copies)
     blocking_copies = None if blocking is None else blocking.table
-    return Calls(calls, _blocking_calls(strings, found, blocking), pa.concat_tables(waits), blocking_copies, zones)
+    return Calls(
+        calls,
+        _blocking_calls(strings, found, blocking),
+        pa.concat_tables(waits),
+        blocking_copies,
+        zones,
+    )
 
 
 def _possible(found: pa.Table) -> pa.Table:
@@ -102,7 +142,10 @@ def _possible(found: pa.Table) -> pa.Table:
     for name in {"start", "end"} & {*found.column_names}:
         times = found[name]
         bounds = pc.min_max(times).as_py()
-        if bounds["min"] is not None and not -TIME_LIMIT < bounds["min"] <= bounds["max"] < TIME_LIMIT:
+        if (
+            bounds["min"] is not None
+            and not -TIME_LIMIT < bounds["min"] <= bounds["max"] < TIME_LIMIT
+        ):
             is_possible = pc.and_(pc.greater(times, -TIME_LIMIT), pc.less(times, TIME_LIMIT))
             found = found.filter(pc.fill_null(is_possible, fill_value=True))
     return found
@@ -113,10 +156,22 @@ def _known(found: pa.Table, *columns: str) -> pa.Table:
     return found.filter(functools.reduce(pc.and_, are_known)) if are_known else found
 
 
-def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:
+def _host_waits(
+    calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object
+) -> pa.Table:
     thread = calls["globalTid"].to_numpy()
-    times = {"process_id": process_of(thread), "thread_id": thread, "start_ns": calls["start"], "end_ns": calls["end"]}
-    waited_for = {"device_id": device, "stream_id": stream, "is_whole": is_whole, "copy_end_ns": copy_end}
+    times = {
+        "process_id": process_of(thread),
+        "thread_id": thread,
+        "start_ns": calls["start"],
+        "end_ns": calls["end"],
+    }
+    waited_for = {
+        "device_id": device,
+        "stream_id": stream,
+        "is_whole": is_whole,
+        "copy_end_ns": copy_end,
+    }
     return canonical.HOST_WAITS.table(times | waited_for)
 
 
@@ -130,14 +185,18 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     if report.has(versions.SYNCHRONIZATION, *names):
         first, last = (one.as_py() for one in pc.min_max(calls["correlationId"]).values())
         where = f'"correlationId" + 0 BETWEEN {first} AND {last}'
-        told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
+        told = report.select(
+            versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where
+        ).drop_null()
         told = told.take(_rows_of(calls, told))
         device = told["deviceId"]
         stream = pc.if_else(pc.equal(told["streamId"], _NO_STREAM), None, told["streamId"])
     return _host_waits(calls, device, stream, whole, unknown)
 
 
-def _blocking_copies(strings: Strings, found: pa.Table, host_copies: pa.Table | None) -> BlockingCopies | None:
+def _blocking_copies(
+    strings: Strings, found: pa.Table, host_copies: pa.Table | None
+) -> BlockingCopies | None:
     if host_copies is None:
         return None
     names = strings.pairs(strings.ids_beginning("cudaMemcpy", "cuMemcpy"))
@@ -164,9 +223,15 @@ def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None)
 
 def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
     """Return the row with the process and correlation id of each call, the last of several; null for none."""
-    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
+    process, correlation = (
+        process_of(calls["globalTid"].to_numpy()),
+        calls["correlationId"].to_numpy(),
+    )
     columns = ((process, "globalPid"), (correlation, "correlationId"))
-    codes = [np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1] for own, name in columns]
+    codes = [
+        np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1]
+        for own, name in columns
+    ]
     key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
     wanted, told = key[: len(calls)], key[len(calls) :]
     if not told.size:
@@ -180,7 +245,9 @@ def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
 def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies | None) -> pa.Table:
     of_names = strings.pairs(strings.ids_beginning(*_SYNCHRONISING, *_MEMORY))
     names = {number: name for number, name in of_names if name}
-    waiting_names = np.array([number for number, name in names.items() if _ASYNC not in name], np.int64)
+    waiting_names = np.array(
+        [number for number, name in names.items() if _ASYNC not in name], np.int64
+    )
     rows = np.flatnonzero(np.isin(filled(found["nameId"]), waiting_names))
     rows = rows if blocking is None else np.union1d(rows, blocking.pageable_calls)
     is_of_copy = np.isin(rows, [] if blocking is None else blocking.calls)
@@ -189,12 +256,16 @@ def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies 
     calls = _known(_timed(calls, "nameId", numbers.to_numpy()), "globalTid")
     texts = pa.array([_API_VERSION.sub("", name) for name in names.values()], pa.string())
     columns = {
-        "process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"], "end_ns": calls["end"],
+        "process_id": process_of(calls["globalTid"].to_numpy()),
+        "start_ns": calls["start"],
+        "end_ns": calls["end"],
         "call": texts.take(pc.index_in(calls["nameId"], value_set=numbers).combine_chunks()),
         "is_of_copy": calls["is_of_copy"],
-    }  # fmt: skip
+    }
     found_calls = canonical.BLOCKING_CALLS.table(columns)
-    return found_calls.take(np.lexsort((found_calls["end_ns"].to_numpy(), found_calls["start_ns"].to_numpy())))
+    return found_calls.take(
+        np.lexsort((found_calls["end_ns"].to_numpy(), found_calls["start_ns"].to_numpy()))
+    )
 
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
@@ -225,7 +296,11 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     found = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
     found = _possible(found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["end"]))))
     starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
-    threads = pc.fill_null(found["globalTid"], 0).to_numpy() if "globalTid" in names else np.zeros_like(starts)
+    threads = (
+        pc.fill_null(found["globalTid"], 0).to_numpy()
+        if "globalTid" in names
+        else np.zeros_like(starts)
+    )
     kept = ends > starts
     return Overhead(starts[kept], ends[kept], process_of(threads[kept]))
 
@@ -248,7 +323,9 @@ class Strings:
         """Return the ids of all texts that begin with one of some prefixes."""
         hits = np.zeros(self._ids.size, np.bool_)
         for prefix in prefixes:
-            hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
+            hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(
+                zero_copy_only=False
+            )
         return self._ids[hits]
 
 

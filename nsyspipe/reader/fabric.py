@@ -27,7 +27,9 @@ _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _LONGEST_TEXT = 200
-_LONGEST_LINE = 4096  # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them
+_LONGEST_LINE = (
+    4096  # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them
+)
 # Numbers are short, so that none overflows; launchers put words of their own before the host.
 _HEADER = re.compile(
     r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
@@ -55,7 +57,9 @@ _CONNECTED = re.compile(
     r"(?: comm 0x.*)?\s*$"  # RCCL says which communicator
 )
 _COUNTS = re.compile(r"(\d{1,6}) coll channels\b(?:.*?\b(\d{1,6}) nvls channels\b)?")
-_NVLS = re.compile(r"(?P<on>NVLS comm 0x|Connected NVLS tree)|NVLS multicast support is not available")
+_NVLS = re.compile(
+    r"(?P<on>NVLS comm 0x|Connected NVLS tree)|NVLS multicast support is not available"
+)
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
@@ -71,9 +75,14 @@ def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str,
             raise InputError(decoded(str(path)), str(error), fix="name the file itself") from error
         with opened as file:
             was_whole = True
-            for line in itertools.islice(iter(lambda: file.readline(_LONGEST_LINE_BYTES), b""), most):
+            for line in itertools.islice(
+                iter(lambda: file.readline(_LONGEST_LINE_BYTES), b""), most
+            ):
                 is_whole = line.endswith(b"\n")
-                yield _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")), is_whole and was_whole
+                yield (
+                    _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")),
+                    is_whole and was_whole,
+                )
                 was_whole = is_whole
 
 
@@ -151,32 +160,66 @@ def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
         return (None, 0, Setting(None, bare["value"])) if bare else None
     if _HEADER.search(text, header.end()):
         return None, 0, None
-    return (printable(header["host"]), int(header["pid"])), int(header["thread"]), _fact(text[header.end() :])
+    return (
+        (printable(header["host"]), int(header["pid"])),
+        int(header["thread"]),
+        _fact(text[header.end() :]),
+    )
 
 
 def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
     if match := _RING.match(body):
         return Ring(int(match[1]), tuple(map(int, match[2].split())))
     if _TREES.match(body):
-        channels, ranks, parents = zip(*(map(int, tree) for tree in _TREE.findall(body)), strict=True)
+        channels, ranks, parents = zip(
+            *(map(int, tree) for tree in _TREE.findall(body)), strict=True
+        )
         return Trees(ranks[0], tuple(zip(channels, parents, strict=True)))
     if match := _CONNECTED.match(body):
-        channel, connection, start, end = (int(match[name] or 0) for name in ("channel", "connection", "from", "to"))
+        channel, connection, start, end = (
+            int(match[name] or 0) for name in ("channel", "connection", "from", "to")
+        )
         transport = printable(match["transport"][:_LONGEST_TEXT])
         is_receive = match["side"] == "receive"
-        return Connected(channel, connection, start, end, match["from_gpu"], match["to_gpu"], is_receive, transport)
+        return Connected(
+            channel,
+            connection,
+            start,
+            end,
+            match["from_gpu"],
+            match["to_gpu"],
+            is_receive,
+            transport,
+        )
     if match := _INIT.search(body):
         pointer, rank, n_ranks, cuda, nvml, bus_id, rest, what = match.groups()
-        of_process, of_host = (None if index is None or index[0] == "-" else int(index) for index in (cuda, nvml))
+        of_process, of_host = (
+            None if index is None or index[0] == "-" else int(index) for index in (cuda, nvml)
+        )
         names = (form.search(rest) for form in (_COMM_ID, _PARENT, _SPLIT))
         comm_id, parent, split = (".".join(name.groups()) if name else None for name in names)
-        return Init(what, pointer, int(rank), int(n_ranks), of_process, of_host, bus_id, comm_id, parent, split)
+        return Init(
+            what,
+            pointer,
+            int(rank),
+            int(n_ranks),
+            of_process,
+            of_host,
+            bus_id,
+            comm_id,
+            parent,
+            split,
+        )
     if match := _COUNTS.match(body):
         return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
     if match := _NVLS.match(body):
         return Channels(None, is_nvls_on=match["on"] is not None)
     match = _SETTING.match(body) or _VERSION.match(body)
-    return Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT])) if match else None
+    return (
+        Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT]))
+        if match
+        else None
+    )
 
 
 class Membership(Struct, eq=False):
@@ -191,7 +234,9 @@ class Membership(Struct, eq=False):
     ready: float = math.inf
     end: float = math.inf
     group: Group | None = None
-    said: dict[tuple[int, ...], Ring | Trees | Connected] = field(default_factory=dict)  # by its key, the first of each
+    said: dict[tuple[int, ...], Ring | Trees | Connected] = field(
+        default_factory=dict
+    )  # by its key, the first of each
     channels: list[Channels] = field(default_factory=list)
 
 
@@ -204,7 +249,9 @@ class Group(Struct, eq=False):
     by_rank: dict[int, Membership] = field(default_factory=dict)
 
 
-def communicators(facts_of: Mapping[Process, Sequence[tuple[int, Fact]]]) -> tuple[Communicator, ...]:
+def communicators(
+    facts_of: Mapping[Process, Sequence[tuple[int, Fact]]],
+) -> tuple[Communicator, ...]:
     """Put together what all processes (host, pid) logged, thread and fact in order, by the order in which they were made."""
     facts_of = dict(sorted(facts_of.items()))
     groups: dict[tuple[str, int], Group] = {}
@@ -213,7 +260,10 @@ def communicators(facts_of: Mapping[Process, Sequence[tuple[int, Fact]]]) -> tup
         for at, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Trees | Connected | Channels):
                 _give(members[process], at, thread, fact)
-    ordered = sorted(groups.values(), key=lambda one: min((member.order, member.process) for member in one.members))
+    ordered = sorted(
+        groups.values(),
+        key=lambda one: min((member.order, member.process) for member in one.members),
+    )
     return tuple(map(_communicator, ordered))
 
 
@@ -224,7 +274,10 @@ def _memberships(
     made: list[Membership] = []
 
     def latest(pointer: str | None) -> Membership | None:
-        return next((one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf), None)
+        return next(
+            (one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf),
+            None,
+        )
 
     for at, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
@@ -237,7 +290,9 @@ def _memberships(
             known.ready = at
         elif fact.rank < fact.n_ranks:
             parent = latest(fact.parent)
-            member = Membership(process, len(made), thread, fact, at, at if is_complete else math.inf)
+            member = Membership(
+                process, len(made), thread, fact, at, at if is_complete else math.inf
+            )
             made.append(member)
             name = fact.comm_id
             if name is None and fact.split and parent and parent.group:
@@ -254,7 +309,9 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
     alive = [one for one in reversed(members) if one.begin <= at < one.end]
     being_made = [one for one in alive if one.thread == thread and at < one.ready]
     if being_made and not isinstance(said, Connected):
-        alive = being_made[:1]  # only connections are made later: a ring that does not fit here was cut
+        alive = being_made[
+            :1
+        ]  # only connections are made later: a ring that does not fit here was cut
     if isinstance(said, Channels):
         if alive:
             alive[0].channels.append(said)
@@ -272,7 +329,9 @@ def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
     if isinstance(said, Ring):
         return sorted(said.ranks) == list(range(n_ranks))
     if isinstance(said, Trees):
-        return said.rank == member.init.rank and all(-1 <= up < n_ranks and up != said.rank for _, up in said.parents)
+        return said.rank == member.init.rank and all(
+            -1 <= up < n_ranks and up != said.rank for _, up in said.parents
+        )
     own = said.to_rank if said.is_receive else said.from_rank
     is_ours = own == member.init.rank and said.from_rank != said.to_rank
     known = member.group.by_rank if member.group else {}
@@ -286,7 +345,12 @@ def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
 
 def _communicator(of: Group) -> Communicator:
     by_rank = sorted(of.by_rank.items())
-    rings = {one.channel: one.ranks for _, by in reversed(by_rank) for one in by.said.values() if isinstance(one, Ring)}
+    rings = {
+        one.channel: one.ranks
+        for _, by in reversed(by_rank)
+        for one in by.said.values()
+        if isinstance(one, Ring)
+    }
     trees: dict[int, set[tuple[int, int]]] = {}
     for one in (one for _, by in by_rank for one in by.said.values() if isinstance(one, Trees)):
         for channel, parent in one.parents:
@@ -296,24 +360,37 @@ def _communicator(of: Group) -> Communicator:
     counts = [one.n_channels for one in channels if one.n_channels is not None]
     made = ((rank, one.process, one.init) for rank, one in by_rank)
     return Communicator(
-        comm_id=of.name, n_ranks=of.n_ranks, edges=_edges(of) or None, rings=dict(sorted(rings.items())) or None,
-        members=tuple(CommMember(rank, *own, one.cuda_device, one.nvml_device, one.bus_id) for rank, own, one in made),
+        comm_id=of.name,
+        n_ranks=of.n_ranks,
+        edges=_edges(of) or None,
+        rings=dict(sorted(rings.items())) or None,
+        members=tuple(
+            CommMember(rank, *own, one.cuda_device, one.nvml_device, one.bus_id)
+            for rank, own, one in made
+        ),
         trees={channel: tuple(sorted(edges)) for channel, edges in sorted(trees.items())} or None,
-        n_channels=max(counts, default=None) or len(rings) or None, is_nvls_on=(True in nvls) if nvls else None,
-    )  # fmt: skip
+        n_channels=max(counts, default=None) or len(rings) or None,
+        is_nvls_on=(True in nvls) if nvls else None,
+    )
 
 
 def _edges(of: Group) -> tuple[Edge, ...]:
     """Sum up connections by edge: the sender's before the receiver's, collectives before point-to-point calls."""
     by_edge: dict[tuple[int, int], dict[tuple[bool, bool], dict[int, str]]] = {}
-    for one in (one for member in of.members for one in member.said.values() if isinstance(one, Connected)):
+    for one in (
+        one for member in of.members for one in member.said.values() if isinstance(one, Connected)
+    ):
         kinds = by_edge.setdefault((one.from_rank, one.to_rank), {})
-        kinds.setdefault((one.is_receive, one.connection > 0), {}).setdefault(one.channel, one.transport)
+        kinds.setdefault((one.is_receive, one.connection > 0), {}).setdefault(
+            one.channel, one.transport
+        )
     best = {edge: kinds[min(kinds)] for edge, kinds in sorted(by_edge.items())}
     return tuple(Edge(*edge, tuple(sorted(set(by.values()))), len(by)) for edge, by in best.items())
 
 
-def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | None = None) -> NcclLog:
+def read_nccl_logs(
+    paths: Iterable[Path], unusable: dict[Path, InputError] | None = None
+) -> NcclLog:
     """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
     NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that their thread makes
@@ -326,7 +403,11 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     facts: dict[Process, list[tuple[int, Fact]]] = {}
     for path in {path.absolute(): path for path in paths}.values():  # each once, as it was named
         try:
-            lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
+            lines = [
+                (line, is_whole)
+                for text, is_whole in printed_lines(path)
+                if (line := parse_line(text))
+            ]
             if not lines:
                 raise InputError(decoded(str(path)), "contains no line from NCCL", fix=_FIX)  # noqa: TRY301 - as what cannot be read
         except InputError as error:
@@ -342,7 +423,9 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     return NcclLog(
         version=", ".join(sorted(settings.pop(None, ()))) or None,
         communicators=communicators(facts),
-        settings=recorded_settings({name: values for name, values in settings.items() if name}, Mask()),
+        settings=recorded_settings(
+            {name: values for name, values in settings.items() if name}, Mask()
+        ),
     )
 
 
@@ -361,7 +444,9 @@ def read_topology(path: Path) -> Topology:
     """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
     lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
     if (columns := next(filter(None, map(_columns, lines)), None)) is None:
-        raise InputError(decoded(str(path)), "contains no matrix of nvidia-smi topo -m", fix=_TOPOLOGY_FIX)
+        raise InputError(
+            decoded(str(path)), "contains no matrix of nvidia-smi topo -m", fix=_TOPOLOGY_FIX
+        )
     rows: set[str] = set()
     paths: dict[tuple[str, str], str] = {}
     for line in lines:
@@ -372,7 +457,9 @@ def read_topology(path: Path) -> Topology:
             rows.add(name)
             for column, cell in zip(columns, itertools.takewhile(_CELL.match, cells), strict=False):
                 if column != name and _PATH.fullmatch(cell):
-                    paths[name, column] = "SYS" if cell == "SOC" else cell  # as drivers before 387 called it
+                    paths[name, column] = (
+                        "SYS" if cell == "SOC" else cell
+                    )  # as drivers before 387 called it
     if not rows or (not paths and len(columns) > 1):
         problem = "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m prints"
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
@@ -386,5 +473,7 @@ def _columns(line: str) -> list[str]:
     """Return the devices that a header line names, or nothing: a row has its own name before an X."""
     words = line.split()
     names = list(itertools.takewhile(_DEVICE.match, words))
-    is_header = names and _GPU.match(names[0]) and words[len(names) :][:1] in ([], ["CPU"], ["NUMA"])
+    is_header = (
+        names and _GPU.match(names[0]) and words[len(names) :][:1] in ([], ["CPU"], ["NUMA"])
+    )
     return names if is_header and len(set(names)) == len(names) else []

@@ -43,7 +43,9 @@ def read_host_copies(report: Report) -> pa.Table | None:
     return copies.sort_by("end")
 
 
-def find_blocking_copies(copies: pa.Table, calls: pa.Table, waiting_names: Int64, async_names: Int64) -> BlockingCopies:
+def find_blocking_copies(
+    copies: pa.Table, calls: pa.Table, waiting_names: Int64, async_names: Int64
+) -> BlockingCopies:
     """Find the copies of `read_host_copies` that block the host.
 
     `calls` are all rows of RUNTIME. `waiting_names` are the ids of the calls that synchronise a device or a stream,
@@ -68,16 +70,21 @@ def find_blocking_copies(copies: pa.Table, calls: pa.Table, waiting_names: Int64
     )
 
 
-def _table(copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags) -> pa.Table:
+def _table(
+    copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags
+) -> pa.Table:
     start, end = filled(copies["start"]), filled(copies["end"])
     is_valid = is_blocking & (start <= end) & (start > -TIME_LIMIT) & (end < TIME_LIMIT)
     rows, memory = copies.filter(pa.array(is_valid)), host_memory[is_valid]
     columns = {
-        "process_id": rows["globalPid"], "start_ns": rows["start"], "end_ns": rows["end"], "bytes": rows["bytes"],
+        "process_id": rows["globalPid"],
+        "start_ns": rows["start"],
+        "end_ns": rows["end"],
+        "bytes": rows["bytes"],
         "launch_ns": calls["start"].take(pa.array(call[is_valid])),
         "device_id": rows["deviceId"],
         "is_pageable": pa.array(memory == PAGEABLE, mask=memory == UNKNOWN),
-    }  # fmt: skip
+    }
     return canonical.BLOCKING_COPIES.table(columns)
 
 
@@ -87,7 +94,10 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     rows = np.flatnonzero(are_among(filled(calls["correlationId"]), wanted))
     chosen = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
     ids = filled(chosen["correlationId"]), wanted
-    processes = processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(), filled(copies["globalPid"])
+    processes = (
+        processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(),
+        filled(copies["globalPid"]),
+    )
     keys = [np.unique(np.concatenate(one), return_inverse=True)[1] for one in (ids, processes)]
     key = keys[0] * (keys[1].max(initial=0) + 1) + keys[1]
     of_calls, of_copies = key[: rows.size], key[rows.size :]
@@ -130,9 +140,13 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
     if not is_sorted(starts):
         order = np.argsort(starts, kind="stable")
         starts, threads = starts[order], threads[order]
-    between = Slices(np.searchsorted(starts, after, side="right"), np.searchsorted(starts, before, side="left"))
+    between = Slices(
+        np.searchsorted(starts, after, side="right"), np.searchsorted(starts, before, side="left")
+    )
     is_far = between.counts > _MOST_BETWEEN
-    near = Slices(between.first, np.where(is_far, between.first, np.maximum(between.last, between.first)))
+    near = Slices(
+        between.first, np.where(is_far, between.first, np.maximum(between.last, between.first))
+    )
     place, pair = near.rows()
     has_own = np.zeros(thread.size, np.bool_)
     has_own[pair[threads[place] == thread[pair]]] = True

@@ -28,19 +28,33 @@ from nsyspipe.nsys.command_words import (
 )
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
-from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations, with_communication
+from nsyspipe.reader.operations import (
+    SHAPE_COLUMNS,
+    Operations,
+    read_operations,
+    with_communication,
+)
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import FileState, Report, machine_memory, open_report
 
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
 LAUNCHER_SIZES = {
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE", "PMIX_RANK": "PMIX_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": "PMIX_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
-}  # fmt: skip
+}
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
-RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+RANK_VARIABLES = (
+    "RANK",
+    *LAUNCHER_SIZES,
+    *LAUNCHER_SIZES.values(),
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "CUDA_VISIBLE_DEVICES",
+)
 _LAUNCHING = (
     "cudaLaunch",
     "cuLaunch",
@@ -50,20 +64,33 @@ _LAUNCHING = (
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 CPU_TRACE = "COLLECT_CPU_TRACE"
-_CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
+_CUDA_NUMBER = re.compile(
+    r"[0-9]{4,6}"
+)  # of a driver: 1000 times the major version and 10 times the minor one
 # Beginnings of nsys's own rows of what it was told to start, and the whole of them.
 _COMMAND_ROWS = "name LIKE 'PROCESS%:COMMAND' OR name LIKE 'PROCESS%:ARGUMENT%'"
-_COMMAND_ROW = re.compile(r"PROCESS_(?P<process>\d{1,6}):(?:COMMAND|ARGUMENT_(?P<argument>\d{1,6}))", re.ASCII)
+_COMMAND_ROW = re.compile(
+    r"PROCESS_(?P<process>\d{1,6}):(?:COMMAND|ARGUMENT_(?P<argument>\d{1,6}))", re.ASCII
+)
 _PROGRAM = -1  # stands for the place of a command's first word
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 # Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
 PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
-    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
-    versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
+    versions.KERNEL,
+    versions.MEMCPY,
+    versions.MEMSET,
+    versions.GRAPH,
+    versions.RUNTIME,
+    versions.NVTX,
+    versions.STRINGS,
+    versions.OVERHEAD,
+    versions.SYNCHRONIZATION,
+    versions.OS_RUNTIME,
+    versions.CPU_SAMPLES,
     versions.GPU_METRICS,
-)  # fmt: skip
+)
 
 
 class ReportFacts(Struct, frozen=True):
@@ -75,14 +102,18 @@ class ReportFacts(Struct, frozen=True):
     # When the nsys that captured was started. It is the same in all captures of one nsys.
     nsys_start_utc_ns: int | None = None
     host: str | None = None
-    variables: dict[str, str] = field(default_factory=dict)  # of those that are read, what was captured with one value
+    variables: dict[str, str] = field(
+        default_factory=dict
+    )  # of those that are read, what was captured with one value
     # Training variables of the program when it started, as they may be written down; None where only those of the launcher,
     # which copies without an environment keep, or none at all were recorded.
     environment: dict[str, str] | None = None
     driver_versions: tuple[str, ...] = ()
     cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
     traced_events: tuple[str, ...] = ()  # kinds of events, as nsys calls them
-    commands: tuple[str, ...] = ()  # of the programs that were captured, as they may be written down
+    commands: tuple[
+        str, ...
+    ] = ()  # of the programs that were captured, as they may be written down
     cuda_graph_traces: tuple[str, ...] = ()  # how CUDA graphs were traced: ``graph`` or ``node``
     is_cpu_sampled: bool | None = None  # whether nsys sampled what the CPUs run
     has_cuda_backtraces: bool | None = None  # of CUDA API calls
@@ -130,7 +161,9 @@ def read_facts(report: Report) -> ReportFacts:
     id_column = "id" if report.has(versions.GPU, "id") else "deviceId"  # the id column was renamed
     device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
     gpus = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
-    starts = (row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"}))
+    starts = (
+        row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"})
+    )
     start: int | None = next((one for one in starts if one is not None), None)
     session_start_utc_ns = start if start is not None and abs(start) < versions.TIME_LIMIT else None
     variables: dict[str, set[str]] = {}
@@ -139,20 +172,33 @@ def read_facts(report: Report) -> ReportFacts:
     drivers, cuda_drivers = driver_versions_of(report)
     traced_events, cuda_graph_traces = traced_by(report)
     facts = ReportFacts(
-        driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
-        cuda_graph_traces=cuda_graph_traces, commands=tuple(commands_of(report)),
-        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
+        driver_versions=drivers,
+        cuda_driver_versions=cuda_drivers,
+        traced_events=traced_events,
+        cuda_graph_traces=cuda_graph_traces,
+        commands=tuple(commands_of(report)),
+        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=session_start_utc_ns,
         nsys_start_utc_ns=_nsys_start_utc_ns(report, session_start_utc_ns),
-        host=host_of(report), gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
-        gpu_of_device={row[device_column]: row[id_column] for row in gpus if row[device_column] is not None},
+        host=host_of(report),
+        gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
+        gpu_of_device={
+            row[device_column]: row[id_column] for row in gpus if row[device_column] is not None
+        },
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
-        gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
-        environment=read_environment(report), exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
+        gpu_of_ordinal={
+            (row["pid"], row["cudaId"]): row["gpuId"]
+            for row in of_devices
+            if row["gpuId"] is not None
+        },
+        environment=read_environment(report),
+        exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
-        is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false", file_state=report.state,
+        is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
+        file_state=report.state,
         is_cpu_sampled=samples_cpu(report),
-    )  # fmt: skip
+    )
     return replace(facts, has_cuda_backtraces=_has_cuda_backtraces(report, facts))
 
 
@@ -160,7 +206,11 @@ def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int 
     """Return when the nsys that captured was started: a report says how long after that its own capture began."""
     rows = report.few(versions.CAPTURE_TIMES, {"startTime": "int"})
     began_after_ns: int | None = next((row["startTime"] for row in rows), None)
-    if session_start_utc_ns is None or began_after_ns is None or abs(began_after_ns) >= versions.TIME_LIMIT:
+    if (
+        session_start_utc_ns is None
+        or began_after_ns is None
+        or abs(began_after_ns) >= versions.TIME_LIMIT
+    ):
         return None
     return session_start_utc_ns - began_after_ns
 
@@ -177,7 +227,9 @@ def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]
     rows = report.few(versions.SYSTEM_ENV, {"name": "text", "value": "text"}, where)
     drivers = [row["value"] for row in rows if row["name"] == "NvDriverVersion"]
     numbers = [row["value"] for row in rows if row["name"] == "CudaDriverVersion" and row["value"]]
-    of_cuda = [f"{int(n) // 1000}.{int(n) % 1000 // 10}" for n in numbers if _CUDA_NUMBER.fullmatch(n)]
+    of_cuda = [
+        f"{int(n) // 1000}.{int(n) % 1000 // 10}" for n in numbers if _CUDA_NUMBER.fullmatch(n)
+    ]
     return tuple(shown_alone(drivers, VERSION)), tuple(shown_alone(of_cuda, VERSION))
 
 
@@ -204,7 +256,9 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
     """Tell whether CUDA API calls were recorded with backtraces; None where the export may lack them."""
     if report.has_rows(versions.CUDA_CALL_CHAINS):
         return True
-    is_seen = report.has(versions.CUDA_CALL_CHAINS) or facts.leaves_out_empty(versions.CUDA_CALL_CHAINS)
+    is_seen = report.has(versions.CUDA_CALL_CHAINS) or facts.leaves_out_empty(
+        versions.CUDA_CALL_CHAINS
+    )
     return False if is_seen else None
 
 
@@ -219,7 +273,9 @@ def commands_of(report: Report) -> list[str]:
         if made is not None:
             place = _PROGRAM if made["argument"] is None else int(made["argument"])
             words_of.setdefault(made["process"], {})[place] = row["value"] or ""
-    commands = ([words[at] for at in sorted(words)] for words in words_of.values() if words.get(_PROGRAM))
+    commands = (
+        [words[at] for at in sorted(words)] for words in words_of.values() if words.get(_PROGRAM)
+    )
     return shown_commands(commands)
 
 
@@ -231,7 +287,11 @@ def traces_nvtx(report: Report) -> bool:
 
 def records_python_backtraces(report: Report) -> bool:
     """Tell whether nsys says that it recorded backtraces of Python."""
-    rows = report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, f"name LIKE '{PYTHON_BACKTRACES[0]}%'")
+    rows = report.few(
+        versions.CAPTURE_META,
+        {"name": "text", "value": "text"},
+        f"name LIKE '{PYTHON_BACKTRACES[0]}%'",
+    )
     return any(row["value"].lower() == PYTHON_BACKTRACES[1] for row in rows)
 
 
@@ -254,7 +314,9 @@ def read_environment(report: Report) -> dict[str, str] | None:
     """
     table, columns = versions.CAPTURE_META, {"name": "text", "value": "text"}
     of_launchers = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
-    if not report.has(table, *columns) or not report.count(table, f"{_OF_ENVIRONMENT} AND NOT ({of_launchers})"):
+    if not report.has(table, *columns) or not report.count(
+        table, f"{_OF_ENVIRONMENT} AND NOT ({of_launchers})"
+    ):
         return None
     wanted = " OR ".join(f"value LIKE '{name}=%'" for name in VARIABLES)
     by_process: dict[str, dict[str, str]] = {}
@@ -262,7 +324,9 @@ def read_environment(report: Report) -> dict[str, str] | None:
         name, _, value = row["value"].partition("=")
         is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
         by_process.setdefault(row["name"], {})[name] = value[1:-1] if is_quoted else value
-    return joined_environments(recorded_environment(own, Mask()) for own in by_process.values()) or {}
+    return (
+        joined_environments(recorded_environment(own, Mask()) for own in by_process.values()) or {}
+    )
 
 
 class Capture(Struct, frozen=True):
@@ -291,11 +355,17 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        ranges = read_ranges(report, strings, [operations.kernels["end_ns"], operations.copies["end_ns"]])
+        ranges = read_ranges(
+            report, strings, [operations.kernels["end_ns"], operations.copies["end_ns"]]
+        )
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
-        lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
+        lacks_nvtx = (
+            "no-nvtx-ranges"
+            if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX)
+            else "no-nvtx"
+        )
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         has_backtraces = {
             "cuda-backtraces": bool(facts.has_cuda_backtraces),
@@ -306,10 +376,13 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         operations, called = with_communication(report, operations, called)
     is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
-        "dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped,
-        "memset-calls-only": n_memset_calls, "undecoded-payload": payloads.n_undecoded,
-        "copies-of-unknown-communicators": called.n_assumed, "copies-in-nccl-calls": called.n_left,
-    }  # fmt: skip
+        "dropped-operations": operations.n_dropped,
+        "dropped-ranges": ranges.n_dropped,
+        "memset-calls-only": n_memset_calls,
+        "undecoded-payload": payloads.n_undecoded,
+        "copies-of-unknown-communicators": called.n_assumed,
+        "copies-in-nccl-calls": called.n_left,
+    }
     problems = (
         *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
         *([] if ranges.is_recorded else [problem(lacks_nvtx)]),
@@ -317,7 +390,18 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )
-    return Capture(facts, operations, called, calls, overhead, ranges, payloads, recorded, without_kernels, problems)
+    return Capture(
+        facts,
+        operations,
+        called,
+        calls,
+        overhead,
+        ranges,
+        payloads,
+        recorded,
+        without_kernels,
+        problems,
+    )
 
 
 def _launches_without_kernels(
@@ -334,8 +418,12 @@ def _launches_without_kernels(
     counts = dict.fromkeys(silent, 0)
     names = ", ".join(map(str, strings.ids_beginning(*_LAUNCHING).tolist()))
     if names and report.has(versions.RUNTIME, "globalTid", "nameId"):
-        found = report.select(versions.RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})").drop_null()
-        processes, numbers = np.unique(versions.process_of(found["globalTid"].to_numpy()), return_counts=True)
+        found = report.select(
+            versions.RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})"
+        ).drop_null()
+        processes, numbers = np.unique(
+            versions.process_of(found["globalTid"].to_numpy()), return_counts=True
+        )
         launched = dict(zip(processes.tolist(), numbers.tolist(), strict=True))
         counts = {process: launched.get(process, 0) for process in silent}
     return counts
@@ -349,7 +437,9 @@ def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
     return set(pc.unique(process_ids).to_pylist()) - {None}
 
 
-def _called(facts: ReportFacts, operations: Operations, calls: Calls, ranges: Ranges, payloads: Payloads) -> Called:
+def _called(
+    facts: ReportFacts, operations: Operations, calls: Calls, ranges: Ranges, payloads: Payloads
+) -> Called:
     """Return what is communication because of the calls that launched it."""
     if not ranges.comm_calls.num_rows:
         return Called()
@@ -372,12 +462,15 @@ def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
         return size > 1
     # A communicator of one rank launches no kernel.
     has_several = (
-        pc.any(operations.kernels["is_comm"]).as_py() or pc.count_distinct(operations.kernels["process_id"]).as_py() > 1
+        pc.any(operations.kernels["is_comm"]).as_py()
+        or pc.count_distinct(operations.kernels["process_id"]).as_py() > 1
     )
     return True if has_several else None
 
 
-def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:
+def _recorded(
+    report: Report, facts: ReportFacts, strings: Strings, operations: Operations
+) -> Recorded:
     copies = operations.copies
     dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
 
@@ -385,7 +478,9 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
         """Tell whether a table holds what happened: rows, or none since nothing called what makes them."""
         if report.has_rows(table):
             return True
-        return (report.has(table) or facts.leaves_out_empty(table)) and not _n_calls(report, strings, calls)
+        return (report.has(table) or facts.leaves_out_empty(table)) and not _n_calls(
+            report, strings, calls
+        )
 
     return Recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
@@ -429,8 +524,10 @@ def read_counts(path: str | Path) -> Counts:
         n_calls, is_node = rows[versions.RUNTIME], report.has(versions.KERNEL, "graphNodeId")
         return Counts(
             rows=rows,
-            n_launches=n_calls * report.has(versions.RUNTIME, "start", "globalTid", "correlationId"),
-            n_timed_calls=n_calls * report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId"),
+            n_launches=n_calls
+            * report.has(versions.RUNTIME, "start", "globalTid", "correlationId"),
+            n_timed_calls=n_calls
+            * report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId"),
             n_graph_kernels=report.count(versions.KERNEL, "graphNodeId != 0") if is_node else 0,
             has_shapes=report.has(versions.KERNEL, *SHAPE_COLUMNS),
         )

@@ -14,45 +14,79 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.comm_calls import COPY_KINDS, Called, rows_of_launches, with_called
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import canonical
-from nsyspipe.model.comm_kernels import NCCL_PREFIX, is_communication, library_of, looks_like_communication
+from nsyspipe.model.comm_kernels import (
+    NCCL_PREFIX,
+    is_communication,
+    library_of,
+    looks_like_communication,
+)
 from nsyspipe.model.names import kernel_label
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, Columns, FileState, Report, Zones, open_report, process_of, repeated
+from nsyspipe.reader.report import (
+    TIME_LIMIT,
+    Columns,
+    FileState,
+    Report,
+    Zones,
+    open_report,
+    process_of,
+    repeated,
+)
 
 _COLUMNS = {  # canonical column -> nsys's
-    "process_id": "globalPid", "start_ns": "start", "end_ns": "end",
-    "device_id": "deviceId", "correlation_id": "correlationId",
-}  # fmt: skip
-_STREAM, _BYTES, _COPY_KIND = {"stream_id": "streamId"}, {"bytes": "bytes"}, {"copy_kind": "copyKind"}
+    "process_id": "globalPid",
+    "start_ns": "start",
+    "end_ns": "end",
+    "device_id": "deviceId",
+    "correlation_id": "correlationId",
+}
+_STREAM, _BYTES, _COPY_KIND = (
+    {"stream_id": "streamId"},
+    {"bytes": "bytes"},
+    {"copy_kind": "copyKind"},
+)
 _NAMES = ("shortName", "demangledName")
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
-_SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
+_SHAPES = {
+    "grid": "gridX | (gridY << 32) | (gridZ << 48)",
+    "block": "blockX | (blockY << 11) | (blockZ << 22)",
+}
 SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PLACE = {"place": "(deviceId << 32) | streamId"}  # so are device and stream of many kernels
-_MOST_SHAPES = 50_000  # dimensions only serve to compare equal kernels, for which this many are enough
+_MOST_SHAPES = (
+    50_000  # dimensions only serve to compare equal kernels, for which this many are enough
+)
 _MOST_NAMES = 10_000  # that are looked up row by row
 
 
 def _read(
-    report: Report, table: str, columns: Columns, derived: Columns | None = None, where: str | None = None
+    report: Report,
+    table: str,
+    columns: Columns,
+    derived: Columns | None = None,
+    where: str | None = None,
 ) -> pa.Table:
     """Read one table of operations under canonical names, then `derived` as SQL gives it; what the export lacks is null."""
     names = [*columns, *(derived or {})]
     if not report.has(table):
         return pa.table({name: pa.array([], pa.int64()) for name in names})
     report.require(table, "start", "end")
-    found = report.select(table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where)
+    found = report.select(
+        table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where
+    )
     return found.rename_columns(names)
 
 
 def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
     """Drop and count rows without a valid time; a missing process is the report's only one."""
     in_order = pc.greater_equal(found["end_ns"], found["start_ns"])
-    in_range = pc.and_(pc.less(found["end_ns"], TIME_LIMIT), pc.greater(found["start_ns"], -TIME_LIMIT))
+    in_range = pc.and_(
+        pc.less(found["end_ns"], TIME_LIMIT), pc.greater(found["start_ns"], -TIME_LIMIT)
+    )
     valid = pc.fill_null(pc.and_(in_order, in_range), fill_value=False)
     rows = found if pc.all(valid, min_count=0).as_py() else found.filter(valid)
     if rows["process_id"].null_count:
@@ -66,7 +100,11 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
     of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    threads = (report.number(one, of_one) for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
+    threads = (
+        report.number(one, of_one)
+        for one in (versions.RUNTIME, versions.NVTX)
+        if report.has(one, "globalTid")
+    )
     return next((process_of(thread) for thread in threads if thread is not None), 0)
 
 
@@ -74,15 +112,24 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
-        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(name, column)
+        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(
+            name, column
+        )
     return rows
 
 
-def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
+def _read_kernels(
+    report: Report, *, has_shapes: bool, where: str | None = None
+) -> tuple[pa.Table, int]:
     """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
-    columns = _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    columns = (
+        _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    )
     has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
-    is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
+    is_large = (
+        report.has(versions.KERNEL)
+        and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
+    )
     rows = None
     if is_large and report.has(versions.KERNEL, "deviceId", "streamId"):
         has_both = where is None and report.has(versions.KERNEL, *_NAMES)
@@ -94,7 +141,13 @@ def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None)
         rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
         rows = _with_short_names(report, rows) if rows is not None and has_both else rows
     if rows is None:
-        rows = _read(report, versions.KERNEL, columns, _SHAPES if has_shapes and not is_large else None, where=where)
+        rows = _read(
+            report,
+            versions.KERNEL,
+            columns,
+            _SHAPES if has_shapes and not is_large else None,
+            where=where,
+        )
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
@@ -109,7 +162,9 @@ def _with_short_names(report: Report, found: pa.Table) -> pa.Table | None:
     # Codes count up in order of first appearance, and row numbers from 1, unless some were deleted.
     first = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
     wanted = f"rowid IN ({', '.join(map(str, first.tolist()))})"
-    pairs = report.select(versions.KERNEL, dict.fromkeys(_NAMES, "int"), where=wanted).combine_chunks()
+    pairs = report.select(
+        versions.KERNEL, dict.fromkeys(_NAMES, "int"), where=wanted
+    ).combine_chunks()
     is_found = pairs[_NAMES[1]].to_pylist() == encoded.dictionary.to_pylist()
     return _with(found, shortName=pairs[_NAMES[0]].take(encoded.indices)) if is_found else None
 
@@ -122,8 +177,13 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
     # Row numbers count the rows from 1, unless some were deleted.
     if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
         return _with(found, grid=None, block=None)
-    before, behind = (repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES))
-    return _with(found, **{name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES})
+    before, behind = (
+        repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES)
+    )
+    return _with(
+        found,
+        **{name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES},
+    )
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
@@ -134,7 +194,11 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    return {number: text for number, text in strings.pairs(pc.unique(ids).drop_null().to_numpy()) if text is not None}
+    return {
+        number: text
+        for number, text in strings.pairs(pc.unique(ids).drop_null().to_numpy())
+        if text is not None
+    }
 
 
 def _kernels(
@@ -151,22 +215,40 @@ def _kernels(
     if name_column is None:
         return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
     of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
-    texts = [item for one in of_kernels for item in _texts(one, strings).items()] if comm_pattern else []
+    texts = (
+        [item for one in of_kernels for item in _texts(one, strings).items()]
+        if comm_pattern
+        else []
+    )
     matched = [number for number, text in texts if comm_pattern and comm_pattern.search(text)]
-    of_libraries = [number for number, text in names.items() if library_of(kernel_label(text)) is not None]
+    of_libraries = [
+        number for number, text in names.items() if library_of(kernel_label(text)) is not None
+    ]
     ids = [*strings.ids_beginning(NCCL_PREFIX, ignore_case=True), *matched, *of_libraries]
-    is_comm = pa.array(functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels]))
-    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm)), bool(matched)
+    is_comm = pa.array(
+        functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels])
+    )
+    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm)), bool(
+        matched
+    )
 
 
 def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
     """Return the labels of kernels that are named like communication and do not count as such."""
     labels = {number: kernel_label(text) for number, text in names.items()}
-    alike = [one for one, label in labels.items() if looks_like_communication(label) and not is_communication(label)]
+    alike = [
+        one
+        for one, label in labels.items()
+        if looks_like_communication(label) and not is_communication(label)
+    ]
     if not alike:
         return ()
     is_alike = ~kernels["is_comm"].to_numpy() & np.isin(filled(kernels["name_id"]), alike)
-    return tuple(sorted({labels[number] for number in np.unique(filled(kernels["name_id"])[is_alike]).tolist()}))
+    return tuple(
+        sorted(
+            {labels[number] for number in np.unique(filled(kernels["name_id"])[is_alike]).tolist()}
+        )
+    )
 
 
 class Operations(Struct, frozen=True):
@@ -177,39 +259,58 @@ class Operations(Struct, frozen=True):
     n_dropped: int  # rows that ended before they started, or had no time
     n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
     has_names: bool  # whether any kernel's name is known; true without kernels
-    has_named_comm: bool  # whether a kernel is communication by the user's pattern; false without one
-    uncounted: tuple[str, ...]  # labels of kernels that are named like communication and do not count as such
+    has_named_comm: (
+        bool  # whether a kernel is communication by the user's pattern; false without one
+    )
+    uncounted: tuple[
+        str, ...
+    ]  # labels of kernels that are named like communication and do not count as such
     names: dict[int, str]  # text of every `name_id` among the kernels
     name_column: str | None  # nsys's column that the kernels' names come from
     zones: Mapping[str, Zones]  # of the times of large tables, of which no row was dropped
 
 
-def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Operations:
+def read_operations(
+    report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
+) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    if report.has(versions.KERNEL) and not any(report.has(versions.KERNEL, name) for name in _NAMES):
+    if report.has(versions.KERNEL) and not any(
+        report.has(versions.KERNEL, name) for name in _NAMES
+    ):
         report.require(versions.KERNEL, _NAMES[0])
     rows, bad_kernels = _read_kernels(report, has_shapes=True)
     names: dict[int, str] = {}
     column = None
-    for column in (name for name in reversed(_NAMES) if name in rows.column_names):  # demangled names may be left out
+    for column in (
+        name for name in reversed(_NAMES) if name in rows.column_names
+    ):  # demangled names may be left out
         if names := _texts(rows[column], strings):
             break
     kernels, has_named_comm = _kernels(rows, column, names, strings, comm_pattern)
     graphs, bad_graphs = _read_graphs(report)
-    memcpys, bad_memcpys = _valid(report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND))
+    memcpys, bad_memcpys = _valid(
+        report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
+    )
     memsets, bad_memsets = _valid(report, _read(report, versions.MEMSET, _COLUMNS | _BYTES))
     copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
-        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
-        uncounted=_uncounted(kernels, names), names=names, name_column=column, has_names=not kernels.num_rows or bool(names), has_named_comm=has_named_comm,
+        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
+        n_graphs=graphs.num_rows,
+        uncounted=_uncounted(kernels, names),
+        names=names,
+        name_column=column,
+        has_names=not kernels.num_rows or bool(names),
+        has_named_comm=has_named_comm,
         zones=report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
         | report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
-    )  # fmt: skip
+    )
 
 
-def with_communication(report: Report, operations: Operations, called: Called) -> tuple[Operations, Called]:
+def with_communication(
+    report: Report, operations: Operations, called: Called
+) -> tuple[Operations, Called]:
     """Return the operations with what calls launched as communication, and the calls with the streams of their copies."""
     if not called.launches.num_rows:
         return operations, called
@@ -243,7 +344,9 @@ class Wanted(Struct, frozen=True):
     # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
     # and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
-    steps: tuple[Int64, Int64]  # starts and ends of step ranges, host time: of one that touches such a call all is read
+    steps: tuple[
+        Int64, Int64
+    ]  # starts and ends of step ranges, host time: of one that touches such a call all is read
     host_span: tuple[int, int] | None  # host time of which the ranges are read in any case
     threads: tuple[int, ...]  # threads whose ranges are read
     # As the first reading found them: see `gather.ReportDigest`
@@ -285,9 +388,14 @@ def read_again(
         memcpys, memsets = (_valid(report, rows)[0] for rows in found)
         ids = None
         if wanted.span is not None:
-            bounds = [pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)]
+            bounds = [
+                pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)
+            ]
             known = [one for one in bounds if one["min"] is not None]
-            ids = min((one["min"] for one in known), default=1), max((one["max"] for one in known), default=0)
+            ids = (
+                min((one["min"] for one in known), default=1),
+                max((one["max"] for one in known), default=0),
+            )
         launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
         if wanted.called.launches.num_rows:
             kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
@@ -295,7 +403,9 @@ def read_again(
         return names | dict(wanted.called.names), (kernels, memcpys, memsets, ranges, launches)
 
 
-def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None) -> pa.Table:
+def _ranges(
+    report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
+) -> pa.Table:
     spans = [] if wanted.host_span is None else [wanted.host_span]
     if launches is not None and launches.num_rows:
         bounds = pc.min_max(launches["start_ns"]).as_py()
@@ -304,7 +414,9 @@ def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table
         return canonical.RANGES.empty()
     hull = min(one[0] for one in spans), max(one[1] for one in spans)
     span = None if wanted.span is None else _in_whole_steps(hull, *wanted.steps)
-    return read_ranges_again(report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns)
+    return read_ranges_again(
+        report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns
+    )
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:

@@ -30,14 +30,20 @@ Row = Mapping[str, Any]
 _NUMBERS = {
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"), 11)),
-    19: "<f4", 20: "<f8", 22: "<u8", 23: "<u8",  # of these the last are size_t and an address
-}  # fmt: skip
+    19: "<f4",
+    20: "<f8",
+    22: "<u8",
+    23: "<u8",  # of these the last are size_t and an address
+}
 # Those of which only the size matters, by it: characters, raw bytes, other floats, long double,
 # 128 bits, colours, scopes, ids of processes and threads, handles of strings, timestamps.
 _BY_SIZE = {
-    1: (25, 32), 2: (26, 42, 50), 4: (24, 27, 43, 52, 69, 71, 73), 8: (44, 70, 72, 74, 80, *range(128, 256)),
+    1: (25, 32),
+    2: (26, 42, 50),
+    4: (24, 27, 43, 52, 69, 71, 73),
+    8: (44, 70, 72, 74, 80, *range(128, 256)),
     16: (21, 33, 34, 45),
-}  # fmt: skip
+}
 _BYTES = {kind: size for size, kinds in _BY_SIZE.items() for kind in kinds}
 _CHARACTER_BYTES = {75: 1, 76: 1, 77: 2, 78: 4}  # strings, by encoding
 
@@ -49,7 +55,13 @@ _STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
 # Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were seen: so many payloads,
 # it seems. Whether the schema's high word is of its id or a flag is unknown: it counts only for ids that need it.
 HEADER = np.dtype(
-    [("n_payloads", "<u8"), ("schema", "<u4"), ("schema_high", "<u4"), ("n_payload", "<u8"), ("n_total", "<u8")]
+    [
+        ("n_payloads", "<u8"),
+        ("schema", "<u4"),
+        ("schema_high", "<u4"),
+        ("n_payload", "<u8"),
+        ("n_total", "<u8"),
+    ]
 )
 
 # The spellings of each field, as `bare_name` gives them; the first that a layout has is read.
@@ -62,11 +74,17 @@ _SPELLINGS = {
     "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
     "rank": ("rank", "commrank", "myrank"),
 }
-_ANY_BITS = {"comm_id", "seq"}  # hash-like or free-running; all others are counts, so a negative one is no value
+_ANY_BITS = {
+    "comm_id",
+    "seq",
+}  # hash-like or free-running; all others are counts, so a negative one is no value
 # Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
 _LARGEST = np.iinfo(np.int64).max
-_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})  # told as it is, or by a number of elements
+_SIZE_FIELDS = (
+    {"message_bytes"},
+    {"count", "datatype"},
+)  # told as it is, or by a number of elements
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
@@ -81,24 +99,45 @@ class Layout(Struct, frozen=True):
     def dtype(self, names: Collection[str]) -> np.dtype[np.void]:
         """Return a numpy record type of some of the fields, `n_bytes` long."""
         formats, offsets = zip(*(self.fields[name] for name in names), strict=True)
-        parts = {"names": list(names), "formats": formats, "offsets": offsets, "itemsize": self.n_bytes}
+        parts = {
+            "names": list(names),
+            "formats": formats,
+            "offsets": offsets,
+            "itemsize": self.n_bytes,
+        }
         return np.dtype(parts)  # type: ignore[call-overload, no-any-return]
 
 
 def read_layouts(report: Report) -> dict[Key, Layout]:
     """Read the layouts by (domain, schema); where processes that repeat one contradict each other, there is none."""
     key = ("domainId", "schemaId")
-    schema, entry, enum = (*key, "payloadSize"), (*key, "idx", "type", "offset", "name"), (*key, "size")
-    if not report.has(versions.PAYLOAD_SCHEMAS, *schema) or not report.has(versions.PAYLOAD_ENTRIES, *entry):
+    schema, entry, enum = (
+        (*key, "payloadSize"),
+        (*key, "idx", "type", "offset", "name"),
+        (*key, "size"),
+    )
+    if not report.has(versions.PAYLOAD_SCHEMAS, *schema) or not report.has(
+        versions.PAYLOAD_ENTRIES, *entry
+    ):
         return {}
     entries = _by_key(report, versions.PAYLOAD_ENTRIES, *entry, "flags", "arrayOrUnionDetail")
-    enums = _by_key(report, versions.PAYLOAD_ENUMS, *enum) if report.has(versions.PAYLOAD_ENUMS, *enum) else {}
+    enums = (
+        _by_key(report, versions.PAYLOAD_ENUMS, *enum)
+        if report.has(versions.PAYLOAD_ENUMS, *enum)
+        else {}
+    )
     layouts = {}
-    for (domain, number), schemas in _by_key(report, versions.PAYLOAD_SCHEMAS, *schema, "type", "alignTo").items():
+    for (domain, number), schemas in _by_key(
+        report, versions.PAYLOAD_SCHEMAS, *schema, "type", "alignTo"
+    ).items():
         rows = entries.get((domain, number), [])
         described = {row["idx"]: row for row in rows}
         if len(schemas) == 1 and len(described) == len(rows) and schemas[0]["type"] not in _UNIONS:
-            sizes = {of: one[0]["size"] for (where, of), one in enums.items() if where == domain and len(one) == 1}
+            sizes = {
+                of: one[0]["size"]
+                for (where, of), one in enums.items()
+                if where == domain and len(one) == 1
+            }
             layouts[domain, number] = _layout(schemas[0], described, sizes)
     return layouts
 
@@ -118,10 +157,14 @@ def _layout(schema: Row, described: Mapping[int, Row], enums: Mapping[int, int])
     ends = {name: at + np.dtype(code).itemsize for name, (code, at) in fields.items()}
     is_exact = schema["payloadSize"] > 0 and schema["type"] in {0, _STATIC}
     n_bytes = schema["payloadSize"] if is_exact else max(ends.values(), default=0)
-    return Layout(n_bytes, is_exact, {name: field for name, field in fields.items() if ends[name] <= n_bytes})
+    return Layout(
+        n_bytes, is_exact, {name: field for name, field in fields.items() if ends[name] <= n_bytes}
+    )
 
 
-def place_entries(entries: Mapping[int, Row], *, pack: int, enums: Mapping[int, int]) -> dict[str, tuple[str, int]]:
+def place_entries(
+    entries: Mapping[int, Row], *, pack: int, enums: Mapping[int, int]
+) -> dict[str, tuple[str, int]]:
     """Return format and offset of each number among a schema's entries, by `bare_name`.
 
     An entry that states no offset (0, and not the first) follows the one before at its natural alignment, or at that of a
@@ -176,7 +219,10 @@ class Fields(NamedTuple):
 def names_in(layout: Layout) -> dict[str, str]:
     """Return, for each field that a layout has as an integer, how the layout spells it."""
     integers = {name for name, (code, _) in layout.fields.items() if "f" not in code}
-    found = {field: next(filter(integers.__contains__, names), None) for field, names in _SPELLINGS.items()}
+    found = {
+        field: next(filter(integers.__contains__, names), None)
+        for field, names in _SPELLINGS.items()
+    }
     return {field: name for field, name in found.items() if name is not None}
 
 
@@ -224,7 +270,9 @@ def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout)
     return fits
 
 
-def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout) -> None:
+def _fill(
+    fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout
+) -> None:
     if not (names := names_in(layout)):
         return
     records = _windows(data, starts, layout.dtype(names.values()))
@@ -252,7 +300,9 @@ class Payloads(Struct, frozen=True):
     # By process its rank in its largest communicator, and that one's size, unless two of that size disagree
     comm_ranks: dict[int, tuple[int, int]]
     n_undecoded: int  # payloads of NCCL that do not fit their description
-    size_gap: str | None  # why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`
+    size_gap: (
+        str | None
+    )  # why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`
 
 
 def read_payloads(report: Report, strings: Strings) -> Payloads:
@@ -265,13 +315,23 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     if not any(names) or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
         is_there = report.has(versions.NVTX, "binaryData")
         has_payloads = is_there and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
-        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, "not-described" if has_payloads else "no-payloads")
+        return Payloads(
+            PAYLOADS.empty(),
+            COMM_SIZES.empty(),
+            {},
+            0,
+            "not-described" if has_payloads else "no-payloads",
+        )
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    rows = report.select(versions.NVTX, kinds, where=f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}")
+    rows = report.select(
+        versions.NVTX, kinds, where=f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
+    )
     texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
     rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
-    found = rows.filter(pc.and_(pc.greater(pc.binary_length(rows["binaryData"]), 0), pc.is_valid(rows["globalTid"])))
+    found = rows.filter(
+        pc.and_(pc.greater(pc.binary_length(rows["binaryData"]), 0), pc.is_valid(rows["globalTid"]))
+    )
     fields = decode_fields(found["binaryData"], filled(found["domainId"], 0), layouts)
     says_nccl, may_be = ownership(found, rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW)))
     is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
@@ -281,7 +341,9 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     gap = None
     if table["message_bytes"].null_count == table.num_rows:
         is_described = any(needed <= one for one in names for needed in _SIZE_FIELDS)
-        gap = "not-described" if found.num_rows else "not-exported" if is_described else "no-payloads"
+        gap = (
+            "not-described" if found.num_rows else "not-exported" if is_described else "no-payloads"
+        )
     return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded, gap)
 
 
@@ -291,17 +353,25 @@ def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
     if not payloads.table.num_rows:
         return sizes
     table = payloads.table
-    of_comm = {(row["process_id"], row["comm_id"]): row["n_ranks"] for row in payloads.comm_sizes.to_pylist()}
+    of_comm = {
+        (row["process_id"], row["comm_id"]): row["n_ranks"]
+        for row in payloads.comm_sizes.to_pylist()
+    }
     comms, comm = np.unique(filled(table["comm_id"], 0), return_inverse=True)
     processes, process = np.unique(table["process_id"].to_numpy(), return_inverse=True)
     pairs, pair = np.unique(process * comms.size + comm, return_inverse=True)
-    keys = ((int(processes[one // comms.size]), int(comms[one % comms.size])) for one in pairs.tolist())
+    keys = (
+        (int(processes[one // comms.size]), int(comms[one % comms.size])) for one in pairs.tolist()
+    )
     told = np.array([of_comm.get(key, 0) for key in keys], np.int64)[pair]
     n_ranks = filled(table["n_ranks"], 0)
     told = np.where(n_ranks > 0, n_ranks, told)
     # A payload is that of the range that its thread opened at that time.
     codes = [
-        np.unique(np.concatenate((table[name].to_numpy(), comm_calls[name].to_numpy())), return_inverse=True)[1]
+        np.unique(
+            np.concatenate((table[name].to_numpy(), comm_calls[name].to_numpy())),
+            return_inverse=True,
+        )[1]
         for name in ("thread_id", "start_ns")
     ]
     place = codes[0] * (int(codes[1].max()) + 1) + codes[1]
@@ -316,7 +386,9 @@ def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
 def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     """Tell which rows are NCCL's by their text or domain, and which may be: neither has a name."""
     starts = pc.starts_with(rows["text"], "nccl", ignore_case=True)
-    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy() | of_domains(rows, domains, "NCCL".__eq__)
+    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy() | of_domains(
+        rows, domains, "NCCL".__eq__
+    )
     is_nameless = pc.is_null(rows["text"]).to_numpy() & ~of_domains(rows, domains, lambda _: True)
     return says_nccl, is_nameless & ~says_nccl
 
@@ -326,25 +398,44 @@ def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
     threads = found["globalTid"].to_numpy()
     rows = np.flatnonzero(kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT))
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
-    columns = {name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows]) for name in _COLUMNS}
+    columns = {
+        name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows])
+        for name in _COLUMNS
+    }
     is_open = (ends < starts) | (ends >= TIME_LIMIT)
-    columns |= {"process_id": process_of(threads[rows]), "thread_id": threads[rows], "start_ns": starts[rows]}
+    columns |= {
+        "process_id": process_of(threads[rows]),
+        "thread_id": threads[rows],
+        "start_ns": starts[rows],
+    }
     columns["end_ns"] = pa.array(ends[rows], mask=is_open[rows])
-    return PAYLOADS.table(columns | {"call": pc.dictionary_encode(found["text"].take(pa.array(rows)))})
+    return PAYLOADS.table(
+        columns | {"call": pc.dictionary_encode(found["text"].take(pa.array(rows)))}
+    )
 
 
 def _comm_sizes(table: pa.Table) -> pa.Table:
     pairs = table.select(COMM_SIZES.names).drop_null()
-    pairs = pairs.filter(pc.greater(pairs["n_ranks"], 0)).group_by(COMM_SIZES.names, use_threads=False).aggregate([])
+    pairs = (
+        pairs.filter(pc.greater(pairs["n_ranks"], 0))
+        .group_by(COMM_SIZES.names, use_threads=False)
+        .aggregate([])
+    )
     keys = COMM_SIZES.names[:2]
-    sizes = pairs.group_by(keys, use_threads=False).aggregate([("n_ranks", "min"), ("n_ranks", "count")])
-    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by([(key, "ascending") for key in keys])
+    sizes = pairs.group_by(keys, use_threads=False).aggregate(
+        [("n_ranks", "min"), ("n_ranks", "count")]
+    )
+    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by(
+        [(key, "ascending") for key in keys]
+    )
     return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
 
 
 def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
     names = ["process_id", "n_ranks", "rank"]
-    rows = table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist()
+    rows = (
+        table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist()
+    )
     seen = grouped((row["process_id"], (row["n_ranks"], row["rank"])) for row in rows)
     ranks = {}
     for process, pairs in seen.items():

@@ -43,7 +43,9 @@ class Ranges(Struct, frozen=True):
     comm_calls: pa.Table = field(default_factory=canonical.COMM_CALLS.empty)
 
 
-def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]) -> Ranges:
+def read_ranges(
+    report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
+) -> Ranges:
     """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
@@ -69,7 +71,12 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
 
 
 def read_ranges_again(
-    report: Report, strings: Strings, threads: Iterable[int], *, span: tuple[int, int] | None, open_end_ns: int | None
+    report: Report,
+    strings: Strings,
+    threads: Iterable[int],
+    *,
+    span: tuple[int, int] | None,
+    open_end_ns: int | None,
 ) -> pa.Table:
     """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all."""
     if not report.has(versions.NVTX, *_NEEDED):
@@ -78,14 +85,18 @@ def read_ranges_again(
     if span is not None:
         where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
     found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
-    return _table(_of_kinds(found, _PUSH_POP, _START_END), open_end_ns, _of_kinds(found, DOMAIN_ROW))[0]
+    return _table(
+        _of_kinds(found, _PUSH_POP, _START_END), open_end_ns, _of_kinds(found, DOMAIN_ROW)
+    )[0]
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
     found = report.select(versions.NVTX, columns, where=where)
     found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
-    return found.set_column(found.schema.get_field_index("text"), "text", names_of_rows(found, strings))
+    return found.set_column(
+        found.schema.get_field_index("text"), "text", names_of_rows(found, strings)
+    )
 
 
 def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
@@ -97,25 +108,43 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     ends = filled(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = of_domains(ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS))
+    is_never = of_domains(
+        ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
+    )
     is_never |= _matching(ranges, _NEVER_TEXT)
     kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
-    columns = {"process_id": process_of(threads), "thread_id": threads, "start_ns": starts, "end_ns": ends}
-    columns = {name: values[kept] for name, values in (columns | {"is_library": is_library}).items()}
+    columns = {
+        "process_id": process_of(threads),
+        "thread_id": threads,
+        "start_ns": starts,
+        "end_ns": ends,
+    }
+    columns = {
+        name: values[kept] for name, values in (columns | {"is_library": is_library}).items()
+    }
     table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(kept))})
     return table, int(np.count_nonzero(~forwards))
 
 
 def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
     texts = ranges["text"].combine_chunks()
-    is_call = [text is not None and comm_call_of(text) is not None for text in texts.dictionary.to_pylist()]
+    is_call = [
+        text is not None and comm_call_of(text) is not None for text in texts.dictionary.to_pylist()
+    ]
     if not any(is_call):
         return canonical.COMM_CALLS.empty()
-    rows = np.flatnonzero(np.append(is_call, False)[pc.fill_null(texts.indices, len(is_call)).to_numpy()])
+    rows = np.flatnonzero(
+        np.append(is_call, False)[pc.fill_null(texts.indices, len(is_call)).to_numpy()]
+    )
     chosen = ranges.take(pa.array(rows))
     threads, starts = chosen["globalTid"].to_numpy(), chosen["start"].to_numpy()
     ends = filled(chosen["end"], open_end or 0)
-    columns = {"process_id": process_of(threads), "thread_id": threads, "start_ns": starts, "end_ns": ends}
+    columns = {
+        "process_id": process_of(threads),
+        "thread_id": threads,
+        "start_ns": starts,
+        "end_ns": ends,
+    }
     calls = canonical.COMM_CALLS.table(columns | {"text": chosen["text"]})
     is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     return calls if is_possible.all() else calls.filter(pa.array(is_possible))
@@ -130,11 +159,15 @@ def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
         return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
     is_inline = pc.not_equal(found["text"], "").to_numpy()
     index = np.where(is_inline, ids.size + inline.indices.to_numpy(), id_index).astype(np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(index), pa.concat_arrays([named, inline.dictionary]))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(index), pa.concat_arrays([named, inline.dictionary])
+    )
 
 
 def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
-    last: list[int | None] = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])]
+    last: list[int | None] = [
+        pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])
+    ]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
     last += [report.number(versions.RUNTIME, f'max("{name}")') for name in calls]
     return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)

@@ -20,7 +20,12 @@ from msgspec import Struct
 
 from nsyspipe import errors
 from nsyspipe.analysis.attribution import filled
-from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError
+from nsyspipe.errors import (
+    DamagedReportError,
+    MissingColumnError,
+    NotAReportError,
+    ReportNotFoundError,
+)
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
@@ -50,19 +55,52 @@ GPU_METRICS = "GPU_METRICS"
 CUDA_CALL_CHAINS = "CUDA_CALLCHAINS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
 
-_READ = {*map(str.lower, (
-    KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, STRINGS, EXPORT_META, EXPORT_META_OLD, CAPTURE_META, SESSION_START, GPU,
-    CUDA_DEVICE, SYSTEM_ENV, OVERHEAD, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS, SYNCHRONIZATION, OS_RUNTIME,
-    CPU_SAMPLES, GPU_METRICS, CUDA_CALL_CHAINS,
-))}  # fmt: skip
+_READ = {
+    *map(
+        str.lower,
+        (
+            KERNEL,
+            MEMCPY,
+            MEMSET,
+            GRAPH,
+            RUNTIME,
+            NVTX,
+            STRINGS,
+            EXPORT_META,
+            EXPORT_META_OLD,
+            CAPTURE_META,
+            SESSION_START,
+            GPU,
+            CUDA_DEVICE,
+            SYSTEM_ENV,
+            OVERHEAD,
+            PAYLOAD_SCHEMAS,
+            PAYLOAD_ENTRIES,
+            PAYLOAD_ENUMS,
+            SYNCHRONIZATION,
+            OS_RUNTIME,
+            CPU_SAMPLES,
+            GPU_METRICS,
+            CUDA_CALL_CHAINS,
+        ),
+    )
+}
 # A file with none of these is no nsys export.
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
-VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")  # some exporters append a version to a table's name
+VERSIONED = re.compile(
+    r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$"
+)  # some exporters append a version to a table's name
 
 NEWEST_TESTED = (3, 25)  # version of the export schema
 # A damaged file can also hold a name that is no text.
-_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
+_ENGINE_ERRORS = (
+    sa.exc.DBAPIError,
+    adbc_driver_manager.Error,
+    pa.ArrowException,
+    OSError,
+    UnicodeDecodeError,
+)
 _MOST_TEXT = 4  # numbers take more room as text than in the file
 
 # By kind of column its Arrow type, and the SQL of what it does not have.
@@ -77,10 +115,16 @@ _ZONE_ROWS = 4096
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
-FileState: TypeAlias = tuple[int, int, int, int]  # inode, bytes, when it was written and when changed, ns
-Columns: TypeAlias = Mapping[str, str]  # what is read, by column: its kind, nsys's name for it, or SQL
+FileState: TypeAlias = tuple[
+    int, int, int, int
+]  # inode, bytes, when it was written and when changed, ns
+Columns: TypeAlias = Mapping[
+    str, str
+]  # what is read, by column: its kind, nsys's name for it, or SQL
 
-TIME_LIMIT = 2**61  # no clock reaches this (73 years), and no sum or difference of two such times overflows
+TIME_LIMIT = (
+    2**61
+)  # no clock reaches this (73 years), and no sum or difference of two such times overflows
 
 
 def is_read(table: str) -> bool:
@@ -122,8 +166,15 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
 class Report:
     """One open report: what it has, and typed selections from it."""
 
-    def __init__(self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState) -> None:
-        self.path, self.state, self._n_bytes, self._is_checked = path, state, state[1], pages is None
+    def __init__(
+        self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState
+    ) -> None:
+        self.path, self.state, self._n_bytes, self._is_checked = (
+            path,
+            state,
+            state[1],
+            pages is None,
+        )
         self._connection = connection
         self._weighed: set[tuple[str, str]] = set()
         # The columns of each table, and the names of what looks like one.
@@ -131,7 +182,9 @@ class Report:
         if not any(self.physical(table) for table in _SIGNS):
             problem = "is an SQLite database that Nsight Systems did not export"
             found = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
-            raise NotAReportError(str(path), problem, found=found, fix="nsys export --type=sqlite REPORT.nsys-rep")
+            raise NotAReportError(
+                str(path), problem, found=found, fix="nsys export --type=sqlite REPORT.nsys-rep"
+            )
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
@@ -153,15 +206,25 @@ class Report:
                 raise MissingColumnError(str(self.path), problem, fix=EXPORT_AGAIN)
 
     def select(
-        self, table: str, columns: Columns, *, derived: Columns | None = None, where: str | None = None
+        self,
+        table: str,
+        columns: Columns,
+        *,
+        derived: Columns | None = None,
+        where: str | None = None,
     ) -> pa.Table:
         """Select columns of a table that exists as Arrow, exactly typed, in their order; rows in any order.
 
         Kinds are ``int`` (int64, nulls kept), ``text`` and ``blob`` (null becomes empty). A column that the table lacks is
         all null (int) or empty. `derived` are SQL expressions of integers by name, which come last, `where` a condition.
         """
-        self._weigh(table, [name for name, kind in columns.items() if kind != "int" and self.has(table, name)])
-        selected = {name: self._typed(table, name, kind) for name, kind in columns.items()} | {**(derived or {})}
+        self._weigh(
+            table,
+            [name for name, kind in columns.items() if kind != "int" and self.has(table, name)],
+        )
+        selected = {name: self._typed(table, name, kind) for name, kind in columns.items()} | {
+            **(derived or {})
+        }
         named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in selected.items())
         with _translated(self.path):
             found = fetch_arrow(self._connection, f"SELECT {named} {self._rows(table, where)}")
@@ -180,7 +243,9 @@ class Report:
     def _rows(self, table: str, where: str | None = None) -> str:
         return f"FROM {quoted(self.physical(table) or table)} NOT INDEXED WHERE {where or 1}"
 
-    def zones(self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> dict[str, Zones]:
+    def zones(
+        self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray
+    ) -> dict[str, Zones]:
         """Return a table with its zones, by two columns of all of its rows; nothing where some are missing, or one zone holds all."""
         if len(least) <= _ZONE_ROWS or self.has(table, "rowid"):
             return {}
@@ -189,18 +254,29 @@ class Report:
             return {}
         edges = np.arange(0, len(least), _ZONE_ROWS)
         firsts = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
-        return {table: Zones(first, firsts, np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges))}
+        return {
+            table: Zones(first, firsts, np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges))
+        }
 
     def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
-        return self.select(table, columns, where=where).to_pylist() if self.has(table, *columns) else []
+        return (
+            self.select(table, columns, where=where).to_pylist()
+            if self.has(table, *columns)
+            else []
+        )
 
     def _weigh(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        if self._is_checked or not (new := [name for name in names if (table, name) not in self._weighed]):
+        if self._is_checked or not (
+            new := [name for name in names if (table, name) not in self._weighed]
+        ):
             return
         self._weighed.update((table, name) for name in new)
-        n_bytes = self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new)) or 0
+        n_bytes = (
+            self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new))
+            or 0
+        )
         if n_bytes > _MOST_TEXT * self._n_bytes:
             problem = f"is damaged ({self.physical(table)} claims more text than the file contains)"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
@@ -228,7 +304,9 @@ class Report:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
-            number: int | None = next(iter(fetch_arrow(self._connection, statement)["n"].to_pylist()), None)
+            number: int | None = next(
+                iter(fetch_arrow(self._connection, statement)["n"].to_pylist()), None
+            )
         return number
 
 
@@ -264,7 +342,9 @@ class Zones(Struct, frozen=True):
 def machine_memory() -> int:
     """Return the memory in bytes that this process could have if it were alone, swap included; 0 if the system does not say."""
     try:
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+        told = dict(
+            line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines()
+        )
         total, swap = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
     except (OSError, ValueError, LookupError):
         return 0
@@ -281,7 +361,9 @@ def process_of(global_tid: _Ids) -> _Ids:
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
     first, last = (process_of(one or 0) for one in pc.min_max(threads).as_py().values())
-    return repeated(first, len(threads)) if first == last else pc.bit_wise_and(threads, ~_THREAD_BITS)
+    return (
+        repeated(first, len(threads)) if first == last else pc.bit_wise_and(threads, ~_THREAD_BITS)
+    )
 
 
 def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
@@ -318,7 +400,9 @@ def _translated(path: Path) -> Iterator[None]:
         detail = text.splitlines()[0][:160] if text else type(error).__name__
         if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
             detail = "a column holds a value that is not of its type"
-        raise DamagedReportError(str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN) from error
+        raise DamagedReportError(
+            str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN
+        ) from error
 
 
 @contextlib.contextmanager

@@ -59,9 +59,19 @@ class Field(NamedTuple):
 
 
 _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
-_HOST, _GPU = Field(str, form=HOST_NAME, what="host name"), Field(str, form=GPU_NAME, what="GPU model")
+_HOST, _GPU = (
+    Field(str, form=HOST_NAME, what="host name"),
+    Field(str, form=GPU_NAME, what="GPU model"),
+)
 _OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
-_VERSIONS = ("torch_version", "cuda_version", "nccl_version", "driver_version", "nsys_version", "python_version")
+_VERSIONS = (
+    "torch_version",
+    "cuda_version",
+    "nccl_version",
+    "driver_version",
+    "nsys_version",
+    "python_version",
+)
 _KINDS = {  # by annotation of the dataclasses in `model.captured`
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
@@ -78,18 +88,28 @@ _OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
     "capture_range": Field(str, form=CAPTURE_RANGE, what="capture range"),
 }
 _OF_RANK = {one.name: _KINDS[str(one.type)] for one in fields(CapturedRank)} | {
-    "pid": Field(int, least=1), "status": Field(int, least=-_LARGEST), "gpu_name": _GPU,
+    "pid": Field(int, least=1),
+    "status": Field(int, least=-_LARGEST),
+    "gpu_name": _GPU,
     "problem": Field(str, form=_OUTCOME, what="outcome"),
-}  # fmt: skip
+}
 _OF_SIDECAR = {
-    "capture_version": Field(int, least=1), "host": _HOST, "world_size": Field(int, least=1),
-    "ranks": Field(list, of=dict, most=_MOST_RANKS), "step_pattern": _TEXT, "nccl_log_files": _TEXTS,
+    "capture_version": Field(int, least=1),
+    "host": _HOST,
+    "world_size": Field(int, least=1),
+    "ranks": Field(list, of=dict, most=_MOST_RANKS),
+    "step_pattern": _TEXT,
+    "nccl_log_files": _TEXTS,
     "topology_file": _TEXT,
-}  # fmt: skip
+}
 
 
 def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
-    return {name: _check(name, found[name], field) for name, field in wanted.items() if found.get(name) is not None}
+    return {
+        name: _check(name, found[name], field)
+        for name, field in wanted.items()
+        if found.get(name) is not None
+    }
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
@@ -102,7 +122,10 @@ def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of tha
         require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
         return printable(value)
     if field.kind in {list, dict}:
-        require(field.kind is dict or len(value) <= field.most, f"{name} has more than {field.most} entries")
+        require(
+            field.kind is dict or len(value) <= field.most,
+            f"{name} has more than {field.most} entries",
+        )
         each = value.values() if field.kind is dict else value
         kinds = "texts" if field.of is str else "objects"
         require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
@@ -116,7 +139,10 @@ def _moment(captured_at_utc: str) -> datetime:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
         raise ValueError("captured_at_utc is no time") from error
-    require(moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR, "captured_at_utc is no time in UTC")
+    require(
+        moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR,
+        "captured_at_utc is no time in UTC",
+    )
     return moment.astimezone(UTC)
 
 
@@ -153,18 +179,26 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     return Sidecar(
         path=path,
         facts=RunCapture(**facts),
-        captured_at_utc_ns=None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
-        host=told.get("host"), world_size=told.get("world_size"), ranks=_ranks(told.get("ranks", ())),
-        step_pattern=pattern, family=None if pattern is None else family_of_pattern(pattern),
-        log_names=tuple(told.get("nccl_log_files", ())), topology_name=told.get("topology_file"),
-    )  # fmt: skip
+        captured_at_utc_ns=None
+        if moment is None
+        else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
+        host=told.get("host"),
+        world_size=told.get("world_size"),
+        ranks=_ranks(told.get("ranks", ())),
+        step_pattern=pattern,
+        family=None if pattern is None else family_of_pattern(pattern),
+        log_names=tuple(told.get("nccl_log_files", ())),
+        topology_name=told.get("topology_file"),
+    )
 
 
 def family_of_pattern(pattern: str) -> str | None:
     """Return the normalised text that a step pattern stands for, ``step #``; None when it stands for more than one."""
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
-    parts = _NUMBER_PATTERNS.split(pattern[1:-1])  # no pattern of a file is ever run: it could take forever
+    parts = _NUMBER_PATTERNS.split(
+        pattern[1:-1]
+    )  # no pattern of a file is ever run: it could take forever
     if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
         return None
     name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)
@@ -176,14 +210,18 @@ def family_of_pattern(pattern: str) -> str | None:
 _MOST_ENTRIES, _MOST_SIDECARS, _MOST_BYTES = 100_000, 4096, 1 << 20
 _MOST_LOG_BYTES = 256 << 20
 _NODE = re.compile(r"\.node[0-9]+$")
-_RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")  # what follows the capture's name in a report's
+_RANK_OR_NODE = re.compile(
+    r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$"
+)  # what follows the capture's name in a report's
 
 
 class FoundSidecar(Struct, frozen=True):
     """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
-    by_argument: dict[int, tuple[CapturedRank, ...]]  # ranks by the position of their report among the run's
+    by_argument: dict[
+        int, tuple[CapturedRank, ...]
+    ]  # ranks by the position of their report among the run's
 
 
 class FoundSidecars(Struct, frozen=True):
@@ -196,8 +234,13 @@ class FoundSidecars(Struct, frozen=True):
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
         sidecars = [one.sidecar for one in self.found]
-        named = ((one.path.parent, [one.path.name, *one.log_names, one.topology_name]) for one in sidecars)
-        return tuple(at / name for at, names in named for name in names if name and name == Path(name).name)
+        named = (
+            (one.path.parent, [one.path.name, *one.log_names, one.topology_name])
+            for one in sidecars
+        )
+        return tuple(
+            at / name for at, names in named for name in names if name and name == Path(name).name
+        )
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -220,14 +263,18 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 sidecar = parse_sidecar(content, path)
             except (ValueError, OSError) as error:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
-                problems.append(problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason))
+                problems.append(
+                    problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason)
+                )
                 continue
             claims: dict[int, list[CapturedRank]] = {}
             for one in sidecar.ranks:
                 for at in stems.get(one.report or "", ()):
                     claims.setdefault(at, []).append(one)
             if claims:
-                found.append(FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()}))
+                found.append(
+                    FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()})
+                )
     return FoundSidecars(tuple(found), tuple(problems))
 
 
@@ -263,14 +310,18 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
         path, parts, reason = folder / name, Path(name).parts, ""
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
-            if not (is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name):
+            if not (
+                is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name
+            ):
                 reason = f"not in the directory of {printable(decoded(sidecar.path.name))}"
             elif not stat.S_ISREG((state := path.lstat()).st_mode):
                 reason = "not an ordinary file"
             elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
                 reason = "too large, pass the file with --nccl-log"
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else "no file name") or "unreadable"
+            reason = (
+                error.strerror if isinstance(error, OSError) else "no file name"
+            ) or "unreadable"
         if reason:
             problems.append(_unused(path, reason))
         else:
@@ -278,7 +329,9 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
 
 
 def _unused(path: Path, reason: str) -> Problem:
-    return problem("sidecar-file-unusable", file=printable(decoded(path.name)), reason=printable(reason))
+    return problem(
+        "sidecar-file-unusable", file=printable(decoded(path.name)), reason=printable(reason)
+    )
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:

@@ -33,7 +33,11 @@ pa.array(np.empty(0))
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
-_ENGINE_VERSION = (3, 40, 0)  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
+_ENGINE_VERSION = (
+    3,
+    40,
+    0,
+)  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
 # Of each table, index, view and trigger: kind, name, first page, beginning of the statement that made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
 _ENTRIES = (
@@ -52,7 +56,9 @@ _LONGEST_DEFAULT = 32
 
 # As SQLite writes it down, whatever the user wrote.
 _NAME = r"""(?P<name>"(?:[^"]|"")*"|\[[^\]]*\]|`(?:[^`]|``)*`|'(?:[^']|'')*'|[^\s("'`\[\].,;/-]+)"""
-_STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
+_STATEMENT = re.compile(
+    rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])"
+)
 _INTERNAL = "sqlite_"
 
 # Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
@@ -73,7 +79,9 @@ class _Connection(adbc_driver_manager.AdbcConnection):
         return _Cursor(self)
 
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):  # Ctrl-C may leave a statement open, which ends with what holds it
+        with contextlib.suppress(
+            RuntimeError
+        ):  # Ctrl-C may leave a statement open, which ends with what holds it
             super().close()
             self._database.close()
 
@@ -126,7 +134,9 @@ class AdbcSqliteDialect(SQLiteDialect):
         """Return what SQLAlchemy asks of a driver's module."""
         module = ModuleType("nsyspipe_adbc")
         error, version = adbc_driver_manager.Error, _ENGINE_VERSION
-        module.__dict__.update(connect=_Connection, Error=error, paramstyle="qmark", sqlite_version_info=version)
+        module.__dict__.update(
+            connect=_Connection, Error=error, paramstyle="qmark", sqlite_version_info=version
+        )
         return module
 
     def create_connect_args(self, url: sa.URL) -> tuple[list[str], dict[str, Any]]:
@@ -168,7 +178,12 @@ def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
 
 def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
     """Execute a statement with few rows, and return them."""
-    return list(zip(*(column.to_pylist() for column in fetch_arrow(connection, statement).columns), strict=True))
+    return list(
+        zip(
+            *(column.to_pylist() for column in fetch_arrow(connection, statement).columns),
+            strict=True,
+        )
+    )
 
 
 def quoted(name: str) -> str:
@@ -203,13 +218,17 @@ def plain_tables(
     return columns, frozenset(one for one in others if not one.startswith(_INTERNAL))
 
 
-def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Callable[[str], bool]) -> set[str]:
+def _plain_names(
+    path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Callable[[str], bool]
+) -> set[str]:
     plain, seen = set(), set()
     for number, (kind, name, first_page, statement) in enumerate(entries):
         made = _STATEMENT.match(statement)
         is_odd = number >= _MOST_ENTRIES or len(name) > _LONGEST_NAME
         if made is None:
-            is_odd |= bool(statement) or kind != "index"  # SQLite makes indexes of its own, without a statement
+            is_odd |= (
+                bool(statement) or kind != "index"
+            )  # SQLite makes indexes of its own, without a statement
         else:
             word = made["name"]  # in quotation marks, of which those inside are doubled
             unquoted = word[1:-1].replace(2 * word[-1], word[-1]) if word[0] in "\"['`" else word
@@ -219,7 +238,9 @@ def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Call
             is_odd |= name.lower() in seen
             seen.add(name.lower())
         if is_odd:
-            raise DamagedReportError(str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN)
+            raise DamagedReportError(
+                str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN
+            )
         if made is None or kind not in {"table", "view"}:
             continue
         if made["what"] == "TABLE" and first_page > 0:
@@ -252,7 +273,9 @@ class Pages:
             level = self._new(np.array(list(roots), np.int64))
             while level.size:
                 kinds = np.concatenate([self._kinds(file, run) for run in _runs(level, self._size)])
-                children = [self._children(file, page) for page in level[np.isin(kinds, _INNER)].tolist()]
+                children = [
+                    self._children(file, page) for page in level[np.isin(kinds, _INNER)].tolist()
+                ]
                 level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -272,7 +295,9 @@ class Pages:
         start = _FILE_HEADER if number == 1 else 0
         if page.size < start + 12:
             return np.empty(0, np.int64)
-        n_cells = min(int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2)
+        n_cells = min(
+            int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2
+        )
         cells = page[start + 12 : start + 12 + 2 * n_cells].view(">u2").astype(np.int64)
         places = np.append(cells[cells + 4 <= page.size], start + 8)
         return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)

@@ -86,16 +86,29 @@ graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEM
     TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS TRACE_PROCESS_EVENT_NVMEDIA
 nsys's own names of constants: ENUM_*
 """
-_CHUNK_ROWS = 50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
+_CHUNK_ROWS = (
+    50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
+)
 _MARK = 0x6E7379AC  # SQLite's application_id of a copy, by which it may be replaced
-_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}  # by what the header of an SQLite file says of its texts
+_ENCODINGS = {
+    2: "UTF-16le",
+    3: "UTF-16be",
+}  # by what the header of an SQLite file says of its texts
 # SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing, flushing, resizing.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
 # Classes whose every place is worth a word.
 UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
 _HARDWARE = "serial numbers and places of hardware"
-_HARDWARE_COLUMNS = {"busLocation", "chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid"}
+_HARDWARE_COLUMNS = {
+    "busLocation",
+    "chipName",
+    "ctrlDevPath",
+    "ctxswDevPath",
+    "luid",
+    "pwGpuId",
+    "uuid",
+}
 _OTHER_COLUMNS = "columns that no answer needs"
 
 
@@ -129,7 +142,9 @@ def is_known(table: str) -> bool:
 
 def class_of(table: str) -> str | None:
     """Return the class of a table that stays behind as a whole; None for any other."""
-    families = (kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1]))
+    families = (
+        kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1])
+    )
     return _CLASSES.get(table) or next(families, None)
 
 
@@ -168,7 +183,9 @@ class Removed:
 
     def amounts(self) -> list[Amount]:
         """Return all amounts but zeros, sorted by class and place."""
-        return sorted(Amount(kind, place, n, unit) for (kind, place, unit), n in self._numbers.items() if n)
+        return sorted(
+            Amount(kind, place, n, unit) for (kind, place, unit), n in self._numbers.items() if n
+        )
 
 
 class Checked(NamedTuple):
@@ -193,7 +210,9 @@ class Copying:
     def tables(self, base: str, *columns: str) -> list[str]:
         """Return the tables of the report that are called so, with or without a version, and have some columns."""
         tables = self.report.tables.items()
-        return [table for table, there in tables if base_name(table) == base and {*columns} <= {*there}]
+        return [
+            table for table, there in tables if base_name(table) == base and {*columns} <= {*there}
+        ]
 
     def run(self, statement: str) -> sa.CursorResult[Any]:
         """Run a statement."""
@@ -201,17 +220,27 @@ class Copying:
 
     def count(self, table: str, condition: str = "1", *, of: str = "source") -> int:
         """Return how many rows of a table of the report, or of the copy, meet a condition."""
-        return int(self.run(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}").scalar_one())  # noqa: S608
+        return int(
+            self.run(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}").scalar_one()  # noqa: S608
+        )
 
     def create(
-        self, table: str, columns: Mapping[str, str], rows: Iterable[tuple[Any, ...]] = (), *, of: str = "main"
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        rows: Iterable[tuple[Any, ...]] = (),
+        *,
+        of: str = "main",
     ) -> int:
         """Make a table of the copy, or anew in memory (``temp``): type by column; return how many rows it got."""
         name = f"{of}.{quoted(table)}"
         self.run(f"DROP TABLE IF EXISTS {name}")
-        self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
+        self.run(
+            f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})"
+        )
         if filled := list(rows):
-            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", filled)  # noqa: S608
+            places = ", ".join("?" * len(columns))
+            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({places})", filled)  # noqa: S608
         return len(filled)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
@@ -222,15 +251,24 @@ class Copying:
         joins = ""
         for name, column in (checked or {}).items():
             if name in self.report.tables[table]:
-                self.create(f"of_{name}", {"row": "INTEGER PRIMARY KEY", "value": ""}, column.values, of="temp")
+                self.create(
+                    f"of_{name}",
+                    {"row": "INTEGER PRIMARY KEY", "value": ""},
+                    column.values,
+                    of="temp",
+                )
                 joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
                 kinds[name] = column.kind
-                values[name] = f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
+                values[name] = (
+                    f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
+                )
         if kinds:
             self.create(table, kinds)
             self.fill(table, values, joins=joins)
 
-    def fill(self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1") -> None:
+    def fill(
+        self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1"
+    ) -> None:
         """Fill a table of the copy from the report's, called ``t``, by SQL per column; rows keep order and numbers."""
         statement = (
             f"INSERT INTO main.{quoted(table)} (rowid, {', '.join(map(quoted, values))}) "  # noqa: S608 - quoted, from our list
@@ -271,11 +309,18 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
         with engine.connect() as connection:
             # The report's schema is not to be trusted. Only a whole copy gets its final name: nothing is rolled back.
             for setting in (
-                "trusted_schema = OFF", "temp_store = MEMORY", f"main.encoding = '{encoding}'",
-                "main.journal_mode = OFF", "main.synchronous = OFF", "main.secure_delete = ON", f"main.application_id = {_MARK}",
-            ):  # fmt: skip
+                "trusted_schema = OFF",
+                "temp_store = MEMORY",
+                f"main.encoding = '{encoding}'",
+                "main.journal_mode = OFF",
+                "main.synchronous = OFF",
+                "main.secure_delete = ON",
+                f"main.application_id = {_MARK}",
+            ):
                 connection.exec_driver_sql(f"PRAGMA {setting}")
-            connection.exec_driver_sql("ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",))
+            connection.exec_driver_sql(
+                "ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",)
+            )
             connection.exec_driver_sql("BEGIN")
             yield connection
             connection.exec_driver_sql("COMMIT")
@@ -304,7 +349,11 @@ def count_left_behind(copying: Copying) -> None:
             copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
             left = [name for name in columns if name not in copied]
             counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left)])
-            numbers: list[int] = [*copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()]  # noqa: S608
+            numbers: list[int] = [
+                *copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
+            ]
             for name, n in zip(left, numbers[1:], strict=True):
                 kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
-                copying.removed.add(kind if name in known else _UNKNOWN_COLUMNS, f"{base}.{name}", n, "values")
+                copying.removed.add(
+                    kind if name in known else _UNKNOWN_COLUMNS, f"{base}.{name}", n, "values"
+                )

@@ -13,11 +13,26 @@ from typing import NamedTuple
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import REDACTED_HOST, decoded, listed
 from nsyspipe.model.options import OnProgress
-from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
+from nsyspipe.nsys.files import (
+    make_readable,
+    remove_abandoned,
+    remove_side_files,
+    scratch_directory,
+    side_files,
+)
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
-from nsyspipe.redact.copy import CHECKED, NUMBERS, Copying, Removed, count_left_behind, is_copy, look_at, opened
+from nsyspipe.redact.copy import (
+    CHECKED,
+    NUMBERS,
+    Copying,
+    Removed,
+    count_left_behind,
+    is_copy,
+    look_at,
+    opened,
+)
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
 _MOST_NAMED = 5
@@ -45,9 +60,13 @@ class Redaction:
 
 
 def redact(
-    reports: str | Sequence[str], out: Path, *,
-    force: bool = False, drop_unknown: bool = False, on_progress: OnProgress | None = None,
-) -> Redaction:  # fmt: skip
+    reports: str | Sequence[str],
+    out: Path,
+    *,
+    force: bool = False,
+    drop_unknown: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Redaction:
     """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
 
     `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is
@@ -64,8 +83,12 @@ def redact(
             problem = "has tables that this version of nsyspipe does not know, so they may contain private data"
             fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
-    named = dict.fromkeys(host for host, _ in looks if host)  # numbered as they appear; no name stays none
-    hosts = {None: None, "": ""} | {host: REDACTED_HOST.format(index) for index, host in enumerate(named)}
+    named = dict.fromkeys(
+        host for host, _ in looks if host
+    )  # numbered as they appear; no name stays none
+    hosts = {None: None, "": ""} | {
+        host: REDACTED_HOST.format(index) for index, host in enumerate(named)
+    }
     removed, n_done = Removed(), 0
     n_bytes = sum(place.report.stat().st_size for place in places)
 
@@ -76,11 +99,24 @@ def redact(
     with staged(places) as files:
         for place, (host, _), file in zip(places, looks, files, strict=True):
             with open_report(place.report) as report, opened(place.report, file) as connection:
-                copying = Copying(report, connection, partial(lambda copy: show(copy.stat().st_size), file), removed)
-                for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
+                copying = Copying(
+                    report,
+                    connection,
+                    partial(lambda copy: show(copy.stat().st_size), file),
+                    removed,
+                )
+                for table in (
+                    one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)
+                ):
                     copying.copy(table)
                 copy_facts(copying, hosts[host])
-                for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
+                for copy_part in (
+                    copy_layouts,
+                    copy_ranges,
+                    copy_strings,
+                    count_named,
+                    count_left_behind,
+                ):
                     copy_part(copying)
             n_done += place.report.stat().st_size
             show(0)
@@ -96,12 +132,16 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     arguments = [reports] if isinstance(reports, str) else reports
     # What was exported beside it stands for a report.
     pairs = ((one, one.with_suffix(EXPORT_SUFFIX)) for one in find_named(arguments))
-    found = [export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs]
+    found = [
+        export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs
+    ]
     if raw := [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]:
         problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
     path = Path(arguments[0])
-    is_one = len(arguments) == 1 and (path.is_file() or not (path.is_dir() or glob.has_magic(arguments[0])))
+    is_one = len(arguments) == 1 and (
+        path.is_file() or not (path.is_dir() or glob.has_magic(arguments[0]))
+    )
     with _writable(out):
         places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
         for place in places:
@@ -111,8 +151,14 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
 
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
     if not out.is_dir() and (out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)):
-        problem = f"is {'' if out.exists() else 'named as '}a file, but several reports need a directory"
-        raise OutputError(str(out), problem, fix=shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER)
+        problem = (
+            f"is {'' if out.exists() else 'named as '}a file, but several reports need a directory"
+        )
+        raise OutputError(
+            str(out),
+            problem,
+            fix=shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER,
+        )
     if out.is_dir():
         if any(out.samefile(report.parent) for report in reports):
             problem = "is the directory of the reports, and nsyspipe never replaces reports"
@@ -153,7 +199,9 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     made, renamed, held = list[Path](), list[Path](), contextlib.ExitStack()
     try:
         with _writable(directory):
-            made = [one for one in (directory, *directory.parents) if not one.exists()]  # innermost first
+            made = [
+                one for one in (directory, *directory.parents) if not one.exists()
+            ]  # innermost first
             directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
             scratch = held.enter_context(scratch_directory(directory))

@@ -61,7 +61,12 @@ def copy_facts(copying: Copying, host: str | None) -> None:
         for table in copying.tables(base):
             _copy_rows(copying, table, "settings of the export", _export_rows(copying, table))
     for table in copying.tables(versions.CAPTURE_META):
-        _copy_rows(copying, table, "environment and settings of the capture", _variable_rows(copying.report, table))
+        _copy_rows(
+            copying,
+            table,
+            "environment and settings of the capture",
+            _variable_rows(copying.report, table),
+        )
     for table in copying.tables(versions.SYSTEM_ENV):
         _copy_rows(copying, table, "host and system", [] if host is None else [("Hostname", host)])
     for table in copying.tables(versions.GPU):
@@ -90,7 +95,9 @@ def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
 
 def _table_list(value: str) -> str:
     """Return those of nsyspipe's tables that a list of tables names, in a list that is empty only if that was."""
-    return ",".join(table for table in {**NUMBERS, **CHECKED} if table in value) or ("-" if value else "")
+    return ",".join(table for table in {**NUMBERS, **CHECKED} if table in value) or (
+        "-" if value else ""
+    )
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
@@ -108,7 +115,10 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
         if not (_INTEGERS if name == _DEVICES else _INTEGER).fullmatch(value):
             value = marks.setdefault((name, value), f"?{len(marks)}")  # noqa: PLW2901
-        yield row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE", f'{name}="{value}"'
+        yield (
+            row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE",
+            f'{name}="{value}"',
+        )
 
 
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
@@ -131,10 +141,14 @@ MARK = b"\x00"  # stands for a payload that analysis only counts
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]) -> list[bytes]:
+def packed(
+    blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
+) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
-    fits = zip(blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True)
+    fits = zip(
+        blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True
+    )
     return [_packed(blob, *of_layout[at]) if at >= 0 else MARK for blob, at in fits]
 
 
@@ -145,7 +159,12 @@ def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
         end = at + np.dtype(code).itemsize
         payload[at:end] = source[at:end]
     high, low = divmod(schema & 2**64 - 1, 2**32)
-    return np.array([(1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes)], HEADER).tobytes() + payload
+    return (
+        np.array(
+            [(1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes)], HEADER
+        ).tobytes()
+        + payload
+    )
 
 
 def copy_layouts(copying: Copying) -> None:
@@ -183,11 +202,15 @@ def copy_ranges(copying: Copying) -> None:
     """
     for table in copying.tables(versions.NVTX):
         names, payloads = _looked_at(copying, table)
-        copying.removed.add(PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values")
+        copying.removed.add(
+            PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values"
+        )
         of_range = _OF_RANGE if copying.report.has(table, "eventType") else "NULL"
         text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
         checked = {
-            "textId": Checked("INTEGER", [(row, one) for row, _, one in names], of_range.format(number("textId"))),
+            "textId": Checked(
+                "INTEGER", [(row, one) for row, _, one in names], of_range.format(number("textId"))
+            ),
             "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
             "binaryData": Checked("BLOB", payloads.items()),
         }
@@ -195,12 +218,16 @@ def copy_ranges(copying: Copying) -> None:
         named = [name for name in ("textId", "text") if name in copying.report.tables[table]]
         has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
         left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
-        n_removed = copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
+        n_removed = (
+            copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
+        )
         kind = "NVTX names of threads, marks, categories and domains"
         copying.removed.add(kind, f"{table}.text", n_removed, "values")
 
 
-def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
+def _looked_at(
+    copying: Copying, table: str
+) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
     """Return what stays of names (row, text, id of a string) and, by row, of payloads that are, or may be, NCCL's."""
     report = copying.report
     if not report.has(table, "eventType", "globalTid"):
@@ -211,7 +238,9 @@ def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None
     where += " OR binaryData IS NOT NULL" if report.has(table, "binaryData") else ""
     found = report.select(table, kinds, derived={"row": "rowid"}, where=where)
     texts = names_of_rows(found, read_strings(report)).cast(pa.string())
-    found = found.rename_columns([{"text": "inline"}.get(name, name) for name in found.column_names])
+    found = found.rename_columns(
+        [{"text": "inline"}.get(name, name) for name in found.column_names]
+    )
     found = found.append_column("text", pa.chunked_array([texts]))
     blobs = found.filter(pc.greater(pc.binary_length(found["binaryData"]), 0))
     payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK)
@@ -222,7 +251,9 @@ def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None
     owned = set(blobs["row"].to_pylist())
     anew = packed(blobs["binaryData"], filled(blobs["domainId"], 0), read_layouts(report))
     payloads |= dict(zip(blobs["row"].to_pylist(), anew, strict=True))
-    others = found.filter(pc.invert(pc.fill_null(pc.is_in(found["eventType"], pa.array([59, 60])), fill_value=False)))
+    others = found.filter(
+        pc.invert(pc.fill_null(pc.is_in(found["eventType"], pa.array([59, 60])), fill_value=False))
+    )
     return [_name(row, is_nccls=row["row"] in owned) for row in others.to_pylist()], payloads
 
 
@@ -282,11 +313,15 @@ def copy_strings(copying: Copying) -> None:
 def count_named(copying: Copying) -> None:
     """Count the texts of a whole copy that name the host, the user or the home; very short names and root's do not count."""
     report = copying.report
-    named = {host_of(report) or ""} | {value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)}
+    named = {host_of(report) or ""} | {
+        value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)
+    }
     named = {one for one in named if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
     words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
     names = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
         for table in copying.tables(base, column):
             texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
-            copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())
+            copying.removed.n_named += sum(
+                names.search(text) is not None for text in copying.run(texts).scalars()
+            )

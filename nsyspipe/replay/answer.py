@@ -13,7 +13,13 @@ from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, in_python, rows_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
-from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, is_nvlink_assumed, severity_of
+from nsyspipe.findings.judge import (
+    EXPOSURE,
+    in_order,
+    is_conditional,
+    is_nvlink_assumed,
+    severity_of,
+)
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.model.options import plain_number
@@ -30,11 +36,19 @@ _MENU = {
     "gradient-bf16": Knobs(gradient_dtype="bf16"),
     "no-wait": Knobs(no_wait=True),
     "perfect-overlap": Knobs(perfect_overlap=True),
-    **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
+    **{
+        f"link-{name}": Knobs(link=name)
+        for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")
+    },
 }
-_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
+_WHERE_IT_FITS = {
+    "no-sync": Knobs(no_sync=True),
+    "prefetch": Knobs(prefetch=True),
+}  # most runs have neither
 FASTER_HOSTS = "the CPU can launch kernels early enough"
-_MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
+_MOST_OPERATIONS = (
+    500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
+)
 # By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
 ADVICE = {
     EXPOSURE: Knobs(perfect_overlap=True),
@@ -48,9 +62,16 @@ ADVICE = {
 }
 # What they say could be gained is the transfer of communication, and what that slows: no more than if it took no time.
 _OF_TRANSFER = {
-    "comm-bound", "comm-slows-compute", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link", "tensor-comm",
-    "expert-comm", "flat-all-reduce",
-}  # fmt: skip
+    "comm-bound",
+    "comm-slows-compute",
+    "single-bucket",
+    "too-many-buckets",
+    "compress-gradients",
+    "slow-link",
+    "tensor-comm",
+    "expert-comm",
+    "flat-all-reduce",
+}
 _PARTS = "saving_ns_per_step_by_part"
 HERE, UNKNOWN, ELSEWHERE = "here", "unknown", "elsewhere"
 # What kind of change a scenario is: `Scenario.group`.
@@ -120,7 +141,9 @@ class Scenario:
         if not _LIMITS.isdisjoint(names):
             return LIMIT
         is_link_to_switch_on = self.link_place == HERE and (self.gain_pct or 0.0) > 0
-        is_hardware = not _BANDWIDTHS.isdisjoint(names) or (self.link_place is not None and not is_link_to_switch_on)
+        is_hardware = not _BANDWIDTHS.isdisjoint(names) or (
+            self.link_place is not None and not is_link_to_switch_on
+        )
         return HARDWARE if is_hardware else SETTING
 
 
@@ -179,7 +202,9 @@ class WhatIf(ShownInNotebooks):
 
     def table(self) -> pa.Table:
         """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""
-        return SCENARIOS.from_rows([vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios])
+        return SCENARIOS.from_rows(
+            [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
+        )
 
 
 def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> WhatIf:  # noqa: ANN401 - of `knobs_of`
@@ -189,7 +214,9 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     asked = knobs_of(gradient_bytes=gradient_bytes, **changes | numbers)
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
-    fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
+    fitting = {
+        key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)
+    }
     findings = run.judged_findings().to_pylist()
     _limit_bounds(run, findings, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
@@ -203,7 +230,11 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
         is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
-        told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
+        told: dict[str, Any] = {
+            "finding": finding,
+            "finding_saving_ns": bounds.get(finding),
+            "is_advised": is_advised,
+        }
         told["link_place"] = knobs.link and _link_place(
             knobs.link, run, opened, is_sure=_SLOW_LINK in bounds.keys() - unsure
         )
@@ -211,7 +242,11 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
-    problems, n_steps, step_time_ns = run.problem_rows, summary["n_summary_steps"], summary["step_time_ns"]
+    problems, n_steps, step_time_ns = (
+        run.problem_rows,
+        summary["n_summary_steps"],
+        summary["step_time_ns"],
+    )
     if replay is not None and replay.n_steps < n_steps:
         problems.append(problem("one-capture-replayed", n=replay.n_steps, total=n_steps).row)
         n_steps, step_time_ns = replay.n_steps, replay.step_time_ns
@@ -219,19 +254,33 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
         problems.append(problem("few-steps-to-replay", n=n_steps).row)
     limit_ns, limit_gain_ns, error_pct = None, None, None
     if replay is not None:
-        limit_ns, limit_gain_ns, error_pct = replay.limit_ns, replay.limit_gain_ns, 100 * replay.identity_error
+        limit_ns, limit_gain_ns, error_pct = (
+            replay.limit_ns,
+            replay.limit_gain_ns,
+            100 * replay.identity_error,
+        )
     return WhatIf(
-        run.header.run_id, run.header.label, n_steps, step_time_ns,
-        limit_ns, limit_gain_ns, error_pct, tuple(scenarios), tuple(problems), run,
+        run.header.run_id,
+        run.header.label,
+        n_steps,
+        step_time_ns,
+        limit_ns,
+        limit_gain_ns,
+        error_pct,
+        tuple(scenarios),
+        tuple(problems),
+        run,
         _is_answered_without_late_ranks(opened, [*questions.values()]),
-    )  # fmt: skip
+    )
 
 
 def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knobs]) -> bool:
     """Tell whether one of the changes has no estimate because a rank is late, and would have one if no rank were."""
     if isinstance(opened, str):
         return False
-    refused = (knobs for knobs in changes if not knobs.no_wait and why_refused(opened, knobs) is not None)
+    refused = (
+        knobs for knobs in changes if not knobs.no_wait and why_refused(opened, knobs) is not None
+    )
     return any(opened.why_refused_balanced(knobs) is None for knobs in refused)
 
 
@@ -239,13 +288,26 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     """Return `Scenario.link_place` of a link; `is_sure` if a finding says, on no condition, that NVLink is there and not used."""
     link, names, kind = LINKS[name], run.header.gpu_names, name.rstrip("0123456789x")
     pcie = nominal_speed(names, "PCIe")
-    own = {"nvlink": nvlink_promise(names) or 0.0, "pcie": pcie.bytes_per_s if pcie else 0.0, "shm": math.inf}
+    own = {
+        "nvlink": nvlink_promise(names) or 0.0,
+        "pcie": pcie.bytes_per_s if pcie else 0.0,
+        "shm": math.inf,
+    }
     if len(run.header.hosts) > 1 or (link.nominal_bytes_per_s or 0.0) > own.get(kind, 0.0):
         return ELSEWHERE
-    reached = 0.0 if isinstance(opened, str) else max(opened.bus_of(role) or 0.0 for role in opened.roles)
-    seen = [row["kind"] == "nvlink" or (row["path"] or "").startswith("NV") for row in run.links().to_pylist()]
+    reached = (
+        0.0 if isinstance(opened, str) else max(opened.bus_of(role) or 0.0 for role in opened.roles)
+    )
+    seen = [
+        row["kind"] == "nvlink" or (row["path"] or "").startswith("NV")
+        for row in run.links().to_pylist()
+    ]
     has_nvlink = is_sure or reached > own["pcie"] > 0 or (seen and all(seen))
-    return HERE if kind == "shm" or link.bus_bytes_per_s <= reached or (kind == "nvlink" and has_nvlink) else UNKNOWN
+    return (
+        HERE
+        if kind == "shm" or link.bus_bytes_per_s <= reached or (kind == "nvlink" and has_nvlink)
+        else UNKNOWN
+    )
 
 
 def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
@@ -257,7 +319,10 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     said = [*assumptions(opened, knobs)]
     if gain > opened.lead_ns:
         said.append(f"{FASTER_HOSTS}, which the capture does not show")
-    rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
+    rates = {
+        "throughput_steps_per_s": 1e9 / predicted.step_time_ns,
+        "gain_pct": 100 * gain / opened.step_time_ns,
+    }
     return {**predicted._asdict(), **rates, "assumptions": tuple(said)}
 
 
@@ -277,7 +342,10 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
     if len(names) != 1:
         return None
     if not names & _OF_LINKS:
-        return next((rule for rule, one in ADVICE.items() if names == one.given.keys() and rule in fired), None)
+        return next(
+            (rule for rule, one in ADVICE.items() if names == one.given.keys() and rule in fired),
+            None,
+        )
     is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 
@@ -296,10 +364,19 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) ->
         if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
             evidence = json.loads(row["evidence"])
             parts = evidence.get(_PARTS, {"by_breakdown": saving})
-            parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit - saving  # a saved run has it
-            row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
-            row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
-    rows[:] = [row for row in rows if row["id"] not in _OF_TRANSFER or row["saving_ns_per_step"] != 0]
+            parts["left_by_replay"] = (
+                parts.get("left_by_replay", 0.0) + limit - saving
+            )  # a saved run has it
+            row |= {
+                "saving_ns_per_step": limit,
+                "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False),
+            }
+            row["severity"] = severity_of(
+                limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9
+            )
+    rows[:] = [
+        row for row in rows if row["id"] not in _OF_TRANSFER or row["saving_ns_per_step"] != 0
+    ]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -310,7 +387,9 @@ class AnsweredRun(ReportRun):
         if name != "findings":
             return super()._make(name)
         made = with_expected_savings(self, self.judged_findings())
-        if self._stale():  # it may lack what is likely: problems that were told before are told anew
+        if (
+            self._stale()
+        ):  # it may lack what is likely: problems that were told before are told anew
             self._made.pop("problems", None)
         return made
 
@@ -329,25 +408,40 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    opened: Replay | str = f"not simulated here, because {n_operations:,} kernels take long (run nsyspipe whatif)"
+    opened: Replay | str = (
+        f"not simulated here, because {n_operations:,} kernels take long (run nsyspipe whatif)"
+    )
     if n_operations <= _MOST_OPERATIONS:
         try:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
             opened = f"{error.lines()[0]}, and a replay reads the reports again: analyze them while they are there"
     _limit_bounds(run, rows, opened)
-    for row, change in ((row, change) for row in rows if (change := changes[row["id"]]) is not None):
-        evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)
+    for row, change in (
+        (row, change) for row in rows if (change := changes[row["id"]]) is not None
+    ):
+        evidence, refused = (
+            json.loads(row["evidence"]) | {"replay_change": change.label},
+            why_refused(opened, change),
+        )
         row["expected_ns_per_step"] = None
         if isinstance(opened, str) or refused is not None:
             evidence["replay_refused"] = refused
         else:
             *times, gain = opened.predict(change)
             if row["id"] == EXPOSURE or is_conditional(row):
-                evidence[f"replay_{'limit' if row['id'] == EXPOSURE else 'conditional'}_ns_per_step"] = gain
+                evidence[
+                    f"replay_{'limit' if row['id'] == EXPOSURE else 'conditional'}_ns_per_step"
+                ] = gain
             else:
                 row["expected_ns_per_step"] = gain
-            evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)
-            evidence |= {"replay_assumes": FASTER_HOSTS} if opened.step_time_ns - times[0] > opened.lead_ns else {}
+            evidence |= zip(
+                (f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True
+            )
+            evidence |= (
+                {"replay_assumes": FASTER_HOSTS}
+                if opened.step_time_ns - times[0] > opened.lead_ns
+                else {}
+            )
         row["evidence"] = json.dumps(evidence, allow_nan=False)
     return schema.FINDINGS.from_rows(in_order(rows))

@@ -30,7 +30,9 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
     at = int(np.searchsorted(timeline.launched, found.launch[last])) - 1
     if at < 0:
         return np.empty(0, np.int64)
-    span = slice(int(np.searchsorted(np.maximum.accumulate(timeline.step), found.step[last])), at + 1)
+    span = slice(
+        int(np.searchsorted(np.maximum.accumulate(timeline.step), found.step[last])), at + 1
+    )
     # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
     word = timeline.names[timeline.name[at]]
     word = word[max(word.find("["), 0) :].lower()
@@ -55,7 +57,9 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     came_from = np.zeros(cost.shape, np.int64)
     places = np.arange(lengths.size)
     for at in range(1, n):
-        least = np.minimum.accumulate(best)  # so far; where it stands is the place that it came from
+        least = np.minimum.accumulate(
+            best
+        )  # so far; where it stands is the place that it came from
         came_from[at, 1:] = np.maximum.accumulate(np.where(best == least, places, 0))[:-1]
         best = np.concatenate(([np.inf], least[:-1])) + cost[at]
     chosen = [int(np.argmin(best))]
@@ -101,7 +105,11 @@ def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
         before = timeline.collectives.launch[of_pass[0] - 1] if of_pass[0] else NEVER
         scaling = _scaling_rows(timeline, of_pass)
         scaling = scaling[timeline.launch[scaling] > before]
-        rows += [copies, scaling] if scaling.size == np.count_nonzero(timeline.is_copy[copies]) else [copies]
+        rows += (
+            [copies, scaling]
+            if scaling.size == np.count_nonzero(timeline.is_copy[copies])
+            else [copies]
+        )
     return np.unique(np.concatenate(rows))
 
 
@@ -123,7 +131,9 @@ class Gradients(Struct, frozen=True):
     is_exact: bool  # whether sizes and times were seen; else the bytes of each bucket are taken to become ready evenly
 
 
-def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: float | None = None) -> Gradients | None:
+def gradients_of(
+    captured: Captured, step: int, n_bytes: float | None, skew: float | None = None
+) -> Gradients | None:
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
     The bytes are `n_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
@@ -137,14 +147,18 @@ def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: flo
     copies = [gradient_copies(captured, step, rank) for rank in range(captured.program.n_ranks)]
     sizes = copies[0].n_bytes
     if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
-        return Gradients(sizes * (1.0 if n_bytes is None else n_bytes / sizes.sum()), exact, is_exact=True)
+        return Gradients(
+            sizes * (1.0 if n_bytes is None else n_bytes / sizes.sum()), exact, is_exact=True
+        )
     if (per_bucket := _bucket_bytes(captured, own, sizes, n_bytes)) is None:
         return None
     likely = _by_kernels(captured, own, per_bucket) if skew is None else None
     return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
 
 
-def _scaled(captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64) -> Float64 | None:
+def _scaled(
+    captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64
+) -> Float64 | None:
     """Return when each gradient was ready on each rank, by the kernels that scaled them; None if they are not found."""
     if sizes.size < max(own.size, _FEWEST) or (sizes <= 0).any():
         return None
@@ -163,7 +177,9 @@ def _scaled(captured: Captured, own: Int64, copies: list[GradientCopies], sizes:
     return np.stack(columns, axis=1)
 
 
-def _bucket_bytes(captured: Captured, own: Int64, copied: Float64, total_bytes: float | None) -> Float64 | None:
+def _bucket_bytes(
+    captured: Captured, own: Int64, copied: Float64, total_bytes: float | None
+) -> Float64 | None:
     """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
     program = captured.program
     known = program.n_bytes[own]
@@ -191,7 +207,11 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
             lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
             # The shortest say how long a kernel takes that does next to nothing.
             weights = np.maximum(lengths - lengths.min(), 0.02 * lengths.max())
-            sizes = per_bucket[bucket] * weights / np.bincount(bucket, weights=weights, minlength=own.size)[bucket]
+            sizes = (
+                per_bucket[bucket]
+                * weights
+                / np.bincount(bucket, weights=weights, minlength=own.size)[bucket]
+            )
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])
@@ -206,9 +226,13 @@ def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: fl
     shares = np.clip((even + min(skew, 0.0)) / (1 - abs(skew)), 0.0, 1.0)
     columns = []
     for timeline, markers in zip(captured.timelines, captured.ranks, strict=True):
-        edges = np.append(_begin_of_pass(timeline, markers, own), markers.ready[own].astype(np.float64))
+        edges = np.append(
+            _begin_of_pass(timeline, markers, own), markers.ready[own].astype(np.float64)
+        )
         columns.append(np.repeat(edges[:-1], counts) + np.repeat(np.diff(edges), counts) * shares)
-    return Gradients(np.repeat(per_bucket / counts, counts), np.stack(columns, axis=1), is_exact=False)
+    return Gradients(
+        np.repeat(per_bucket / counts, counts), np.stack(columns, axis=1), is_exact=False
+    )
 
 
 def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> float:

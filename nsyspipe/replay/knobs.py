@@ -36,22 +36,33 @@ _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
 _FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
 _EXAMPLES = {"bucket_mb": "25", "gradient_bytes": "665_000_000", "bandwidth": "'300GB/s'"}
-_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")  # as networks are told: 200Gb/s, 200Gbit/s, 200Gbps
+_BITS = re.compile(
+    _NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*"
+)  # as networks are told: 200Gb/s, 200Gbit/s, 200Gbps
 
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
-LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
+LARGEST_STARVED_SHARE = (
+    0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
+)
 # A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17 times as long to launch a
 # step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
-_NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "sync-bound"}
+_NOT_LAUNCHED = {
+    "idle_input_ns": "input-bound",
+    "idle_launch_ns": "launch-bound",
+    "idle_blocked_ns": "sync-bound",
+}
 _SHOWN_RANKS = 4
 _LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of it to be named
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 _WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
-_IN_SWITCH, _PAIR = 1.25, 2  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
+_IN_SWITCH, _PAIR = (
+    1.25,
+    2,
+)  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
 _SLOWEST_NETWORK_BYTES_PER_S = 10e6  # a tenth of 1 Gb/s Ethernet
 _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
@@ -76,13 +87,20 @@ class Knobs(Struct, frozen=True):
     perfect_overlap: bool = False
 
     def __post_init__(self) -> None:
-        if self.link is not None and (self.bandwidth_bytes_per_s or self.bandwidth_factor) is not None:
-            raise OptionError("--link and --bandwidth", "both set the bandwidth", fix="leave out one of them")
+        if (
+            self.link is not None
+            and (self.bandwidth_bytes_per_s or self.bandwidth_factor) is not None
+        ):
+            raise OptionError(
+                "--link and --bandwidth", "both set the bandwidth", fix="leave out one of them"
+            )
         if self.link is not None and self.link not in LINKS:
             raise _no_such_link(self.link)
         if self.gradient_dtype not in (None, *DTYPES):
             option = f"--gradient-dtype {self.gradient_dtype!r}"
-            raise OptionError.no_such_name(option, "is not supported", str(self.gradient_dtype), DTYPES)
+            raise OptionError.no_such_name(
+                option, "is not supported", str(self.gradient_dtype), DTYPES
+            )
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
@@ -90,7 +108,9 @@ class Knobs(Struct, frozen=True):
         check_flags(**{name: getattr(self, name) for name in flags})
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "give MiB, as for bucket_cap_mb, not bytes: --bucket-mb 25"
-            raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is larger than the memory of a GPU", fix=fix)
+            raise OptionError(
+                f"--bucket-mb {self.bucket_mb:.0f}", "is larger than the memory of a GPU", fix=fix
+            )
 
     def __bool__(self) -> bool:
         return bool(self.given)
@@ -120,10 +140,17 @@ def _no_such_link(name: str) -> OptionError:
     option = f"--link {name!r}"
     meant = [link for link in LINKS.values() if name and link.name.startswith(name.lower())]
     if meant:
-        return OptionError(option, "fits several interconnects", fix=f"did you mean {_listed_links(meant)}?")
-    fix = "give the bus bandwidth that collectives reach over your interconnect: --bandwidth 300GB/s"
+        return OptionError(
+            option, "fits several interconnects", fix=f"did you mean {_listed_links(meant)}?"
+        )
+    fix = (
+        "give the bus bandwidth that collectives reach over your interconnect: --bandwidth 300GB/s"
+    )
     return OptionError(
-        option, "is not an interconnect that nsyspipe knows", found=_listed_links(LINKS.values()), fix=fix
+        option,
+        "is not an interconnect that nsyspipe knows",
+        found=_listed_links(LINKS.values()),
+        fix=fix,
     )
 
 
@@ -135,13 +162,21 @@ def _listed_links(links: Iterable[NamedLink]) -> str:
 
 def _check_positive(option: str, value: Any) -> None:  # noqa: ANN401 - whatever was given
     name = option[2:].replace("-", "_")
-    fix = "run one whatif for each number" if isinstance(value, list | tuple) else f"{name}={_EXAMPLES[name]}"
-    if isinstance(value, str) and (number := re.match(_NUMBER, value)) is not None:  # with a unit maybe
+    fix = (
+        "run one whatif for each number"
+        if isinstance(value, list | tuple)
+        else f"{name}={_EXAMPLES[name]}"
+    )
+    if (
+        isinstance(value, str) and (number := re.match(_NUMBER, value)) is not None
+    ):  # with a unit maybe
         bytes_of_unit = _UNITS[number[2].lower()] if name == "gradient_bytes" else 1
         fix = f"{name}={float(number[1]) * bytes_of_unit:.15g}"
     check_number(name, value, fix)
     if value is not None and not 0 < value < float("inf"):
-        raise OptionError(f"{option} {value:g}", "is not a positive number", fix="give a number above 0")
+        raise OptionError(
+            f"{option} {value:g}", "is not a positive number", fix="give a number above 0"
+        )
 
 
 def parse_bandwidth(text: str) -> float:
@@ -159,15 +194,22 @@ def parse_bandwidth(text: str) -> float:
             if number and number.end() == len(text)
             else ""
         )
-        fix = f"--bandwidth {number[1]}{number[2] or 'G'}B/s{times}" if number else "--bandwidth 300GB/s"
+        fix = (
+            f"--bandwidth {number[1]}{number[2] or 'G'}B/s{times}"
+            if number
+            else "--bandwidth 300GB/s"
+        )
         raise OptionError(f"--bandwidth {text!r}", "is not a bandwidth", fix=fix)
     return value
 
 
 def knobs_of(
-    *, bandwidth: float | str | None = None, link: str | None = None, gradient_bytes: float | None = None,
+    *,
+    bandwidth: float | str | None = None,
+    link: str | None = None,
+    gradient_bytes: float | None = None,
     **others: Any,  # noqa: ANN401 - other fields of Knobs
-) -> Knobs:  # fmt: skip
+) -> Knobs:
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
@@ -186,7 +228,9 @@ def knobs_of(
         check_number("bandwidth", bandwidth, "bandwidth='300GB/s'")
         if bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
             fix = f'bandwidth="{bandwidth:g}GB/s"'
-            raise OptionError(f"bandwidth={bandwidth:g}", "is too small for bytes per second", fix=fix)
+            raise OptionError(
+                f"bandwidth={bandwidth:g}", "is too small for bytes per second", fix=fix
+            )
     if bandwidth is not None:
         others["bandwidth_bytes_per_s"] = bandwidth
     named = None if link is None else named_link(link)
@@ -196,7 +240,10 @@ def knobs_of(
 def starved_shares(run: Run) -> Float64:
     """Return the share of each rank's median step that its GPU is idle because what comes next is not launched yet."""
     steps = run.steps().filter(run.steps()["in_summary"])
-    rank, late = steps["rank"].to_numpy(), [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED]
+    rank, late = (
+        steps["rank"].to_numpy(),
+        [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED],
+    )
     shares = np.sum(late, axis=0) / steps["wall_ns"].to_numpy()
     return np.array([np.median(shares[rank == one]) for one in np.unique(rank)])
 
@@ -204,7 +251,9 @@ def starved_shares(run: Run) -> Float64:
 def starved_causes(run: Run) -> list[tuple[str, ...]]:
     """Return for each rank, in words, why its GPU waits for launches: each cause of a quarter of that time, the largest first."""
     steps = run.steps().filter(run.steps()["in_summary"])
-    sums = steps.group_by("rank", use_threads=False).aggregate([(name, "sum") for name in _NOT_LAUNCHED])
+    sums = steps.group_by("rank", use_threads=False).aggregate(
+        [(name, "sum") for name in _NOT_LAUNCHED]
+    )
     causes = []
     for row in sums.sort_by("rank").to_pylist():
         times = {words: row[f"{name}_sum"] or 0 for name, words in _NOT_LAUNCHED.items()}
@@ -217,7 +266,9 @@ def starved_causes(run: Run) -> list[tuple[str, ...]]:
 class Starving(Struct, frozen=True):
     """Whose devices lack launches in which of the steps, and whose hosts are slower to launch than the others."""
 
-    n_late_steps: Mapping[int, int]  # of each rank whose device does in a quarter of the steps at least
+    n_late_steps: Mapping[
+        int, int
+    ]  # of each rank whose device does in a quarter of the steps at least
     n_steps: int
     slower: Sequence[int] | None  # None where a host's launch time is not known
 
@@ -257,7 +308,9 @@ def why_not(run: Run) -> Iterator[str]:
         yield "the run has 1 rank, so there is no communication to change"
     if not has_comm:
         yield problems.get("comm-in-graphs", "no communication was recorded in any step")
-    if (run.summary()["idle_share"][0].as_py() or 0.0) > LARGEST_STARVED_SHARE and "device-clock-unknown" in problems:
+    if (
+        run.summary()["idle_share"][0].as_py() or 0.0
+    ) > LARGEST_STARVED_SHARE and "device-clock-unknown" in problems:
         yield problems["device-clock-unknown"]  # all of it may be for want of launches
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
@@ -284,7 +337,9 @@ def _has_several(comm: Collectives) -> bool:
     return any(np.unique(comm.stream[own]).size > 1 for own in alike)
 
 
-def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> Iterator[str]:
+def why_not_replayable(
+    run: Run, timelines: Sequence[RankTimeline], windows: Windows
+) -> Iterator[str]:
     """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
     if any(one.n_outside for one in timelines):
@@ -307,7 +362,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
-        shares = f"up to {most.n_hooked / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
+        shares = (
+            f"up to {most.n_hooked / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
+        )
         yield (
             f"compute kernels run on the communication stream ({shares}), as with PowerSGD, and the simulation does "
             "not cover such kernels"
@@ -317,9 +374,14 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     if any(map(_has_several, others)) and not has_ids:
         without = f"NCCL's communicator IDs were not recorded ({WITH_BLOBS})"
         yield f"the run uses several communicators, and {without}, so the order of the collectives is unknown"
-    if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
+    if any(
+        np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any()
+        for one in timelines
+    ):
         yield "CUDA graphs launch communication and compute together, so their dependencies are unknown"
-    if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
+    if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(
+        one.start.size for one in timelines
+    ):
         yield "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies are unknown"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
@@ -329,7 +391,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
-    if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
+    if not _OF_GRADIENTS.isdisjoint(knobs.given) and (
+        replay.is_sharded or not replay.has_gradients
+    ):
         if replay.is_sharded and "gradient_dtype" in knobs.given:
             return "gradients are sharded (FSDP/ZeRO), and the simulation does not cover reduce-scatters in another datatype"
         if replay.is_hybrid_sharded:
@@ -340,7 +404,11 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
         if not replay.is_sharded:
             what = f"only {', '.join(replay.roles)} communication"
         return f"the run has {what}, and no all-reduces of whole gradients that could change"
-    of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
+    of_knobs = (
+        refused(replay, knobs)
+        for name, (_, refused) in _KNOBS.items()
+        if refused and name in knobs.given
+    )
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
 
@@ -361,11 +429,18 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield reason
     n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
     if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
-        there = "only 1 rank was captured" if n_ranks <= 1 else f"only {n_ranks} of {n_all} ranks were captured"
+        there = (
+            "only 1 rank was captured"
+            if n_ranks <= 1
+            else f"only {n_ranks} of {n_all} ranks were captured"
+        )
         fix = "pass the reports of all ranks, nsyspipe can predict only buckets and their copies without the others"
         yield f"{there}, so nsyspipe cannot separate wait time from transfer time ({fix})"
     shares = replay.starved_shares
-    n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f}%"
+    n_starved, share = (
+        np.count_nonzero(shares > LARGEST_STARVED_SHARE),
+        f"{100 * shares.max():.1f}%",
+    )
     causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
@@ -374,7 +449,11 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if n_starved and not knobs.no_wait:
         if replay.is_answered_balanced and (staying := replay.why_refused_balanced(knobs)):
             yield staying
-        fix = "" if replay.is_answered_balanced else f". {_host_to_mend(replay, int(np.argmax(shares)))}"
+        fix = (
+            ""
+            if replay.is_answered_balanced
+            else f". {_host_to_mend(replay, int(np.argmax(shares)))}"
+        )
         yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{fix}"
 
 
@@ -418,12 +497,18 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
             f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but bucket_cap_mb counts "
             "uncompressed gradients (use a capture without the hook)"
         )
-    ends = [bucket_ends(one.n_bytes, knobs.bucket_mb or 0.0) for one in replay.gradients if one is not None]
+    ends = [
+        bucket_ends(one.n_bytes, knobs.bucket_mb or 0.0)
+        for one in replay.gradients
+        if one is not None
+    ]
     n = max((one.size for one in ends), default=0)
     n_steps, program = len(replay.captured.steps), replay.captured.program
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
-        yield (f"{n:,} buckets per step are too many: nsyspipe predicts up to {_MOST_BUCKETS}, and the run has {n_own}")
+        yield (
+            f"{n:,} buckets per step are too many: nsyspipe predicts up to {_MOST_BUCKETS}, and the run has {n_own}"
+        )
     if n * n_steps > _MOST_REPLAYED:
         yield (
             f"{n:,} buckets in each of {n_steps:,} steps take too long to simulate, the most is {_MOST_REPLAYED:,} in all "
@@ -453,21 +538,39 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
     "role": ("only {} communication".format, None),
     "link": ("interconnect {}".format, _faster),
     "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
-    "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _only_where(
-        lambda replay: replay.n_copies > 1,
-        "there are no copies between buckets and gradients, so gradient_as_bucket_view=True is already set or a hook is in use")),
+    "no_grad_copy": (
+        lambda _: "gradient_as_bucket_view=True",
+        _only_where(
+            lambda replay: replay.n_copies > 1,
+            "there are no copies between buckets and gradients, so gradient_as_bucket_view=True is already set or a hook is in use",
+        ),
+    ),
     "gradient_dtype": ("gradients as {}".format, _halved),
-    "no_sync": (lambda _: "no_sync() before the last micro-batch", _only_where(
-        lambda replay: replay.n_bursts > 1,
-        "the backward passes show that gradients are already sent once per step")),
-    "prefetch": (lambda _: "gather parameters a layer earlier", _only_where(
-        lambda replay: bool(replay.is_prefetched.any()),
-        "the run has no all-gathers of parameters (FSDP, ZeRO 3) that could start earlier")),
+    "no_sync": (
+        lambda _: "no_sync() before the last micro-batch",
+        _only_where(
+            lambda replay: replay.n_bursts > 1,
+            "the backward passes show that gradients are already sent once per step",
+        ),
+    ),
+    "prefetch": (
+        lambda _: "gather parameters a layer earlier",
+        _only_where(
+            lambda replay: bool(replay.is_prefetched.any()),
+            "the run has no all-gathers of parameters (FSDP, ZeRO 3) that could start earlier",
+        ),
+    ),
     "no_wait": (lambda _: "no late ranks", None),
-    "perfect_overlap": (lambda _: "perfect overlap", _only_where(
-        lambda replay: not any(one.collectives.is_inline.any() for one in replay.captured.timelines),
-        "communication runs on the compute stream, so communication cannot overlap with compute")),
-}  # fmt: skip
+    "perfect_overlap": (
+        lambda _: "perfect overlap",
+        _only_where(
+            lambda replay: (
+                not any(one.collectives.is_inline.any() for one in replay.captured.timelines)
+            ),
+            "communication runs on the compute stream, so communication cannot overlap with compute",
+        ),
+    ),
+}
 
 
 def contradiction(replay: Replay) -> str | None:

@@ -22,7 +22,10 @@ from nsyspipe.run.run import Run
 NEVER = -(2**62)  # the launch of what has none: before everything
 SIDES = frozenset(("all_gather", "reduce_scatter"))
 _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
-_SOON_NS, _STANDSTILL_NS = 50_000, 20_000  # who stood still goes on so soon after the end, after so much of nothing
+_SOON_NS, _STANDSTILL_NS = (
+    50_000,
+    20_000,
+)  # who stood still goes on so soon after the end, after so much of nothing
 
 
 class Windows(Struct, frozen=True):
@@ -35,7 +38,9 @@ class Windows(Struct, frozen=True):
 
     def step_times(self, edges: Float64 | None = None) -> Float64:
         """Return the largest window over ranks of each step that counts, ns."""
-        longest: Float64 = np.diff(self.edges if edges is None else edges, axis=-2).max(axis=-1)[..., self.counts]
+        longest: Float64 = np.diff(self.edges if edges is None else edges, axis=-2).max(axis=-1)[
+            ..., self.counts
+        ]
         return longest
 
 
@@ -50,7 +55,9 @@ class Collectives(Struct, frozen=True):
     phase: Int64
     stream: Int64
     kind: NDArray[np.object_]
-    is_inline: Flags  # on the main stream, where the work after it waits for it as for any operation
+    is_inline: (
+        Flags  # on the main stream, where the work after it waits for it as for any operation
+    )
 
 
 class Uses(Struct, frozen=True):
@@ -95,8 +102,13 @@ class RankTimeline(Struct, frozen=True, dict=True):
     @cached_property
     def copies_until(self) -> Int64:
         """Where the copies in a row end that each operation is one of: its own place if it is none."""
-        is_copy = self.is_copy | np.array(["copy" in name.lower() for name in self.names], np.bool_)[self.name]
-        return np.minimum.accumulate(np.where(is_copy, is_copy.size, np.arange(is_copy.size))[::-1])[::-1]
+        is_copy = (
+            self.is_copy
+            | np.array(["copy" in name.lower() for name in self.names], np.bool_)[self.name]
+        )
+        return np.minimum.accumulate(
+            np.where(is_copy, is_copy.size, np.arange(is_copy.size))[::-1]
+        )[::-1]
 
 
 def summary_windows(run: Run) -> Windows | None:
@@ -117,12 +129,17 @@ def summary_windows(run: Run) -> Windows | None:
     order = np.lexsort((step, rank))
     if not np.array_equal(rank[order], np.repeat(ranks, steps.size)):
         return None
-    starts, ends = (held[name].to_numpy()[order].reshape(len(ranks), steps.size) for name in ("start_ns", "end_ns"))
+    starts, ends = (
+        held[name].to_numpy()[order].reshape(len(ranks), steps.size)
+        for name in ("start_ns", "end_ns")
+    )
     stretch = _longest_stretch(starts, ends, np.isin(steps, summary))
     if stretch is None:
         return None
     steps, starts, ends = steps[stretch], starts[:, stretch], ends[:, stretch]
-    return Windows(ranks, steps, np.concatenate((starts, ends[:, -1:]), axis=1).T, np.isin(steps, summary))
+    return Windows(
+        ranks, steps, np.concatenate((starts, ends[:, -1:]), axis=1).T, np.isin(steps, summary)
+    )
 
 
 def _longest_stretch(starts: Int64, ends: Int64, counts: Flags) -> slice | None:
@@ -146,7 +163,10 @@ def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     # The step after the last, too: what it copies before its first kernel is in the last window.
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
-    return [_timeline(found[rank], windows.steps, *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
+    return [
+        _timeline(found[rank], windows.steps, *windows.edges[[0, -1], at])
+        for at, rank in enumerate(windows.ranks)
+    ]
 
 
 def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTimeline:
@@ -159,7 +179,9 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
     }
     start, duration = columns["start"], events["dur_ns"].to_numpy()
     category = events["category"]
-    is_comm, is_compute = (pc.equal(category, word).to_numpy(zero_copy_only=False) for word in ("comm", "compute"))
+    is_comm, is_compute = (
+        pc.equal(category, word).to_numpy(zero_copy_only=False) for word in ("comm", "compute")
+    )
     places = np.stack([filled(events[name], -1) for name in ("device_id", "stream_id")])
     stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
     inside = (start >= first) & (start < last)
@@ -243,7 +265,10 @@ class Captured(Struct, frozen=True, dict=True):
 
 
 def captured_program(
-    timelines: Sequence[RankTimeline], windows: Windows, uses: Uses, removed: Sequence[tuple[Int64, Int64]] = ()
+    timelines: Sequence[RankTimeline],
+    windows: Windows,
+    uses: Uses,
+    removed: Sequence[tuple[Int64, Int64]] = (),
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
@@ -259,7 +284,9 @@ def captured_program(
     of_ranks = zip(timelines, joins, windows.edges[0].tolist(), less, strict=True)
     found = tuple(_rank_markers(rank, join, edge, gone) for rank, join, edge, gone in of_ranks)
     edges, anchors = _begins(timelines, found, windows)
-    columns = ([getattr(one.collectives, name) for one in timelines] for name in ("start", "end", "seq"))
+    columns = (
+        [getattr(one.collectives, name) for one in timelines] for name in ("start", "end", "seq")
+    )
     starts, ends, group = (np.stack(column, axis=1) for column in columns)
     ready = np.stack([one.ready for one in found], axis=1)
     before = np.full(ends.shape, NEVER)  # the end of the collective before each in its chain
@@ -296,23 +323,39 @@ def _bursts(rank: RankTimeline) -> Int64:
     return np.append(0, np.cumsum(begins))[: comm.step.size]
 
 
-def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tuple[Int64, Int64]) -> RankMarkers:
+def _rank_markers(
+    rank: RankTimeline, join: Int64, first_edge: int, removed: tuple[Int64, Int64]
+) -> RankMarkers:
     comm = rank.collectives
     launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
     order = np.argsort(launch, kind="stable")
-    reached = np.append(NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order]))
-    ready = np.maximum(np.maximum(reached[np.searchsorted(launch[order], comm.launch)], comm.launch), first_edge)
-    ready = np.minimum(ready, comm.start)  # what began earlier did not depend on that operation after all
+    reached = np.append(
+        NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order])
+    )
+    ready = np.maximum(
+        np.maximum(reached[np.searchsorted(launch[order], comm.launch)], comm.launch), first_edge
+    )
+    ready = np.minimum(
+        ready, comm.start
+    )  # what began earlier did not depend on that operation after all
     waits = np.flatnonzero(join < rank.start.size)
-    begin = np.maximum(rank.free_until[join], ready)[waits]  # a collective that could not begin yet kept nobody waiting
+    begin = np.maximum(rank.free_until[join], ready)[
+        waits
+    ]  # a collective that could not begin yet kept nobody waiting
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
-    stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
+    stalls = union(
+        *(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True))
+    )
     beside = union(comm.start, comm.end).without(stalls)
-    return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[beside.contains(rank.start)])
+    return RankMarkers(
+        ready, join, stalls, beside, rank.start, rank.start[beside.contains(rank.start)]
+    )
 
 
-def _joins_of_ranks(timelines: Sequence[RankTimeline], burst: Int64, is_gradient: Flags) -> list[Int64]:
+def _joins_of_ranks(
+    timelines: Sequence[RankTimeline], burst: Int64, is_gradient: Flags
+) -> list[Int64]:
     """Return the places of the operations that wait; of others than gradients, that nobody saw wait here, as in other steps and on other ranks."""
     seen = [_joins(rank, burst) for rank in timelines]
     step = timelines[0].collectives.step
@@ -330,7 +373,9 @@ def _joins_of_ranks(timelines: Sequence[RankTimeline], burst: Int64, is_gradient
                 comm, at = rank.collectives, np.minimum(after + usual, rank.start.size - 1)
                 is_same = np.array([name == word for name in rank.names], np.bool_)[rank.name[at]]
                 is_same &= own & ~waited & ~comm.is_inline & (rank.step[at] == comm.step)
-                join[:] = np.where(is_same, np.maximum(at, np.searchsorted(rank.start, comm.end)), join)
+                join[:] = np.where(
+                    is_same, np.maximum(at, np.searchsorted(rank.start, comm.end)), join
+                )
     return [join for join, _, _ in seen]
 
 
@@ -340,12 +385,17 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     if not n:
         nothing = np.zeros(comm.end.size, np.int64)
         return nothing, nothing, nothing > 0
-    launch = rank.launched  # operations stand in order of start, which is that of launch on one stream
+    launch = (
+        rank.launched
+    )  # operations stand in order of start, which is that of launch on one stream
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)
     inline_ends = np.append(NEVER, np.maximum.accumulate(comm.end[comm.is_inline]))
-    free = np.maximum(rank.free_until[at], inline_ends[np.searchsorted(comm.start[comm.is_inline], rank.start[at])])
+    free = np.maximum(
+        rank.free_until[at],
+        inline_ends[np.searchsorted(comm.start[comm.is_inline], rank.start[at])],
+    )
     stood_still = (
         (rank.start[at] >= comm.end)
         & (rank.start[at] < comm.end + _SOON_NS)
@@ -355,12 +405,18 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     )
     last_launch = np.full(int(burst.max(initial=-1)) + 1, NEVER)
     np.maximum.at(last_launch, burst, comm.launch)
-    join = np.where(stood_still, at, np.maximum(np.searchsorted(launch, last_launch[burst], side="right"), begun))
+    join = np.where(
+        stood_still,
+        at,
+        np.maximum(np.searchsorted(launch, last_launch[burst], side="right"), begun),
+    )
     join = np.where(comm.is_inline, np.searchsorted(rank.start, comm.start), join)
     return join, after_own, stood_still & ~comm.is_inline
 
 
-def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows) -> tuple[Int64, Int64]:
+def _begins(
+    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows
+) -> tuple[Int64, Int64]:
     """Return when the work of each window begins, of one that begins with a collective when that could have; and the launch of what begins it."""
     edges, anchors = windows.edges.copy(), np.full(windows.edges.shape, -NEVER)
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
@@ -381,7 +437,9 @@ def _ordered(
     windows, collectives, last = np.arange(edges.shape[0]), np.arange(found[0].ready.size), -NEVER
     # A marker's place: behind how many collectives, how many windows, how many waits; then what it is of.
     slots = np.searchsorted(timelines[0].collectives.launch, anchors[:, 0])
-    of_all = np.stack((np.append(slots, collectives), np.append(windows, np.full_like(collectives, last))))
+    of_all = np.stack(
+        (np.append(slots, collectives), np.append(windows, np.full_like(collectives, last)))
+    )
     of_all = np.stack((*of_all, np.full(of_all.shape[1], last), np.append(windows, collectives)))
     of_joins, times = [], []
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
@@ -392,7 +450,10 @@ def _ordered(
         launch = np.append(rank.launched, last)[one.join]
         launch = np.where(comm.is_inline, comm.launch, launch)
         # Behind those too that began without waiting for what was launched before them.
-        slot = np.maximum(np.searchsorted(comm.launch, launch), np.searchsorted(np.maximum.accumulate(one.ready), time))
+        slot = np.maximum(
+            np.searchsorted(comm.launch, launch),
+            np.searchsorted(np.maximum.accumulate(one.ready), time),
+        )
         slot = np.where(comm.is_inline, collectives + 1, slot)
         # A window that begins with an operation that waits begins after the wait.
         bounds = np.searchsorted(slots, slot), np.searchsorted(slots, slot, side="right")
@@ -415,5 +476,12 @@ def _ordered(
         reached[rows] = times[at]
         is_passed = passes[order, at]
         # Past a marker of others it has come as far as at its own one before.
-        columns.append(found[at].places(reached[order[is_passed]])[:, np.maximum(np.cumsum(is_passed) - 1, 0)])
-    return np.repeat([WINDOW, READY, JOIN], sizes)[order], key[3][order], passes[order], np.stack(columns, axis=2)
+        columns.append(
+            found[at].places(reached[order[is_passed]])[:, np.maximum(np.cumsum(is_passed) - 1, 0)]
+        )
+    return (
+        np.repeat([WINDOW, READY, JOIN], sizes)[order],
+        key[3][order],
+        passes[order],
+        np.stack(columns, axis=2),
+    )

@@ -22,12 +22,20 @@ from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
 from nsyspipe.run.rank_names import RankNames
 
-OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)  # least, likeliest, most: what a collective takes besides its bytes
+OVERHEADS_NS = (
+    10_000.0,
+    30_000.0,
+    80_000.0,
+)  # least, likeliest, most: what a collective takes besides its bytes
 
 _LEAST_COVERED = 0.02  # a slowdown that is measured in the capture needs this share of the work beside communication
-_MOST_POSSIBLE = 1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
+_MOST_POSSIBLE = (
+    1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
+)
 _SAME_WIDTH = 0.1  # how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
-_NARROW_IN_OPERATION_NS = 3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
+_NARROW_IN_OPERATION_NS = (
+    3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
+)
 _OF_MEDIAN = 1.2533  # standard error of a median over the mean's, of normal steps: sqrt(pi / 2)
 _SAME_LINK = 0.2  # a link is the captured one when its bandwidth is within this of it
 
@@ -48,14 +56,18 @@ class Contention(NamedTuple):
 class Slowdowns(NamedTuple):
     """The slowdown of work beside communication, in the capture and in the replay."""
 
-    pairs: tuple[tuple[Slowing, Slowing], ...]  # the likeliest, then those that make the step shortest and longest
+    pairs: tuple[
+        tuple[Slowing, Slowing], ...
+    ]  # the likeliest, then those that make the step shortest and longest
     is_measured: bool  # in the capture, over about the same link
 
 
 def slowdowns(
-    measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None,
+    measured: Contention | None,
+    captured_bytes_per_s: float | None,
+    target_bytes_per_s: float | None,
     operations_per_ns: float = 0.0,
-) -> Slowdowns:  # fmt: skip
+) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
     On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target. Where the
@@ -67,16 +79,25 @@ def slowdowns(
     scales = [(1 + sign * within, 1 + sign * of_delay) for sign in (-1, 1)]
     ends = [before, before]
     if before == slowdown.assumed(None) and captured_bytes_per_s is None:
-        ends = sorted((slowdown.NARROW, slowdown.WIDE), key=lambda one: one.total(operations_per_ns))
+        ends = sorted(
+            (slowdown.NARROW, slowdown.WIDE), key=lambda one: one.total(operations_per_ns)
+        )
     scaled = zip(ends, scales, strict=True)
-    least, most = (Slowing(of_ratio * end.ratio, of_delay * end.delay_ns) for end, (of_ratio, of_delay) in scaled)
+    least, most = (
+        Slowing(of_ratio * end.ratio, of_delay * end.delay_ns)
+        for end, (of_ratio, of_delay) in scaled
+    )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
     width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
     moved = abs(slowdown.link_width(target_bytes_per_s) - width)
     after = before.blended(slowdown.assumed(target_bytes_per_s), moved if is_measured else 1.0)
     within += moved * (slowdown.ASSUMED_WITHIN - within)
-    pairs = ((before, after), (most, NOTHING.blended(after, 1 - within)), (least, NOTHING.blended(after, 1 + within)))
+    pairs = (
+        (before, after),
+        (most, NOTHING.blended(after, 1 - within)),
+        (least, NOTHING.blended(after, 1 + within)),
+    )
     return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
 
 
@@ -114,22 +135,35 @@ class Facts:
     starving: Starving
     starved_causes: Sequence[tuple[str, ...]]  # of each rank, as `knobs.starved_causes` words them
     longest_work_ns: float  # per step of the rank that works longest, waiting for others apart
-    fastest_launch_ns: Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
-    recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
+    fastest_launch_ns: (
+        Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
+    )
+    recorded_bytes_per_s: Mapping[
+        str, float | None
+    ]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: Compared
     operations_per_ns: float  # how dense the kernels are that communication may slow
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
-    known_link: str | None  # what all ranks use, by NCCL's log; of links whose name is no generation
+    known_link: (
+        str | None
+    )  # what all ranks use, by NCCL's log; of links whose name is no generation
     world_size: int  # more than are replayed where some are not among the reports
     rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
-    is_hybrid_sharded: bool = field(default=False, kw_only=True)  # all-reduces of gradients are of their shards
-    sizes_recorded_by: str = field(default=WITH_BLOBS, kw_only=True)  # what records message sizes, where they are not
+    is_hybrid_sharded: bool = field(
+        default=False, kw_only=True
+    )  # all-reduces of gradients are of their shards
+    sizes_recorded_by: str = field(
+        default=WITH_BLOBS, kw_only=True
+    )  # what records message sizes, where they are not
 
     @cached_property
     def is_sharded(self) -> bool:
         """Whether parameters are gathered and gradients scattered beside the work, as of FSDP: who waits then is not all known."""
         first = self.captured.timelines[0].collectives
-        return bool((np.isin(first.kind, [*SIDES]) & ~first.is_inline).any() or SHARDED in self.captured.uses.role)
+        return bool(
+            (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any()
+            or SHARDED in self.captured.uses.role
+        )
 
     @property
     def n_steps(self) -> int:
@@ -146,7 +180,10 @@ class Facts:
         """What the communicators are for, that of the gradients' first, else that with most transfer."""
         program = self.captured.program
         weights = program.transfer_ns.mean(axis=1) + np.where(program.is_gradient, np.inf, 0.0)
-        sums = {one: float(weights[program.role == one].sum()) for one in sorted({*program.role.tolist()})}
+        sums = {
+            one: float(weights[program.role == one].sum())
+            for one in sorted({*program.role.tolist()})
+        }
         return tuple(sorted(sums, key=lambda one: -sums[one]))
 
     @cached_property
@@ -165,12 +202,22 @@ class Facts:
             gaps.append((gap[own & is_free], gap[own & is_beside]))
         free, beside = (np.concatenate(own) for own in zip(*gaps, strict=True))
         # How far each rank came from its first operation to its last.
-        ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
+        ends = [
+            (markers, np.array([rank.start[0], rank.end.max()]))
+            for rank, markers in pairs
+            if rank.start.size
+        ]
         came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
         work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
-        delay_ns = float(beside.mean() - free.mean()) if min(free.size, beside.size) >= ENOUGH_GAPS else None
+        delay_ns = (
+            float(beside.mean() - free.mean())
+            if min(free.size, beside.size) >= ENOUGH_GAPS
+            else None
+        )
         free_gap_ns = float(free.mean()) if free.size else 0.0
-        return Contention(self.compared, delay_ns, free_gap_ns, covered / max(work, 1.0), covered, n_covered)
+        return Contention(
+            self.compared, delay_ns, free_gap_ns, covered / max(work, 1.0), covered, n_covered
+        )
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
@@ -184,7 +231,9 @@ class Facts:
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
-        return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps)
+        return tuple(
+            gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps
+        )
 
     @cached_property
     def gradient_bytes(self) -> float | None:
@@ -207,15 +256,21 @@ class Facts:
 
     def bus_of(self, role: str) -> float | None:
         """Return the bus bandwidth of the communicators of a role; None if not known."""
-        return self.bus_bytes_per_s if role == self.roles[0] else self.recorded_bytes_per_s.get(role)
+        return (
+            self.bus_bytes_per_s if role == self.roles[0] else self.recorded_bytes_per_s.get(role)
+        )
 
     def least_compute_ns(self, most_slower: float) -> float:
         """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
         windows, rows = self.captured.windows, []
         for one, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
             busy = union(one.start[one.is_compute], one.end[one.is_compute])
-            covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(edges[:-1], edges[1:])
-            rows.append(busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered)
+            covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(
+                edges[:-1], edges[1:]
+            )
+            rows.append(
+                busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered
+            )
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
 
     def is_waited_for(self, role: str) -> bool:
@@ -223,7 +278,11 @@ class Facts:
         if role == OTHER or (role == self.roles[0] and self.has_gradients):
             return True
         own = self.captured.uses.role == role
-        return bool((self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient)[own].all())
+        return bool(
+            (self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient)[
+                own
+            ].all()
+        )
 
     @cached_property
     def is_prefetched(self) -> Flags:
@@ -252,13 +311,19 @@ class Facts:
     @cached_property
     def _copies(self) -> list[list[GradientCopies]]:
         ranks = range(self.captured.program.n_ranks)
-        return [[gradient_copies(self.captured, step, rank) for rank in ranks] for step in self.captured.steps]
+        return [
+            [gradient_copies(self.captured, step, rank) for rank in ranks]
+            for step in self.captured.steps
+        ]
 
     @cached_property
     def copies_ns(self) -> float:
         """Time of the copies from buckets to gradients per step: the mean over ranks, of steps the median."""
         lengths = [one.end - one.start for one in self.captured.timelines]
-        times = [[own[one.rows].sum() for own, one in zip(lengths, step, strict=True)] for step in self._copies]
+        times = [
+            [own[one.rows].sum() for own, one in zip(lengths, step, strict=True)]
+            for step in self._copies
+        ]
         return float(np.median(np.mean(times, axis=1)))
 
     @cached_property
@@ -295,7 +360,10 @@ class Facts:
         for share, rank in zip(self.starved_shares, self.captured.timelines, strict=True):
             launch = np.concatenate((rank.launch, rank.collectives.launch))
             order = np.argsort(launch, kind="stable")
-            gaps, step = np.diff(launch[order]), np.concatenate((rank.step, rank.collectives.step))[order[:-1]]
+            gaps, step = (
+                np.diff(launch[order]),
+                np.concatenate((rank.step, rank.collectives.step))[order[:-1]],
+            )
             if share <= LARGEST_STARVED_SHARE:
                 means.append(gaps[(gaps < PAUSE_NS) & np.isin(step, steps)].sum() / steps.size)
         return float(np.sort(means)[(len(means) - 1) // 2]) if means else None

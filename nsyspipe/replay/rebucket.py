@@ -13,13 +13,18 @@ from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
-_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06  # what sizes by the transfers are off by, of the largest; and numbers by these
+_SAME_SIZE, _SAME_NUMBER = (
+    0.15,
+    0.06,
+)  # what sizes by the transfers are off by, of the largest; and numbers by these
 _LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
 _LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
 
 
-def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float) -> Program:
+def with_buckets(
+    captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float
+) -> Program:
     """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
     A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or where
@@ -32,43 +37,70 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
             ends = bucket_ends(own.n_bytes, cap_mib)
             sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
             found.append((step, chosen, own, ends, sizes))
-    if 2 * sum(_is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found) >= len(found):
+    if 2 * sum(
+        _is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found
+    ) >= len(found):
         return program
     # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time.
-    lengths = ((one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines)
-    halves = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0)) for each in lengths]
+    lengths = (
+        (one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines
+    )
+    halves = [
+        (each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0))
+        for each in lengths
+    ]
     slot_ns = float(np.mean(halves))
     is_gone = np.zeros(program.step.size, np.bool_)
     new, markers = [], []
     for step, chosen, own, ends, sizes in found:
         is_gone[chosen] = True
         new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
-        for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
-            places = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
+        for kind, times in (
+            (READY, own.ready[ends]),
+            (JOIN, _join_times(captured, step, chosen, sizes)),
+        ):
+            places = [
+                one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)
+            ]
             markers.append((kind, chosen, np.stack(places, axis=2)))
     return _rebuilt(program, is_gone, new, markers)
 
 
-def _is_own(program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float) -> bool:
+def _is_own(
+    program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float
+) -> bool:
     """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
     captured = program.n_bytes[chosen]
     if not captured.sum() > 0:  # not of what holds a NaN
         captured = program.transfer_ns[chosen].mean(axis=1)
     captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
     if own.is_exact:
-        return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)  # all but the last are full
+        return sizes.size == captured.size and bool(
+            (np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all()
+        )
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(
+        initial=np.inf
+    )  # all but the last are full
     return is_possible and abs(sizes.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
-def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:
+def _collectives(
+    program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float
+) -> dict[str, Any]:
     transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
-    is_alone = chosen.size == 1  # the captured lags and transfers of several buckets hold what work beside them does
+    is_alone = (
+        chosen.size == 1
+    )  # the captured lags and transfers of several buckets hold what work beside them does
     return {
-        **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
-        "lag_ns": np.broadcast_to(np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0), shape),
+        **{
+            name: np.full(sizes.size, getattr(program, name)[chosen[0]])
+            for name in ("step", "chain", "role")
+        },
+        "lag_ns": np.broadcast_to(
+            np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0), shape
+        ),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
         "group": np.broadcast_to(program.group[chosen[0]], shape),
@@ -81,7 +113,9 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
 def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) -> Float64:
     """Return where each bucket is waited for: before its first gradient's copy, else where the capture waited last."""
     columns = []
-    for rank, (timeline, markers) in enumerate(zip(captured.timelines, captured.ranks, strict=True)):
+    for rank, (timeline, markers) in enumerate(
+        zip(captured.timelines, captured.ranks, strict=True)
+    ):
         rows, n_bytes = gradient_copies(captured, step, rank)
         if rows.size:
             copied = np.cumsum(n_bytes)
@@ -102,7 +136,9 @@ def sent_once(program: Program, burst: Int64) -> Program:
 
 def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
     """Return the program where each of these collectives may begin when the one of them before it in its step may."""
-    ready = np.flatnonzero((program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)])
+    ready = np.flatnonzero(
+        (program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)]
+    )
     follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
     key, places = np.arange(program.kind.size, dtype=np.float64), program.places.copy()
     key[ready[follows]] = ready[follows - 1] + 0.5
@@ -113,11 +149,17 @@ def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
 
 
 def _rebuilt(
-    program: Program, is_gone: Flags, new: Sequence[dict[str, Any]], markers: Sequence[tuple[int, Int64, Float64]]
+    program: Program,
+    is_gone: Flags,
+    new: Sequence[dict[str, Any]],
+    markers: Sequence[tuple[int, Int64, Float64]],
 ) -> Program:
     """Return the program without some collectives, with new ones, and their markers where the last of the old ones stood."""
     names = (name for name in program.__struct_fields__ if name not in _NOT_PER_COLLECTIVE)
-    columns = {name: np.concatenate([getattr(program, name)[~is_gone], *(one[name] for one in new)]) for name in names}
+    columns = {
+        name: np.concatenate([getattr(program, name)[~is_gone], *(one[name] for one in new)])
+        for name in names
+    }
     is_comm = program.kind != WINDOW
     collective = np.where(is_comm, program.which, 0)
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
@@ -146,7 +188,9 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     order = np.argsort(np.diff(work[at_edges], axis=0)[:, candidates], axis=1, kind="stable")
     chosen = candidates[order[:, (candidates.size - 1) // 2]]
     # What leads up to a marker belongs to the step that the marker before it is in.
-    ranks = chosen[np.clip(np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1, 0, chosen.size - 1)]
+    ranks = chosen[
+        np.clip(np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1, 0, chosen.size - 1)
+    ]
     of_collective = chosen[program.step][:, np.newaxis]
     at = np.arange(ranks.size)
     pieces = np.diff(program.places, axis=1)[:, at, ranks]
@@ -155,7 +199,10 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
         begin_ns=program.begin_ns[:1],
         passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
         places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
-        **{key: np.take_along_axis(getattr(program, key), of_collective, axis=1) for key in ("lag_ns", "transfer_ns")},
+        **{
+            key: np.take_along_axis(getattr(program, key), of_collective, axis=1)
+            for key in ("lag_ns", "transfer_ns")
+        },
         group=program.group[:, :1],
     )
 
@@ -165,7 +212,9 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
     each = own / np.maximum(np.bincount(program.step, weights=own), 1.0)[program.step] * copies_ns
-    ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
+    ready = (
+        program.kind == READY
+    )  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()
     places[0] += np.cumsum(added)[:, np.newaxis]
@@ -178,6 +227,9 @@ def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
     for rank, timeline in enumerate(captured.timelines):
         of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows
         rows = np.concatenate([of_step(captured, step, rank) for step in captured.steps])
-        first, last = rows[np.diff(rows, prepend=-2) > 1], rows[np.diff(rows, append=rows[-1:] + 2) > 1]
+        first, last = (
+            rows[np.diff(rows, prepend=-2) > 1],
+            rows[np.diff(rows, append=rows[-1:] + 2) > 1],
+        )
         removed.append((timeline.start[first], timeline.end[last]))
     return captured_program(captured.timelines, captured.windows, captured.uses, removed)

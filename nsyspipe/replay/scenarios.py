@@ -24,9 +24,23 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import SIDES, RankTimeline, Uses, captured_program, rank_timelines, summary_windows
+from nsyspipe.replay.program import (
+    SIDES,
+    RankTimeline,
+    Uses,
+    captured_program,
+    rank_timelines,
+    summary_windows,
+)
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
-from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
+from nsyspipe.replay.rebucket import (
+    balanced,
+    sent_once,
+    with_buckets,
+    with_casts,
+    with_prefetch,
+    without_copies,
+)
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 from nsyspipe.run.run import Run
 
@@ -35,7 +49,9 @@ _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
 _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
 # What any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
-_BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
+_BYTES_WITHIN = (
+    0.1  # of bytes of gradients: what a user says may be this much off what the capture says
+)
 _ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
 _USE = "comm_id", "collective"
 _Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
@@ -86,7 +102,11 @@ class Replay(Facts):
     @property
     def limit_gain_ns(self) -> float | None:
         """What a step gains then, the mean over steps, at least 0; None likewise."""
-        return None if self.limits is None else max((self.captured.windows.step_times() - self.limits[1]).mean(), 0.0)
+        return (
+            None
+            if self.limits is None
+            else max((self.captured.windows.step_times() - self.limits[1]).mean(), 0.0)
+        )
 
     def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`.
@@ -99,7 +119,9 @@ class Replay(Facts):
         programs = [base.program]
         if knobs.bucket_mb is not None:
             others = () if self.is_exact else map(self.gradients_with, (-0.25, 0.25))
-            programs = [with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)]
+            programs = [
+                with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)
+            ]
         if knobs.no_sync:
             programs = [sent_once(one, base.burst) for one in programs]
         if knobs.prefetch:
@@ -108,15 +130,21 @@ class Replay(Facts):
         times, n_slowdowns = self._times(program, knobs, is_launch_free=is_launch_free)
         medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
-        moved = [float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in skewed]
+        moved = [
+            float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in skewed
+        ]
         unknowns = (medians[:n_slowdowns], [likely, *medians[n_slowdowns:]], [likely, *moved])
-        noise, model = ((within + self.standard_error) * likely for within in (_NOISE, _MODEL_WITHIN))
+        noise, model = (
+            (within + self.standard_error) * likely for within in (_NOISE, _MODEL_WITHIN)
+        )
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
         # What the step takes if transfers took no time, with the changes that are no communication's if they beat it.
         least = self.limit_ns or 0.0
         if likely < least:
-            least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+            least = float(
+                np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0])
+            )
             least *= 1 - _NOISE  # no captured work, so as another capture may show it
         low = max(likely - max(below, model), least)
         gain = float((self.captured.windows.step_times() - times[0]).mean())
@@ -124,15 +152,21 @@ class Replay(Facts):
 
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
-        share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(initial=0.0)
+        share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(
+            initial=0.0
+        )
         if share <= limits.LARGEST_STARVED_SHARE / 4:
             return 0.0
-        return float(share * self.step_time_ns / self.predict(knobs, is_launch_free=True).step_time_ns)
+        return float(
+            share * self.step_time_ns / self.predict(knobs, is_launch_free=True).step_time_ns
+        )
 
     @property
     def launch_bound_by(self) -> str:
         """Why the GPU stands idle for launches that `launch_bound_share` is about, in words."""
-        trusted = np.where(self.starved_shares <= limits.LARGEST_STARVED_SHARE, self.starved_shares, -1.0)
+        trusted = np.where(
+            self.starved_shares <= limits.LARGEST_STARVED_SHARE, self.starved_shares, -1.0
+        )
         return " or ".join(self.starved_causes[int(np.argmax(trusted))])
 
     @cached_property
@@ -149,7 +183,12 @@ class Replay(Facts):
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
     def _times(
-        self, program: Program, knobs: Knobs, *, is_likely_only: bool = False, is_launch_free: bool = False
+        self,
+        program: Program,
+        knobs: Knobs,
+        *,
+        is_likely_only: bool = False,
+        is_launch_free: bool = False,
     ) -> tuple[Float64, int]:
         """Return step times, a row per setting, the likeliest first, and how many are of slowdowns; others are of transfers."""
         program = self._waited(program, knobs)
@@ -160,7 +199,9 @@ class Replay(Facts):
         transfers = self._transfers(program, knobs)
         if is_likely_only:
             pairs, transfers = pairs[:1], transfers[:1]
-        settings = [Setting(*one, transfers[0]) for one in pairs] + [Setting(*pairs[0], one) for one in transfers[1:]]
+        settings = [Setting(*one, transfers[0]) for one in pairs] + [
+            Setting(*pairs[0], one) for one in transfers[1:]
+        ]
         if knobs.perfect_overlap:
             times = self._hidden(program, settings, unpack)
         else:
@@ -175,7 +216,9 @@ class Replay(Facts):
         return windows.step_times(edges) + (windows.step_times() - self._identity)
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
-        is_rebucketed = knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
+        is_rebucketed = (
+            knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
+        )
         changed = is_rebucketed or knobs.gradient_dtype is not None
         within = _MOVED_WITHIN if changed else 0.0
         by_role = {role: self.ratio(knobs, role) for role in self.roles}
@@ -193,21 +236,31 @@ class Replay(Facts):
             moved = moved + fixed * np.maximum(1 - 1 / ratio, 0.0)
         moved = moved * ratio * half[:, np.newaxis]
         scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
-        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]  # likeliest, shortest, longest
+        return [
+            moved * scale + fixed * overhead / likely for scale, overhead in scales
+        ]  # likeliest, shortest, longest
 
-    def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
+    def _hidden(
+        self, program: Program, settings: Sequence[Setting], unpack: Float64 | None
+    ) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
-        total = np.stack([self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings])
+        total = np.stack(
+            [self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings]
+        )
         unlagged = replace(program, lag_ns=np.zeros_like(program.lag_ns))
         alone = self._without_transfer(unlagged, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        after = np.array([one.after.total(self.operations_per_ns) for one in settings])[:, np.newaxis]
+        after = np.array([one.after.total(self.operations_per_ns) for one in settings])[
+            :, np.newaxis
+        ]
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
     def _per_step(self, program: Program, each: Float64) -> Float64:
         windows = self.captured.windows
-        return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)[windows.counts]
+        return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(
+            np.float64
+        )[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
         program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
@@ -224,7 +277,9 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     if reason := next(limits.why_not_replayable(run, timelines, windows), None):
         return reason
     traffic = run.traffic()
-    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic.to_pylist()}
+    role_of: _Roles = {
+        (row["communicator"], row["collective"]): row["role"] for row in traffic.to_pylist()
+    }
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
@@ -279,7 +334,9 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
             f"after this change GPUs would wait for the CPU for {100 * share:.1f}% of the remaining step "
             f"({opened.launch_bound_by}), which the simulation does not cover"
         )
-    if host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
+    if host is not None and host > sure * (
+        most := opened.predict(knobs, is_launch_free=True).high_ns
+    ):
         needed = min(most, opened.longest_work_ns)
         return (
             f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU needs {host / 1e6:.2f} ms "
@@ -305,7 +362,9 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
     yield from _of_link(replay, knobs)
     if knobs.bucket_mb is not None:
         how = (
-            "from the copies and kernels of each gradient" if replay.is_exact else "estimated from the captured buckets"
+            "from the copies and kernels of each gradient"
+            if replay.is_exact
+            else "estimated from the captured buckets"
         )
         yield f"sizes and ready times of the gradients are {how}"
         yield "buckets of other sizes reach the same bandwidth"
@@ -332,11 +391,18 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target = knobs.target_bytes_per_s
     if target is None or not rates:
         return
-    named = [f"{rate / GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}" for one, rate in rates.items()]
+    named = [
+        f"{rate / GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}"
+        for one, rate in rates.items()
+    ]
     captured = f"captured {', '.join(named)}"
     if knobs.link is None:
         most = replay.nominal_bytes_per_s
-        fastest = "" if most is None or target <= most else f", more than the {most / GB:,.0f} GB/s of the fastest interconnect of these GPUs"  # fmt: skip
+        fastest = (
+            ""
+            if most is None or target <= most
+            else f", more than the {most / GB:,.0f} GB/s of the fastest interconnect of these GPUs"
+        )
         yield f"the bus bandwidth is {target / GB:.4g} GB/s as given{fastest}, within 10% ({captured})"
         return
     link = LINKS[knobs.link]
@@ -367,7 +433,13 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     found = replay.slowdowns(replay.target(knobs))
     percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
     has_delays = replay.contention is not None and replay.contention.delay_ns is not None
-    how = "measured here" if found.is_measured else "assumed, except for delays" if has_delays else "assumed"
+    how = (
+        "measured here"
+        if found.is_measured
+        else "assumed, except for delays"
+        if has_delays
+        else "assumed"
+    )
     is_rare = percents[0] > 100 * MOST_USUAL
     rare = f", and few captures show more than {100 * MOST_USUAL:.0f}%" if is_rare else ""
     within = f"{min(percents):.0f} to {max(percents):.0f}%"
@@ -388,7 +460,9 @@ def _parts_text(work_percent: float, kernels_percent: float) -> str:
     """Return what makes work beside communication take longer; nothing where nothing is known to."""
     if has_later_starts(work_percent, kernels_percent):
         return f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is later kernel starts"
-    return ", only because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
+    return (
+        ", only because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
+    )
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
@@ -403,21 +477,33 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     known = [one.n_bytes.sum() for one in by_capture if one is not None]
     if known and abs(given - (seen := float(np.median(known)))) > _BYTES_WITHIN * seen:
         what = f"differs from the {seen:,.0f} bytes of gradients per step in the capture"
-        raise OptionError(option, what, fix="leave out --gradient-bytes (f32 gradients are parameters x 4 bytes)")
+        raise OptionError(
+            option, what, fix="leave out --gradient-bytes (f32 gradients are parameters x 4 bytes)"
+        )
 
 
-def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple[Uses, list[str | None]]:
+def _uses(
+    run: Run, timelines: Sequence[RankTimeline], role_of: _Roles
+) -> tuple[Uses, list[str | None]]:
     first = timelines[0].collectives
     table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
-    rows = {(step, seq): more for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)}
-    found = [rows.get(key, [None, None, "/", ""]) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
+    rows = {
+        (step, seq): more
+        for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)
+    }
+    found = [
+        rows.get(key, [None, None, "/", ""])
+        for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)
+    ]
     n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
     role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
     has_ids = all(map(is_nccl_communicator, comm_ids))
     known = np.unique(comm_ids, return_inverse=True)[1].reshape(-1) if has_ids else None
     sizes = np.array(n_bytes, np.float64)  # NaN where None
-    return Uses(sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)), datatypes
+    return Uses(
+        sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)
+    ), datatypes
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
@@ -426,7 +512,10 @@ def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> In
     by = first.stream if communicator is None else communicator
     # FSDP's, of one communicator if its streams take turns.
     if communicator is None and {*first.kind.tolist()} <= SIDES:
-        in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
+        in_turn = all(
+            (one.start[1:] >= one.end[:-1]).all()
+            for one in (rank.collectives for rank in timelines)
+        )
         by = np.zeros_like(by) if in_turn else by
     return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
 
@@ -435,11 +524,21 @@ def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     """Return the bus bandwidth of each role: sum of bytes x factor / sum of transfer of its collectives; None if not known."""
     table = run.collectives()
     has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
-    table = table.append_column("sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"]))
-    uses = sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"])
+    table = table.append_column(
+        "sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"])
+    )
+    uses = sums_by(
+        table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"]
+    )
     by_role = grouped((role_of.get(tuple(row[name] for name in _USE), OTHER), row) for row in uses)
-    sums = {role: [[row[name] for row in rows] for name in ("sent", "transfer_ns")] for role, rows in by_role.items()}
-    return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
+    sums = {
+        role: [[row[name] for row in rows] for name in ("sent", "transfer_ns")]
+        for role, rows in by_role.items()
+    }
+    return {
+        role: None if None in sent else divided(sum(sent), sum(ns))
+        for role, (sent, ns) in sums.items()
+    }
 
 
 def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
@@ -449,11 +548,17 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
         return found
     # Where nothing says what a communicator is for, on a stream of its own it may be DDP's.
-    own = np.flatnonzero((first.kind == "all_reduce") & ~first.is_inline & (role == (DATA if DATA in role else OTHER)))
+    own = np.flatnonzero(
+        (first.kind == "all_reduce")
+        & ~first.is_inline
+        & (role == (DATA if DATA in role else OTHER))
+    )
     phases, phase = np.unique(first.phase[own], return_inverse=True)
     steps, step = np.unique(first.step[own], return_inverse=True)
     total = np.zeros((steps.size, phases.size), np.int64)
     np.add.at(total, (step, phase), (first.end - first.start)[own])
-    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase  # of equal ones the last
+    most = (
+        phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase
+    )  # of equal ones the last
     found[own] = phase == most[step]
     return found

@@ -77,7 +77,9 @@ class Setting(Struct, frozen=True):
         return program.transfer_ns if self.transfer_ns is None else self.transfer_ns
 
 
-def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | None = None) -> Float64:
+def simulate(
+    program: Program, settings: list[Setting], unpack_ns: Float64 | None = None
+) -> Float64:
     """Return when each window starts on each rank, and the last ends: (settings, windows + 1, ranks), aligned ns.
 
     In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and the
@@ -98,11 +100,16 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     # The work from each marker to the next that waits for a collective, or to the end.
     place, rows = np.cumsum(ahead, axis=1), np.arange(program.kind.size)[:, np.newaxis]
     waits = np.where((program.kind == JOIN)[:, np.newaxis] & program.passes, rows, rows[-1])
-    until = np.take_along_axis(place, np.minimum.accumulate(waits[::-1])[::-1][np.newaxis], axis=1) - place
+    until = (
+        np.take_along_axis(place, np.minimum.accumulate(waits[::-1])[::-1][np.newaxis], axis=1)
+        - place
+    )
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
-    for at, (kind, which) in enumerate(zip(program.kind.tolist(), program.which.tolist(), strict=True)):
+    for at, (kind, which) in enumerate(
+        zip(program.kind.tolist(), program.which.tolist(), strict=True)
+    ):
         if moves[at]:
             now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
@@ -112,7 +119,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
             if may_change[which]:
                 works = start < now + until[:, at]
                 start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                longer = program.longer_beside[which] * last_start(program.group[which], works.astype(np.float64))
+                longer = program.longer_beside[which] * last_start(
+                    program.group[which], works.astype(np.float64)
+                )
                 length = length * (1 + longer)
             # A rank cannot be done before it has begun, whatever clocks say.
             end = np.maximum(last_start(program.group[which], start) + length, start)
@@ -149,7 +158,9 @@ class _Beside:
         # A row per collective and one that never begins, all settings and ranks side by side.
         self._starts, self._ends = np.full((2, n_collectives + 1, *shape), np.inf)
         self._n = 0
-        self._next = np.arange(self._size).reshape(shape)  # place of the first that may still be under way
+        self._next = np.arange(self._size).reshape(
+            shape
+        )  # place of the first that may still be under way
         self._is_free = is_free
 
     def add(self, start: Float64, end: Float64) -> None:
@@ -167,7 +178,9 @@ class _Beside:
             alone = np.minimum(np.maximum(start - now, 0.0), left)
             now, left = now + alone, left - alone
             slowed = np.minimum(np.maximum(end - now, 0.0) / slow, left)
-            slowed *= now >= start  # before its start nothing is under way: then nothing was left either
+            slowed *= (
+                now >= start
+            )  # before its start nothing is under way: then nothing was left either
             now, left = now + slowed * slow, left - slowed
             is_over = left > 0
             if not is_over.any():

@@ -20,24 +20,45 @@ _LONGEST_LINE = 100  # of sentences: longer lines are hard to read
 _WIDTH_IF_UNKNOWN = 80
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 VERDICTS = {
-    "improvement": "green", "regression": "bold red", "inconclusive": "yellow",
-    "ok": "green", "warning": "yellow", "missing": "red", "unknown": "magenta",
-    "yes": "green", "partly": "yellow", "no": "red",
-}  # fmt: skip
+    "improvement": "green",
+    "regression": "bold red",
+    "inconclusive": "yellow",
+    "ok": "green",
+    "warning": "yellow",
+    "missing": "red",
+    "unknown": "magenta",
+    "yes": "green",
+    "partly": "yellow",
+    "no": "red",
+}
 _KINDS: dict[str, dict[str, Any]] = {
-    "number": {"justify": "right", "no_wrap": True}, "word": {"no_wrap": True}, "name": {"no_wrap": True},
-    "text": {"overflow": "fold"}, "prose": {"overflow": "fold", "ratio": 1}, "long": {"overflow": "fold", "ratio": 2},
-}  # fmt: skip
-CATEGORIES = {"compute": "blue", "exposed": "red", "idle": "bright_black", "copies": "yellow"}  # of bars
+    "number": {"justify": "right", "no_wrap": True},
+    "word": {"no_wrap": True},
+    "name": {"no_wrap": True},
+    "text": {"overflow": "fold"},
+    "prose": {"overflow": "fold", "ratio": 1},
+    "long": {"overflow": "fold", "ratio": 2},
+}
+CATEGORIES = {
+    "compute": "blue",
+    "exposed": "red",
+    "idle": "bright_black",
+    "copies": "yellow",
+}  # of bars
 _INDENT, _BAR, _LEAST_BAR, _LONGEST_BAR = "  ", "#", 8, 80
-_LEAST, _GAP = 12, 2  # of cells that are cut or broken where they must be, whatever the width; between columns
+_LEAST, _GAP = (
+    12,
+    2,
+)  # of cells that are cut or broken where they must be, whatever the width; between columns
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
     file, stream = io.StringIO(), console.file
-    if console.width < 1:  # COLUMNS=0, as where a terminal does not know its width: nothing would be printed
+    if (
+        console.width < 1
+    ):  # COLUMNS=0, as where a terminal does not know its width: nothing would be printed
         console.width = _WIDTH_IF_UNKNOWN
     page = Group(*(_drawn(block, console.width) for block in parts))
     try:
@@ -53,7 +74,14 @@ def _apart(content: RenderableType, *, is_close: bool = False) -> RenderableType
 
 
 def _grid(*columns: Column, has_headings: bool = False) -> Grid:
-    return Grid(*columns, box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    return Grid(
+        *columns,
+        box=None,
+        show_header=has_headings,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+    )
 
 
 def _sentence(text: RenderableType) -> RenderableType:
@@ -67,7 +95,9 @@ def _dim(lines: Iterable[str]) -> RenderableType:
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     table = _grid(Column(), Column(overflow="fold", ratio=1))
     for word, message, place, fix in rows:
-        beside = (f" ({printable(place)})" if place else "") + (f"\nfix: {printable(fix)}" if fix else "")
+        beside = (f" ({printable(place)})" if place else "") + (
+            f"\nfix: {printable(fix)}" if fix else ""
+        )
         severity = Text(word, style=SEVERITIES.get(word, SEVERITIES["error"]))
         table.add_row(severity, Text(printable(message)).append(beside, style="dim"))
     return table
@@ -103,7 +133,9 @@ def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
 
 def _title(block: blocks.Title, _width: int) -> Text:
     facts = ", ".join(map(printable, block.facts))
-    return Text(printable(block.name), style="bold").append(f"   {facts}" if facts else "", style="not bold")
+    return Text(printable(block.name), style="bold").append(
+        f"   {facts}" if facts else "", style="not bold"
+    )
 
 
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
@@ -111,12 +143,18 @@ def _bars(block: blocks.Bars, width: int) -> RenderableType:
     label_width = max((cell_len(row.label) for row in block.rows), default=0)
     time_width = max((cell_len(row.time) for row in block.rows), default=0)
     percent_width = max((cell_len(row.percent) for row in block.rows), default=0)
-    room = min(width - (len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP), _LONGEST_BAR)
+    room = min(
+        width - (len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP), _LONGEST_BAR
+    )
     lines = [Text(printable(block.caption))]
     for row in block.rows:
-        figures = f"{row.label:<{label_width}}  {row.time:>{time_width}}  {row.percent:>{percent_width}}"
+        figures = (
+            f"{row.label:<{label_width}}  {row.time:>{time_width}}  {row.percent:>{percent_width}}"
+        )
         bar = _BAR * round(row.share * room) if room >= _LEAST_BAR else ""
-        lines.append(Text(f"{_INDENT}{figures}  ").append(bar, style=CATEGORIES.get(row.category, "")))
+        lines.append(
+            Text(f"{_INDENT}{figures}  ").append(bar, style=CATEGORIES.get(row.category, ""))
+        )
     notes = (Padding(Text(printable(note)), (0, 0, 0, len(_INDENT))) for note in block.notes)
     return Group(*lines, *notes)
 
@@ -135,7 +173,12 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
         elif tag:
             text += f" {tag}"
         grid = Grid(
-            Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False, pad_edge=False, padding=0
+            Column(no_wrap=True),
+            Column(overflow="fold"),
+            box=None,
+            show_header=False,
+            pad_edge=False,
+            padding=0,
         )
         grid.add_row(f"{_INDENT}{label}", Text(text, style=line.style))
         drawn.append(grid)
@@ -145,14 +188,27 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
 def _commands(block: blocks.Commands, _width: int) -> RenderableType:
     head = f"{block.label}: "
     return _apart(
-        Text("\n".join((head if not at else " " * len(head)) + line for at, line in enumerate(block.commands)))
+        Text(
+            "\n".join(
+                (head if not at else " " * len(head)) + line
+                for at, line in enumerate(block.commands)
+            )
+        )
     )
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
-    table = _grid(*(column for _ in range(n_beside) for column in (Column(style="dim"), Column(justify="right"))))
+    table = _grid(
+        *(
+            column
+            for _ in range(n_beside)
+            for column in (Column(style="dim"), Column(justify="right"))
+        )
+    )
     for at in range(0, len(tiles), n_beside):
-        table.add_row(*(cell for tile in tiles[at : at + n_beside] for cell in (tile.name, tile.text)))
+        table.add_row(
+            *(cell for tile in tiles[at : at + n_beside] for cell in (tile.name, tile.text))
+        )
     return table
 
 
@@ -160,8 +216,14 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
     rows = [[_cell(cell) for cell in row] for row in block.rows[: block.n_shown]]
-    cells = [[Text(column.heading), *(row[at] for row in rows)] for at, column in enumerate(block.columns)]
-    widths = [max(cell_len(line) for cell in column for line in cell.plain.split("\n")) for column in cells]
+    cells = [
+        [Text(column.heading), *(row[at] for row in rows)]
+        for at, column in enumerate(block.columns)
+    ]
+    widths = [
+        max(cell_len(line) for cell in column for line in cell.plain.split("\n"))
+        for column in cells
+    ]
     shown, narrow = _fitting(block.columns, widths, width)
     table = _grid(has_headings=block.has_headings)
     is_broken = any("\n" in column.heading for column in block.columns)
@@ -178,7 +240,9 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
-    if gone := dict.fromkeys(one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown):
+    if gone := dict.fromkeys(
+        one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown
+    ):
         is_width_enough = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
         how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
         below.append(f"{how} more columns: {', '.join(filter(None, gone))}.")
@@ -186,7 +250,9 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     return Group(table, _dim(lines)) if lines else table
 
 
-def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
+def _fitting(
+    columns: Sequence[blocks.Field], widths: Sequence[int], width: int
+) -> tuple[list[int], dict[int, int]]:
     """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
     least, wanted = [], []
     for column, size in zip(columns, widths, strict=True):
@@ -194,7 +260,9 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
         flexible = min(size, max(_LEAST, *map(len, column.heading.split("\n"))))
         least.append(size if column.kind in {"number", "word"} else flexible)
     shown = [at for at, column in enumerate(columns) if column.from_width <= width]
-    while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
+    while sum(least[at] + _GAP for at in shown) - _GAP > width and any(
+        columns[at].from_width for at in shown
+    ):
         most = max(columns[at].from_width for at in shown)
         shown = [at for at in shown if columns[at].from_width < most]
     while (
@@ -222,14 +290,23 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
     alike = grouped((cut(name, len(name)), name) for name in {*names})
     # Up to the letter by which no other is left that it could be.
     until = {
-        name: max([head + tail, *(len(commonprefix([name, other])) + 1 for other in same if other != name)])  # noqa: RUF071
-        for same in alike.values() if len(same) > 1 for name in same
-    }  # fmt: skip
+        name: max(
+            [
+                head + tail,
+                *(len(commonprefix([name, other])) + 1 for other in same if other != name),  # noqa: RUF071
+            ]
+        )
+        for same in alike.values()
+        if len(same) > 1
+        for name in same
+    }
     return [cut(name, until.get(name, len(name))) for name in names]
 
 
 def _cell(cell: blocks.Cell) -> Text:
-    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
+    style = (
+        VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
+    )
     return Text(printable(blocks.words_of(cell)), style=style)
 
 
@@ -245,5 +322,7 @@ _DRAWN: dict[type, Callable[[Any, int], RenderableType]] = {
     blocks.Bars: lambda block, width: _apart(_bars(block, min(width, MAX_WIDTH))),
     blocks.Lines: lambda block, width: _apart(_lines(block, min(width, _LONGEST_LINE))),
     blocks.Commands: _commands,
-    blocks.Table: lambda block, width: _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close),
+    blocks.Table: lambda block, width: _apart(
+        _table(block, min(width, MAX_WIDTH)), is_close=block.is_close
+    ),
 }

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text
 
-Block: TypeAlias = (
-    "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles | Title | Bars | Lines | Commands"
-)
+Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles | Title | Bars | Lines | Commands"
 Cell: TypeAlias = "str | Bar | Word | Track"
 
 
@@ -171,7 +169,9 @@ class Tile(Struct, frozen=True):
     value: str
     unit: str
     meaning: str
-    missing: str | None = None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
+    missing: str | None = (
+        None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
+    )
     category: str | None = None  # of the palette
     time: str = ""  # of a share the time that it is, which `meaning` begins with
     hint: str = ""  # what the name means here, if the vocabulary's definition does not fit
@@ -200,9 +200,15 @@ def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, A
 
 
 def barred(
-    rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
-    *, write: Callable[[float | None], str] = ms_text, unit: str = "",
-) -> Field:  # fmt: skip
+    rows: Sequence[Any],
+    heading: str,
+    value: Callable[[Any], float | None],
+    category: str,
+    hint: str | None = None,
+    *,
+    write: Callable[[float | None], str] = ms_text,
+    unit: str = "",
+) -> Field:
     """Return a column of figures with bars, the longest, of ratios 100 %, as long as the column; none where one is null or 0."""
     most = 1 if write is percent_text else max((value(row) or 0 for row in rows), default=0)
 
@@ -214,12 +220,22 @@ def barred(
 
 
 def table_of(
-    caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None, **layout: Any  # noqa: ANN401 - of `Table`
-) -> Table:  # fmt: skip
+    caption: str,
+    rows: Sequence[Any],
+    fields: Sequence[Field],
+    note: str | None = None,
+    **layout: Any,  # noqa: ANN401 - of `Table`
+) -> Table:
     """Return a table of rows by what each column shows of them, times in one unit: a column's, or those of columns that are written alike."""
 
     def saying(cell: Cell, text: str) -> Cell:
-        return replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
+        return (
+            replace(cell, text=text)
+            if isinstance(cell, Bar)
+            else text
+            if isinstance(cell, str)
+            else cell
+        )
 
     columns = [[field.cell(row) for row in rows] for field in fields]
     for _, alike in groupby(range(len(fields)), lambda at: fields[at].decimals_of or at):

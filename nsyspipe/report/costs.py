@@ -13,12 +13,26 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
-from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
+from nsyspipe.analysis.traffic import (
+    DATA,
+    OTHER,
+    bubble_ns_per_step,
+    dimensions,
+    mean_over_ranks,
+    parallelism,
+)
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import few, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
-from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.report.units import (
+    absent,
+    bandwidth_text,
+    bytes_text,
+    count_text,
+    ms_text,
+    percent_text,
+)
 from nsyspipe.report.words import SEEN
 from nsyspipe.run.run import Run
 
@@ -36,7 +50,14 @@ _OF_TRAFFIC = "Means per step over the ranks of a communicator. Rows may overlap
 _WHOLE = "the whole array, as nccl-tests counts"
 SLOWER = "over the whole capture, compared with equal kernels that ran without communication. In brackets: how many were compared"
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
+_FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+)  # what a spreadsheet takes for one at the start of a cell
 
 
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
@@ -47,13 +68,17 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         rows = [row for row in costs if row["table"] == name]
         shown, left = rows[:most], [row["step_share"] for row in rows[most:]]
         fields = fields_of[name](shown, is_capture=run.is_capture)
-        if run.is_capture and name != KERNELS:  # which has nothing per step; that is not the same as not recorded
+        if (
+            run.is_capture and name != KERNELS
+        ):  # which has nothing per step; that is not the same as not recorded
             fields = [one for one in fields if any(one.cell(row) != absent for row in shown)]
         whole = "the capture" if run.is_capture else "step time"
         share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
         is_staged = any(row["bubble_ns_per_step"] is not None for row in shown)
-        notes += [f"Wait time of a pipeline is for other stages, {_OF_STAGES}."] if is_staged else []
+        notes += (
+            [f"Wait time of a pipeline is for other stages, {_OF_STAGES}."] if is_staged else []
+        )
         notes += [f"{len(left)} more{share}. --csv has all rows."] if left else []
         if rows:
             tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
@@ -66,7 +91,12 @@ def _ms(name: str, hint: str, from_width: int = 0) -> Field:
 
 
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    per_step = ("calls_per_step", "time_ns_per_step", "per step", "sum of durations, mean over ranks and steps")
+    per_step = (
+        "calls_per_step",
+        "time_ns_per_step",
+        "per step",
+        "sum of durations, mean over ranks and steps",
+    )
     in_all = ("n_calls", "total_ns", "of all ranks", "sum of durations, of all ranks")
     calls, time, unit, hint = in_all if is_capture else per_step
     bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, unit="ms")
@@ -74,32 +104,62 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _rates(*from_widths: int) -> list[Field]:
-    hints = ("message / transfer", "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all")
+    hints = (
+        "message / transfer",
+        "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all",
+    )
     return [
-        Field(f"{name.partition('_')[0]}\nGB/s", of(name, bandwidth_text), hint=hint, from_width=width, unit="GB/s")
+        Field(
+            f"{name.partition('_')[0]}\nGB/s",
+            of(name, bandwidth_text),
+            hint=hint,
+            from_width=width,
+            unit="GB/s",
+        )
         for name, hint, width in zip(RATES, hints, from_widths, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     def slowdown(row: Row) -> str:
-        return absent if row["slowdown_ratio"] is None else f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
+        return (
+            absent
+            if row["slowdown_ratio"] is None
+            else f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
+        )
 
     calls, time = _amount(rows, is_capture=is_capture)
     return [
         Field("kernel", lambda row: printable(row["name"])[:_LONGEST_NAME], "name"),
         time,
-        Field("of time" if is_capture else "of\nstep", of("step_share", percent_text), hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the same time"),
-        *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
+        Field(
+            "of time" if is_capture else "of\nstep",
+            of("step_share", percent_text),
+            hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the same time",
+        ),
+        *(
+            [Field("phase", of("phase"), "word", from_width=_USUAL)]
+            if any(row["phase"] for row in rows)
+            else []
+        ),
         calls,
-        barred(rows, "concurrent\nwith comm", itemgetter("beside_comm_ratio"), "hidden", "share of the kernel's time during which communication runs", write=percent_text),
+        barred(
+            rows,
+            "concurrent\nwith comm",
+            itemgetter("beside_comm_ratio"),
+            "hidden",
+            "share of the kernel's time during which communication runs",
+            write=percent_text,
+        ),
         Field("slowdown under\ncomm (all steps)", slowdown, hint=SLOWER, from_width=_WIDE),
-    ]  # fmt: skip
+    ]
 
 
 def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     sizes = {row["message_bytes"] for row in rows}
-    digits = 2 + (len({*map(bytes_text, sizes)}) < len(sizes))  # one more where it tells two sizes apart
+    digits = 2 + (
+        len({*map(bytes_text, sizes)}) < len(sizes)
+    )  # one more where it tells two sizes apart
     return [
         Field("collective", of("name"), "word"),
         Field("message", of("message_bytes", partial(bytes_text, digits=digits)), hint=_WHOLE),
@@ -113,21 +173,49 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
     def waits(row: Row) -> str:
-        return ms_text(row["wait_ns_per_step"] if row["bubble_ns_per_step"] is None else row["bubble_ns_per_step"])
+        return ms_text(
+            row["wait_ns_per_step"]
+            if row["bubble_ns_per_step"] is None
+            else row["bubble_ns_per_step"]
+        )
 
     return [
         Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
-        Field("ranks", of("ranks", lambda ranks: ",".join(ranges(map(int, ranks.split(","))))), "name", from_width=_NARROW, most=24),
+        Field(
+            "ranks",
+            of("ranks", lambda ranks: ",".join(ranges(map(int, ranks.split(","))))),
+            "name",
+            from_width=_NARROW,
+            most=24,
+        ),
         Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
-        Field("size", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts them", from_width=_USUAL),
-        barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),
+        Field(
+            "size",
+            of("bytes_per_step", bytes_text),
+            hint="whole messages, as nccl-tests counts them",
+            from_width=_USUAL,
+        ),
+        barred(
+            rows,
+            "ms",
+            itemgetter("time_ns_per_step"),
+            "accent",
+            "union of its operations",
+            unit="ms",
+        ),
         _ms("exposed", "while no compute runs"),
         replace(_ms("hidden", "while compute runs", _WIDEST), heading="overlapped\nms"),
-        Field("wait\nms", waits, hint="for other ranks, or for other stages of a pipeline", from_width=_NARROW, unit="ms"),
+        Field(
+            "wait\nms",
+            waits,
+            hint="for other ranks, or for other stages of a pipeline",
+            from_width=_NARROW,
+            unit="ms",
+        ),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
-    ]  # fmt: skip
+    ]
 
 
 def is_more_than_data(traffic: pa.Table) -> bool:
@@ -135,7 +223,9 @@ def is_more_than_data(traffic: pa.Table) -> bool:
     return bool({*parallelism(traffic)} - {DATA, OTHER})
 
 
-def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None) -> str | None:
+def traffic_text(
+    traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None
+) -> str | None:
     """Return what communication serves, over how many ranks, whose most of a rank's exposed is, and the pipeline's bubble.
 
     None where there is none or nobody knows what it serves, and of gradients of all ranks where nothing says how many share.
@@ -145,7 +235,9 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
     degrees = []
     for one in groups:
         ranks = [few(ranges(group), _SHOWN_GROUPS, ",") for group in one.groups]
-        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, ' / ')})" if one.size and len(ranks) > 1 else ""
+        of_which = (
+            f" (ranks {few(ranks, _SHOWN_GROUPS, ' / ')})" if one.size and len(ranks) > 1 else ""
+        )
         degrees.append(f"{one}{of_which}")
     is_part = world_size not in (None, n_ranks)
     if not is_part and not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
@@ -160,15 +252,23 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
         most = max(exposed, key=lambda name: (exposed[name], name))
         whose = f"for {most} parallelism" if key == "role" else most
         whose = "for none of these" if most == OTHER else whose
-        text += f". {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
+        text += (
+            f". {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
+        )
         whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
         if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
             text += " (time with several exposed at once is split evenly)"
     bubble = bubble_ns_per_step(traffic, n_ranks)
-    return f"{text}. Ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
+    return (
+        f"{text}. Ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}"
+        if bubble
+        else text
+    )
 
 
-def _exposed_parts(traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None) -> dict[str, float]:
+def _exposed_parts(
+    traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None
+) -> dict[str, float]:
     """Return exposed time by role or collective: parts that sum to all of it; nothing where these are not known.
 
     A run that was saved before there were such parts has whole times: they are parts where they sum to no more.
@@ -191,14 +291,18 @@ def csv_cell(value: object) -> str:
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Write a table as CSV."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *([*map(csv_cell, row)] for row in rows)])
+    csv.writer(text, lineterminator="\n").writerows(
+        [names, *([*map(csv_cell, row)] for row in rows)]
+    )
     return text.getvalue()
 
 
 def costs_csv(run: Run) -> str:
     """Return `schema.COSTS` as CSV: one header, all rows, costliest first; the first column says which run they are of."""
     costs, run_id = run.costs(), run.header.run_id
-    return csv_text(["run_id", *costs.column_names], ([run_id, *row.values()] for row in costs.to_pylist()))
+    return csv_text(
+        ["run_id", *costs.column_names], ([run_id, *row.values()] for row in costs.to_pylist())
+    )
 
 
 def run_id_of_csv(path: Path) -> str | None:

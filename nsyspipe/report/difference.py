@@ -52,15 +52,34 @@ from nsyspipe.report.blocks import (
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.subject import subject_facts
-from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, sure_text, value_text
-from nsyspipe.report.words import Trouble, backward_source, opposed_text, same_problems, settling_text, uneven_notes
+from nsyspipe.report.units import (
+    absent,
+    beside,
+    delta_text,
+    metric_label,
+    ms_text,
+    percent_text,
+    sure_text,
+    value_text,
+)
+from nsyspipe.report.words import (
+    Trouble,
+    backward_source,
+    opposed_text,
+    same_problems,
+    settling_text,
+    uneven_notes,
+)
 from nsyspipe.version import __version__
 
 # How wide a terminal has room for what metrics, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
-_LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
+_LITTLE, _MUCH = (
+    0.001,
+    0.05,
+)  # of the step time: nobody asks where less comes from, everybody where so much does
 _SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
 # What time of communication is split into where all ranks are known.
 _SPLIT = {"wait": "waiting", "transfer": "transfer"}
@@ -71,11 +90,16 @@ DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which r
 OF_RANKS = "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, so its values differ."
 # How facts are shown whose names in tables and documents stay.
 _SHOWN_AS = {
-    LINK: "interconnect", "DtoD copies per step": "D2D copies per step", "DtoD bytes per step": "D2D bytes per step",
-    "message bytes per step": "message sizes per step", "mean message of a collective": "mean message size",
-    "longest delay of a step by a rank": "straggler delay", "steps in the figures": "steps used",
-    "copies on the device": "D2D copies", "number and bytes of copies on the device": "number and size of D2D copies",
-}  # fmt: skip
+    LINK: "interconnect",
+    "DtoD copies per step": "D2D copies per step",
+    "DtoD bytes per step": "D2D bytes per step",
+    "message bytes per step": "message sizes per step",
+    "mean message of a collective": "mean message size",
+    "longest delay of a step by a rank": "straggler delay",
+    "steps in the figures": "steps used",
+    "copies on the device": "D2D copies",
+    "number and bytes of copies on the device": "number and size of D2D copies",
+}
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Metrics of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -128,7 +152,9 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
 def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what makes the comparison doubtful or impossible."""
     if checks := difference.comparability.to_pylist():
-        yield Troubles([_doubt(row, is_forced=difference.rules.is_forced) for row in checks], is_close=True)
+        yield Troubles(
+            [_doubt(row, is_forced=difference.rules.is_forced) for row in checks], is_close=True
+        )
 
 
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
@@ -153,8 +179,15 @@ def gate_line(gate: Gate) -> str:
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
-    parts = ({"name": metric_label(part["part"]), **part} for part in difference.step_time_parts.to_pylist())
-    some = (cause for cause in difference.idle_causes.to_pylist() if cause["baseline_ns"] or cause["candidate_ns"])
+    parts = (
+        {"name": metric_label(part["part"]), **part}
+        for part in difference.step_time_parts.to_pylist()
+    )
+    some = (
+        cause
+        for cause in difference.idle_causes.to_pylist()
+        if cause["baseline_ns"] or cause["candidate_ns"]
+    )
     # Idle is the last part.
     of_idle = ({"name": f"  {_cause_label(cause['cause'])}", **cause} for cause in some)
     return [*parts, *of_idle, {"name": "mean step time", **_mean_step_time(difference)}]
@@ -166,7 +199,9 @@ def _cause_label(cause: str) -> str:
 
 
 def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
-    return dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
+    return dict(
+        zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True)
+    )
 
 
 def parts_table(difference: RunDifference) -> Table:
@@ -180,15 +215,22 @@ def parts_table(difference: RunDifference) -> Table:
 
 def _times(suffix: str) -> list[Field]:
     time = partial(Field, decimals_of="mean")
-    sides = [time(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH) for side in SIDES]
+    sides = [
+        time(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH)
+        for side in SIDES
+    ]
     return [*sides, time("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     """Return all figures, judged ones first, then main ones of both sides and times that changed much for sure; and how many these are."""
     rows = difference.metrics.to_pylist()
-    is_capture = difference.has_capture_without_steps  # all that it has is a main one: shares and bandwidths
-    much = _MUCH * max((row["baseline"] or 0 for row in rows if row["metric"] == DEFAULT_METRIC), default=0)
+    is_capture = (
+        difference.has_capture_without_steps
+    )  # all that it has is a main one: shares and bandwidths
+    much = _MUCH * max(
+        (row["baseline"] or 0 for row in rows if row["metric"] == DEFAULT_METRIC), default=0
+    )
 
     def place(row: Mapping[str, Any]) -> int:
         is_main = (is_capture or units.metric_figure(row["metric"])) and row["baseline"] is not None
@@ -205,19 +247,67 @@ def metrics_table(difference: RunDifference) -> Table:
     """Return the metrics of both sides with verdicts."""
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
-    what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    whose, below = ("of the capture", "") if statistics == {None} else ("of the rank with\nmost of it", f"\n{what}")
+    what = (
+        "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    )
+    whose, below = (
+        ("of the capture", "")
+        if statistics == {None}
+        else ("of the rank with\nmost of it", f"\n{what}")
+    )
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure, against = f"{sure_text(difference.rules.confidence)} CI\nof the change", _against_parts(difference)
+    sure, against = (
+        f"{sure_text(difference.rules.confidence)} CI\nof the change",
+        _against_parts(difference),
+    )
     fields = [
-        Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], "") + against.get(row["metric"], ""), "word"),
-        *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
+        Field(
+            whose,
+            lambda row: (
+                metric_label(row["metric"])
+                + said.get(row["statistic"], "")
+                + against.get(row["metric"], "")
+            ),
+            "word",
+        ),
+        *(
+            Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH)
+            for side in SIDES
+        ),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
-        *([Field(sure, interval_cell, hint="confidence interval of the change", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
-        Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix("%"), hint="percent of the baseline (ratios have percentage points)", from_width=_PERCENT),
-        Field("verdict", lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)), "word", from_width=_VERDICT),
-    ]  # fmt: skip
-    note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
+        *(
+            [
+                Field(
+                    sure,
+                    interval_cell,
+                    hint="confidence interval of the change",
+                    from_width=_INTERVAL,
+                )
+            ]
+            if any(row["ci_low"] is not None for row in rows[:n_shown])
+            else []
+        ),
+        Field(
+            "%",
+            lambda row: (
+                f">{_NO_PERCENTAGE}"
+                if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE
+                else percent_change(row).removesuffix("%")
+            ),
+            hint="percent of the baseline (ratios have percentage points)",
+            from_width=_PERCENT,
+        ),
+        Field(
+            "verdict",
+            lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)),
+            "word",
+            from_width=_VERDICT,
+        ),
+    ]
+    note, strong = (
+        None if difference.has_capture_without_steps else OF_RANKS,
+        frozenset(range(len(difference.judged))),
+    )
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
 
 
@@ -228,11 +318,16 @@ def verdict_word(verdict: str) -> str:
 
 def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
     """Tell whether a figure got worse on which no verdict rests, in a difference that is no regression: no alarm."""
-    return row["metric"] not in difference.judged and difference.verdict != REGRESSION == row["verdict"]
+    return (
+        row["metric"] not in difference.judged
+        and difference.verdict != REGRESSION == row["verdict"]
+    )
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
-    return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(" steps/s", " /s")
+    return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(
+        " steps/s", " /s"
+    )
 
 
 def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -275,9 +370,16 @@ def changes_table(difference: RunDifference) -> Table:
     rows = shown_changes(difference)
     fields = [
         Field("what else changed", lambda row: shown_name(row["what"]), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(_fact_text, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
-        Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
-    ]  # fmt: skip
+        *(
+            Field(side, partial(_fact_text, side=side), "name", most=_LONGEST_VALUE)
+            for side in SIDES
+        ),
+        Field(
+            "change",
+            lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text),
+            from_width=_WORDS,
+        ),
+    ]
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
 
 
@@ -300,7 +402,9 @@ def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
     values = {"baseline": argument.before, "candidate": argument.after}
-    shown = {side: "not given" if value is None else value or "given" for side, value in values.items()}
+    shown = {
+        side: "not given" if value is None else value or "given" for side, value in values.items()
+    }
     return {**row, **shown, "what": _argument_text(argument.name)}
 
 
@@ -311,7 +415,11 @@ def _argument_text(name: str) -> str:
 
 def hidden_facts(difference: RunDifference) -> list[str]:
     """Return what is hidden on both sides, so that nobody can tell whether it changed: of commands the arguments."""
-    return [_hidden_fact(row) for row in difference.changes.to_pylist() if row["what"].endswith(MAY_HAVE)]
+    return [
+        _hidden_fact(row)
+        for row in difference.changes.to_pylist()
+        if row["what"].endswith(MAY_HAVE)
+    ]
 
 
 def _hidden_fact(row: Mapping[str, Any]) -> str:
@@ -326,7 +434,11 @@ def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     same = same_facts(difference)
     seen = "recorded and do not hide" if hidden_facts(difference) else "recorded"
-    nothing = [] if shown_changes(difference) else [f"No difference was found in the facts that both sides {seen}."]
+    nothing = (
+        []
+        if shown_changes(difference)
+        else [f"No difference was found in the facts that both sides {seen}."]
+    )
     alike = [f"Same on both sides: {listed(same)}."] if same else []
     return " ".join([*nothing, *alike, *not_compared_texts(difference)])
 
@@ -345,7 +457,8 @@ class NotCompared(Struct, frozen=True):
 
 
 _OTHER_DEFINITIONS = NotCompared(
-    "collectives, copies and delays", f"the sides were analyzed with different definitions, {ANALYZE_AGAIN}"
+    "collectives, copies and delays",
+    f"the sides were analyzed with different definitions, {ANALYZE_AGAIN}",
 )
 
 
@@ -370,7 +483,9 @@ def not_compared(difference: RunDifference) -> list[NotCompared]:
         for fix, of_fix in grouped((row["recorded_by"], row) for row in of_side).items():
             found.append(NotCompared(listed(_facts_of_one_fix(of_fix)), f"{why}, needs {fix}"))
     if hidden := hidden_facts(difference):
-        found.append(NotCompared(", ".join(hidden), "hidden on both sides, so they may have changed"))
+        found.append(
+            NotCompared(", ".join(hidden), "hidden on both sides, so they may have changed")
+        )
     found += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         found.append(_OTHER_DEFINITIONS)
@@ -397,9 +512,15 @@ def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
     of_reason: dict[tuple[str, str], list[str]] = {}
     for row in difference.metrics.to_pylist():
         known = [side for side in SIDES if row[f"n_{side}"]]
-        if row["metric"] in _SPLIT and len(known) == 1 and row["baseline"] is row["candidate"] is None:
+        if (
+            row["metric"] in _SPLIT
+            and len(known) == 1
+            and row["baseline"] is row["candidate"] is None
+        ):
             of_reason.setdefault((known[0], row["why"]), []).append(row["metric"])
-    return [FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()]
+    return [
+        FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()
+    ]
 
 
 def _of_one_side(figures: FiguresOfOneSide) -> NotCompared:
@@ -415,7 +536,9 @@ def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return facts that one recording would bring; of NCCL's log, which no side has, what it would say."""
     is_of_log = [row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG for row in rows]
     of_log = [_OF_LOG[row["what"]] for row, is_one in zip(rows, is_of_log, strict=True) if is_one]
-    others = [_fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one]
+    others = [
+        _fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one
+    ]
     return [*others, f"{listed(of_log)} from the NCCL log"] if of_log else others
 
 
@@ -438,7 +561,11 @@ def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:
-    return f"no {STRAGGLER}" if (row["what"], row["words"]) == (STRAGGLER, NONE) else shown_name(row["what"])
+    return (
+        f"no {STRAGGLER}"
+        if (row["what"], row["words"]) == (STRAGGLER, NONE)
+        else shown_name(row["what"])
+    )
 
 
 def _fact_of_one_side(row: Mapping[str, Any]) -> str:
@@ -456,7 +583,11 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
 
 def percent_change(row: Mapping[str, Any]) -> str:
     """Return the relative difference with its sign; nothing of ratios, which have points, nor of next to nothing."""
-    if row["delta_pct"] is None or row["unit"] == "ratio" or abs(row["delta_pct"]) >= _NO_PERCENTAGE:
+    if (
+        row["delta_pct"] is None
+        or row["unit"] == "ratio"
+        or abs(row["delta_pct"]) >= _NO_PERCENTAGE
+    ):
         return absent
     return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))}%"
 
@@ -485,8 +616,12 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
-    ends = {_metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")}
-    return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
+    ends = {
+        _metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")
+    }
+    return (
+        interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
+    )
 
 
 def verdict_text(difference: RunDifference) -> str:
@@ -515,7 +650,10 @@ def verdict_text(difference: RunDifference) -> str:
 def _host_text(difference: RunDifference) -> str:
     times = []
     for side in (difference.baseline, difference.candidate):
-        slowest = [max((one.median_ns or 0 for one in host_figures(run.host_steps())), default=0) for run in side.runs]
+        slowest = [
+            max((one.median_ns or 0 for one in host_figures(run.host_steps())), default=0)
+            for run in side.runs
+        ]
         times += [ms_text(statistics.median(slowest))] if all(slowest) else []
     if len(times) < len(SIDES):
         return ""
@@ -567,10 +705,17 @@ def _reason(row: Mapping[str, Any]) -> str:
 def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return interval and what counts, in per cent of the baseline unless that is next to nothing, of ratios in points, where they say why it is inconclusive."""
     why, base, least = row["why"] or "", row["baseline"], row["min_effect"]
-    if least is None or not (base or row["unit"] == "ratio") or _OPPOSED in why or "not comparable" in why:
+    if (
+        least is None
+        or not (base or row["unit"] == "ratio")
+        or _OPPOSED in why
+        or "not comparable" in why
+    ):
         return None
     is_ratio = row["unit"] == "ratio"
-    if not is_ratio and 100 * max(abs(row[name]) for name in ("ci_low", "ci_high")) >= _NO_PERCENTAGE * abs(base):
+    if not is_ratio and 100 * max(
+        abs(row[name]) for name in ("ci_low", "ci_high")
+    ) >= _NO_PERCENTAGE * abs(base):
         return interval_text(row), value_text(row["unit"], least)
     unit, word = (1, units.POINTS) if is_ratio else (abs(base), "%")
     counts = 100 * least / unit
@@ -584,12 +729,18 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     aim = "settle it" if what == "settle" else "settle the gate"
     is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
     hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
-    return hint or "the change is so close to the minimum effect that more steps would not settle it" * is_close
+    return (
+        hint
+        or "the change is so close to the minimum effect that more steps would not settle it"
+        * is_close
+    )
 
 
 def notes(difference: RunDifference) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
-    method = next((row["method"] for row in difference.metrics.to_pylist() if row["ci_low"] is not None), None)
+    method = next(
+        (row["method"] for row in difference.metrics.to_pylist() if row["ci_low"] is not None), None
+    )
     uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
     texts = []
     if difference.has_capture_without_steps:
@@ -612,7 +763,11 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
     """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
     what = f"the confidence interval does not include the spread between captures. Pass several captures as {several}"
     has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
-    return [f"One capture per side: {what}."] if has_intervals and not difference.has_spread_between_captures else []
+    return (
+        [f"One capture per side: {what}."]
+        if has_intervals and not difference.has_spread_between_captures
+        else []
+    )
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -627,7 +782,9 @@ def _beside_text(difference: RunDifference) -> str | None:
         f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped communication from "
         f"{ms_text(before)} to {ms_text(after)}. Both share the GPU, and the step time includes both"
     )
-    findings = {row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()}
+    findings = {
+        row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()
+    }
     is_told = _SLOWED_COMPUTE in findings
     where = f"nsyspipe analyze of the candidate shows the slowdown ({_SLOWED_COMPUTE})."
     return f"{text}. {where}" if is_told else f"{text}."
@@ -636,40 +793,60 @@ def _beside_text(difference: RunDifference) -> str | None:
 def _against_parts(difference: RunDifference) -> dict[str, str]:
     """Return what stands behind a figure that changes the other way than the part of its name: how much that changes, on the slowest rank."""
     deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
-    parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
+    parts = [
+        (row["part"], row["delta_ns"] or 0, deltas[row["part"]])
+        for row in difference.step_time_parts.to_pylist()
+    ]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
-    opposed = {name: delta for name, delta, own in parts if min(delta, own) < -little and max(delta, own) > little}
-    return {name: f" (on the slowest rank {delta_text('ns', delta)})" for name, delta in opposed.items()}
+    opposed = {
+        name: delta
+        for name, delta, own in parts
+        if min(delta, own) < -little and max(delta, own) > little
+    }
+    return {
+        name: f" (on the slowest rank {delta_text('ns', delta)})" for name, delta in opposed.items()
+    }
 
 
 def gate_text(gate: Gate) -> str:
     """Return in one line what a gate found."""
     if gate.failed:
-        return ", ".join(f"{row['verdict']} of {_judged(row)}, {change_text(row)}" for row in gate.failed)
+        return ", ".join(
+            f"{row['verdict']} of {_judged(row)}, {change_text(row)}" for row in gate.failed
+        )
     if gate.undecided:
         return _undecided_text(gate)
-    names, effect = listed(map(_judged, gate.judged)), units.decimals(gate.judged[0]["min_effect_pct"])
+    names, effect = (
+        listed(map(_judged, gate.judged)),
+        units.decimals(gate.judged[0]["min_effect_pct"]),
+    )
     return f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect}% or more"
 
 
 def _undecided_text(gate: Gate) -> str:
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    texts = [f"{_judged(row)} is {row['verdict']}, because {_reason(row)}" for row in gate.undecided]
+    texts = [
+        f"{_judged(row)} is {row['verdict']}, because {_reason(row)}" for row in gate.undecided
+    ]
     hints = dict.fromkeys(hint for row in gate.undecided if (hint := settle_text(row, aim)))
     return ". ".join([", ".join(texts), *(f"{hint[:1].upper()}{hint[1:]}" for hint in hints)])
 
 
 def _judged(row: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, [row["statistic"], row["metric"]]))  # which number of it is compared
+    return " ".join(
+        filter(None, [row["statistic"], row["metric"]])
+    )  # which number of it is compared
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
     """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
     first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
     options = {
-        "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
-        "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
-    }  # fmt: skip
+        "fail_on": f"--fail-on {gate.fail_on}",
+        "metrics": f"--metric {names}",
+        "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%",
+        "confidence": f"--confidence {first['confidence']:g}",
+    }
     sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
     return f"Rule of the gate: {', '.join(option + sources[name] for name, option in options.items())}."
 
@@ -677,15 +854,25 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
 def cause_text(cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     told = []
-    for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
+    for (
+        what,
+        unit,
+        *both,
+    ) in cause.facts:  # of words that are too long for a sentence only that they differ
         texts = [_side_text(unit, value) for value in both]
-        arguments = [one.name or "others" for one in changed_arguments(*texts)] if what in COMMANDS else []
+        arguments = (
+            [one.name or "others" for one in changed_arguments(*texts)] if what in COMMANDS else []
+        )
         if arguments:
             told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")
             continue
         is_long = max(map(len, texts)) > _LONGEST_FACT
-        told.append(f"another {shown_name(what)}" if is_long else f"{shown_name(what)} {' -> '.join(texts)}")
-    sentences = [f"Most of the change is {metric_label(cause.part)}: {_short_delta(cause.delta_ns)}."]
+        told.append(
+            f"another {shown_name(what)}" if is_long else f"{shown_name(what)} {' -> '.join(texts)}"
+        )
+    sentences = [
+        f"Most of the change is {metric_label(cause.part)}: {_short_delta(cause.delta_ns)}."
+    ]
     if told:
         facts = listed(told, _MOST_FACTS)
         likely = f"Likely cause: {facts}."
@@ -693,13 +880,19 @@ def cause_text(cause: Cause) -> str:
         sentences.append(likely if cause.n_matters <= 1 else several)
     if cause.bandwidth is not None:
         what, unit, *both = cause.bandwidth
-        sentences.append(f"Also changed: {what} {' -> '.join(_side_text(unit, value) for value in both)}.")
+        sentences.append(
+            f"Also changed: {what} {' -> '.join(_side_text(unit, value) for value in both)}."
+        )
         if not cause.is_link_compared:
-            sentences.append("The interconnect may be the cause, but was not recorded for both sides.")
+            sentences.append(
+                "The interconnect may be the cause, but was not recorded for both sides."
+            )
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
         exposed = f"exposed copies {_short_delta(ns)}"
-        sentences.append(f"Also changed: {what} {copies}, as with gradient_as_bucket_view=True ({exposed}).")
+        sentences.append(
+            f"Also changed: {what} {copies}, as with gradient_as_bucket_view=True ({exposed})."
+        )
     return " ".join(sentences)
 
 
@@ -719,44 +912,73 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = None if (gate := difference.gate) is None else {
-        **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
-        **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
-    }  # fmt: skip
+    judged_by = (
+        None
+        if (gate := difference.gate) is None
+        else {
+            **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
+            **{
+                name: [row["metric"] for row in getattr(gate, name)]
+                for name in ("failed", "undecided")
+            },
+        }
+    )
     return {
-        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
-        "verdict": difference.verdict, "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.rules.min_effect, 12), "statistic": difference.statistic,
-        "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.rules.confidence, "settings_file": difference.settings.file,
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "verdict": difference.verdict,
+        "judged": list(difference.judged),
+        "min_effect_pct": round(100 * difference.rules.min_effect, 12),
+        "statistic": difference.statistic,
+        "evenness": {
+            name: [asdict(capture) for capture in captures] for name, captures in evenness
+        },
+        "confidence": difference.rules.confidence,
+        "settings_file": difference.settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
-        "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
+        "comparable": difference.is_comparable,
+        "comparability": difference.comparability.to_pylist(),
+        "gate": judged_by,
+        "baseline": _side(difference.baseline),
+        "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
-        "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": difference.top_kernels.to_pylist(), "changes": changes,
+        "step_time_parts": difference.step_time_parts.to_pylist(),
+        "idle_causes": difference.idle_causes.to_pylist(),
+        "kernels": difference.top_kernels.to_pylist(),
+        "changes": changes,
         "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
-    }  # fmt: skip
+    }
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {**asdict(side.runs[0].header), "label": side.label, "captures": [run.header.run_id for run in side.runs]}
+    return {
+        **asdict(side.runs[0].header),
+        "label": side.label,
+        "captures": [run.header.run_id for run in side.runs],
+    }
 
 
 def identity_of(difference: RunDifference) -> str:
     """Return what tells differences apart: the run ids of both sides, as JSON."""
-    return json.dumps([_side(side)["captures"] for side in (difference.baseline, difference.candidate)])
+    return json.dumps(
+        [_side(side)["captures"] for side in (difference.baseline, difference.candidate)]
+    )
 
 
 def difference_formats(difference: RunDifference) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
     return formats_of(
-        "diff", identity_of(difference), document=partial(difference_document, difference),
-        identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
+        "diff",
+        identity_of(difference),
+        document=partial(difference_document, difference),
+        identity_in=lambda document: json.dumps(
+            [list(map(str, document[side]["captures"])) for side in SIDES]
+        ),
         blocks=partial(difference_blocks, difference),
-        usage="nsyspipe diff BASELINE CANDIDATE", meta=DIFF_RUNS,
+        usage="nsyspipe diff BASELINE CANDIDATE",
+        meta=DIFF_RUNS,
         page=partial(lazily("html.difference_page", "difference_page"), difference),
-    )  # fmt: skip
+    )

@@ -11,9 +11,26 @@ from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.model.figures import FIGURES, METRICS
 from nsyspipe.report import difference as full
-from nsyspipe.report.blocks import Block, Facts, Field, Line, Lines, Notes, Sentence, Troubles, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Line,
+    Lines,
+    Notes,
+    Sentence,
+    Troubles,
+    table_of,
+)
 from nsyspipe.report.subject import hardware_text, steps_text, subject_facts
-from nsyspipe.report.units import delta_text, in_one_unit, metric_label, ms_text, percent_text, value_text
+from nsyspipe.report.units import (
+    delta_text,
+    in_one_unit,
+    metric_label,
+    ms_text,
+    percent_text,
+    value_text,
+)
 
 LITTLE_SHARE = 0.001  # of the step time: nobody asks where a smaller change comes from
 _VISIBLE_SHARE = 0.02  # of the step time, from which on compute is explained by its kernels
@@ -75,7 +92,10 @@ def parts_or_metrics(difference: RunDifference) -> Block:
         return full.metrics_table(difference)
     rows = part_rows(difference)
     if not rows:
-        return Sentence(f"No part of the step changed by more than {percent_text(LITTLE_SHARE)}.", is_close=False)
+        return Sentence(
+            f"No part of the step changed by more than {percent_text(LITTLE_SHARE)}.",
+            is_close=False,
+        )
     fields = [
         Field("slowest rank, mean of steps", lambda row: row.name, "word"),
         Field("baseline", lambda row: row.baseline, from_width=_BOTH_WIDTH),
@@ -97,7 +117,11 @@ def part_rows(difference: RunDifference) -> list[PartRow]:
         return []
     shown = [part for part in parts if abs(part["delta_ns"]) >= LITTLE_SHARE * mean_ns]
     rows = _time_rows(shown)
-    extra = [name for name in difference.judged if name not in {"step_time", *(part["part"] for part in shown)}]
+    extra = [
+        name
+        for name in difference.judged
+        if name not in {"step_time", *(part["part"] for part in shown)}
+    ]
     metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
     names = dict.fromkeys([_OVERLAP.name, *extra])
     rows += [_metric_row(metrics[name]) for name in names if _is_shown(metrics[name])]
@@ -119,7 +143,9 @@ def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
     for part, before, after, change in zip(parts, *columns, strict=True):
         sign = "+" if part["delta_ns"] > 0 else "-"
         bar = sign * max(round(_BAR_WIDTH * abs(part["delta_ns"]) / largest_ns), 1)
-        rows.append(PartRow(metric_label(part["part"]), f"{before} ms", f"{after} ms", f"{change} ms", bar))
+        rows.append(
+            PartRow(metric_label(part["part"]), f"{before} ms", f"{after} ms", f"{change} ms", bar)
+        )
     return rows
 
 
@@ -131,13 +157,17 @@ def _metric_row(row: Mapping[str, Any]) -> PartRow:
 
 def _is_shown(row: Mapping[str, Any]) -> bool:
     """Tell whether a metric changed: both sides have it, and the change is not just noise in the last digit."""
-    return row["delta"] is not None and abs(row["delta"]) >= LITTLE_SHARE * abs(row["baseline"] or 1.0)
+    return row["delta"] is not None and abs(row["delta"]) >= LITTLE_SHARE * abs(
+        row["baseline"] or 1.0
+    )
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the kernels that explain a change of compute, if compute changed visibly."""
     mean_ns = difference.mean_step_time[0]
-    deltas = {part["part"]: part["delta_ns"] or 0.0 for part in difference.step_time_parts.to_pylist()}
+    deltas = {
+        part["part"]: part["delta_ns"] or 0.0 for part in difference.step_time_parts.to_pylist()
+    }
     if not mean_ns or abs(deltas.get("compute", 0.0)) < _VISIBLE_SHARE * mean_ns:
         return
     if rows := difference.top_kernels.to_pylist()[:_MOST_KERNELS]:
@@ -149,11 +179,17 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     cause = difference.cause
     changes = () if cause is None else (*cause.facts, *(change for change, _ in cause.beside))
     named = {change[0] for change in changes}
-    lines = [full.change_text_of_fact(row) for row in full.shown_changes(difference) if row["what"] not in named]
+    lines = [
+        full.change_text_of_fact(row)
+        for row in full.shown_changes(difference)
+        if row["what"] not in named
+    ]
     if lines:
         n_more = len(lines) - _MOST_CHANGES
         shown = [Line(line) for line in lines[:_MOST_CHANGES]]
-        yield Lines("Also changed", [*shown, *([Line(f"and {n_more} more (-v)")] if n_more > 0 else [])])
+        yield Lines(
+            "Also changed", [*shown, *([Line(f"and {n_more} more (-v)")] if n_more > 0 else [])]
+        )
 
 
 def _notes(difference: RunDifference) -> list[str]:

@@ -12,7 +12,18 @@ from msgspec import structs
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import few, grouped, listed
 from nsyspipe.nsys.machine import Check
-from nsyspipe.report.blocks import Block, Cell, Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Field,
+    Heading,
+    Sentence,
+    Table,
+    Troubles,
+    Word,
+    table_of,
+)
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
@@ -31,12 +42,21 @@ _MOST_RUNS, _MOST_LACKING = 4, 3  # names that a line has unless it is verbose
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
-    "one_clock": "clock alignment", "link": "interconnect", "message_bytes": "message sizes",
+    "one_clock": "clock alignment",
+    "link": "interconnect",
+    "message_bytes": "message sizes",
     "trace_values": "--trace values",
-}  # fmt: skip
+}
 # What a machine is for, in the words of the first line.
-_WITHOUT = {"cuda_driver": " only on its CPUs (--cpu)", "torch": " with a Python that has torch (PYTHON=...)"}
-_TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
+_WITHOUT = {
+    "cuda_driver": " only on its CPUs (--cpu)",
+    "torch": " with a Python that has torch (PYTHON=...)",
+}
+_TASKS = {
+    "analyze": "analyze reports",
+    "convert": "convert .nsys-rep files",
+    "capture": "capture runs",
+}
 
 
 def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iterator[Block]:
@@ -65,20 +85,30 @@ def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[
         most_runs = len(found.runs) if is_verbose else _MOST_RUNS
         parts = [f"{len(found.runs)} runs: {few(found.runs, most_runs)}"]
     versions = {"exported by nsys": found.nsys_versions, "export schema": found.schema_versions}
-    yield Facts([*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)], "Reports")
+    yield Facts(
+        [*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)],
+        "Reports",
+    )
     yield _table("What these reports can answer", rows[True], widest, has_all_columns=is_verbose)
     yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
-    yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True, has_all_columns=is_verbose)
+    yield _table(
+        "Shown by Nsight Systems", rows[False], widest, is_close=True, has_all_columns=is_verbose
+    )
     # The reports that lack it are named, unless all do.
     most_lacking = len(found.reports) if is_verbose else _MOST_LACKING
     lacking = (
-        (one, f" (for {few(one.lacking, most_lacking)})" if one.n_with else "") for one in found.capabilities if one.fix
+        (one, f" (for {few(one.lacking, most_lacking)})" if one.n_with else "")
+        for one in found.capabilities
+        if one.fix
     )
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         said = {one.fix for one in found.capabilities}
         yield Troubles(
-            troubles(structs.asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems)
+            troubles(
+                structs.asdict(one) | {"fix": None if one.fix in said else one.fix}
+                for one in found.problems
+            )
         )
 
 
@@ -92,33 +122,50 @@ def _names_of_reports(found: Examination, *, is_verbose: bool) -> str:
 def store_blocks(found: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
     """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
     runs = _listed(found)
-    of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
+    of_labels = (
+        f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
+    )
     n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
     naming = f"Name a run as {store}:ID, or as {store}:LABEL for the latest run of a label."
     yield Sentence(f"The run store has {n_runs}. {naming}", "bold")
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
-        Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text",
-            from_width=0 if is_verbose else _FULL_WIDTH),
+        Field(
+            "captured, UTC",
+            lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "),
+            "text",
+            from_width=0 if is_verbose else _FULL_WIDTH,
+        ),
         Field("ranks", _ranks_of),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
         Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
-    ]  # fmt: skip
+    ]
     yield table_of("Saved runs", runs, columns)
     if found.unreadable:
-        yield Troubles([("error", f"{one.run_id}: {one.table} {one.message}", "", one.fix) for one in found.unreadable])
+        yield Troubles(
+            [
+                ("error", f"{one.run_id}: {one.table} {one.message}", "", one.fix)
+                for one in found.unreadable
+            ]
+        )
 
 
 def _ranks_of(run: Mapping[str, Any]) -> str:
     """Return how many ranks a saved run has, and of how many where some are missing."""
-    n_ranks, n_all = run["n_ranks"], job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0
+    n_ranks, n_all = (
+        run["n_ranks"],
+        job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0,
+    )
     return count_text(n_ranks) + (f" of {n_all}" if n_all > n_ranks else "")
 
 
 def store_document(found: StoredRuns) -> dict[str, Any]:
     """Return the runs of a store as plain Python values."""
-    return _HEAD | {"runs": _listed(found), "problems": [structs.asdict(one) for one in found.unreadable]}
+    return _HEAD | {
+        "runs": _listed(found),
+        "problems": [structs.asdict(one) for one in found.unreadable],
+    }
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
@@ -133,7 +180,9 @@ def _listed(found: StoredRuns) -> list[dict[str, Any]]:
         _STEP_TIME.column,
     ]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
-    return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
+    return cast(
+        "list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist()
+    )
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
@@ -145,7 +194,11 @@ def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
     problems = [one.row for one in found.problems]
     capabilities = [structs.asdict(one) for one in found.capabilities]
-    return _HEAD | {"reports": list(found.reports), "capabilities": capabilities, "problems": problems}
+    return _HEAD | {
+        "reports": list(found.reports),
+        "capabilities": capabilities,
+        "problems": problems,
+    }
 
 
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
@@ -168,20 +221,29 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         # The launchers do without these, or take torch from another Python.
         lacking = [name for name in _WITHOUT if task == "capture" and needed.get(name) == "missing"]
         needed = {name: status for name, status in needed.items() if name not in lacking}
-        answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
+        answer = (
+            no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
+        )
         can[answer].append(words + "".join(_WITHOUT[name] for name in lacking if answer != no))
     joints = {yes: "and", unclear: "or", no: "or"}
-    sentences = (f"{answer} {listed(tasks, joint=joints[answer])}." for answer, tasks in can.items() if tasks)
+    sentences = (
+        f"{answer} {listed(tasks, joint=joints[answer])}." for answer, tasks in can.items() if tasks
+    )
     return " ".join(sentences)
 
 
 def _reports_verdict(found: Examination) -> str:
     used = [one for one in found.capabilities if one.is_used]
-    names = {status: [_words(one.name) for one in used if one.status == status] for status in ("yes", "partly", "no")}
+    names = {
+        status: [_words(one.name) for one in used if one.status == status]
+        for status in ("yes", "partly", "no")
+    }
     whose = "This report answers" if (n := len(found.reports)) == 1 else f"These {n} reports answer"
     sentences = [f"{whose} {len(names['yes'])} of {len(used)} questions."]
     shown = (("partly", "Partly answered"), ("no", "Not answered"))
-    sentences += [f"{words}: {', '.join(names[status])}." for status, words in shown if names[status]]
+    sentences += [
+        f"{words}: {', '.join(names[status])}." for status, words in shown if names[status]
+    ]
     return " ".join(sentences)
 
 
@@ -205,7 +267,10 @@ def _table(
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     if names := grouped((fix, name) for name, fix in fixes):
-        columns = [Field("what is missing", kind="text", most=_NAMES_WIDTH), Field("what adds it", kind="prose")]
+        columns = [
+            Field("what is missing", kind="text", most=_NAMES_WIDTH),
+            Field("what adds it", kind="prose"),
+        ]
         rows = [[", ".join(whose), fix] for fix, whose in names.items()]
         yield Heading("How to add missing data:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
-Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
+Steps: TypeAlias = (
+    "tuple[int, int] | None"  # the first and the last to write, by number; None for all
+)
 
 
 def __dir__() -> list[str]:
@@ -39,11 +41,15 @@ class RunFormat(Struct, frozen=True):
 
     suffixes: tuple[str, ...]
     help: str
-    run_id_of: Callable[[Path], str | None]  # returns the run that a file is of; None for a file of another kind
+    run_id_of: Callable[
+        [Path], str | None
+    ]  # returns the run that a file is of; None for a file of another kind
     # writes a run to an open file; only a trace asks for the steps and tells its progress; `top` for a format that has it
     write: Callable[..., None]
     is_printed: bool = True
-    has_top: bool = False  # whether it says how many of the costliest are shown, where that is asked for
+    has_top: bool = (
+        False  # whether it says how many of the costliest are shown, where that is asked for
+    )
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
@@ -53,31 +59,67 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
 
 
 def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
-    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress | None, **shown: int | None) -> None:
-        file.write(text_of(run, **shown).encode("utf-8", errors="replace"))  # a name may hold what is no text
+    def write(
+        run: Run,
+        file: BinaryIO,
+        _steps: Steps,
+        _on_progress: OnProgress | None,
+        **shown: int | None,
+    ) -> None:
+        file.write(
+            text_of(run, **shown).encode("utf-8", errors="replace")
+        )  # a name may hold what is no text
 
     return write
 
 
 FORMATS = {
-    "json": RunFormat((".json",), "Write JSON. - prints only the JSON.",
-        files.run_id_of_document, _as_text(lambda run: dumps(document(run)))),
-    "markdown": RunFormat((".md",), "Write a Markdown summary for a pull request. - prints only the Markdown.",
-        lazily("markdown", "run_id_of_markdown"), _as_text(lazily("markdown", "markdown")), has_top=True),
-    "csv": RunFormat((".csv",), "Write the tables of --top as CSV, with a column that names the table. - prints only the CSV.",
-        lazily("costs", "run_id_of_csv"), _as_text(lazily("costs", "costs_csv"))),
-    "html": RunFormat((".html",), "Write an HTML report: one self-contained file with charts.",
-        lazily("html.page", "run_id_of_page"), _as_text(lazily("html.run_page", "run_page")), is_printed=False, has_top=True),
-    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace for ui.perfetto.dev.",
-        lazily("perfetto", "run_id_of_trace"), lazily("perfetto", "perfetto"), is_printed=False),
-}  # fmt: skip
+    "json": RunFormat(
+        (".json",),
+        "Write JSON. - prints only the JSON.",
+        files.run_id_of_document,
+        _as_text(lambda run: dumps(document(run))),
+    ),
+    "markdown": RunFormat(
+        (".md",),
+        "Write a Markdown summary for a pull request. - prints only the Markdown.",
+        lazily("markdown", "run_id_of_markdown"),
+        _as_text(lazily("markdown", "markdown")),
+        has_top=True,
+    ),
+    "csv": RunFormat(
+        (".csv",),
+        "Write the tables of --top as CSV, with a column that names the table. - prints only the CSV.",
+        lazily("costs", "run_id_of_csv"),
+        _as_text(lazily("costs", "costs_csv")),
+    ),
+    "html": RunFormat(
+        (".html",),
+        "Write an HTML report: one self-contained file with charts.",
+        lazily("html.page", "run_id_of_page"),
+        _as_text(lazily("html.run_page", "run_page")),
+        is_printed=False,
+        has_top=True,
+    ),
+    "perfetto": RunFormat(
+        (".pftrace", ".perfetto-trace"),
+        "Write a trace for ui.perfetto.dev.",
+        lazily("perfetto", "run_id_of_trace"),
+        lazily("perfetto", "perfetto"),
+        is_printed=False,
+    ),
+}
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
 
 def write(
-    answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
-    steps: Steps | int = None, ranks: AskedRanks = None, force: bool = False,
-) -> Path:  # fmt: skip
+    answer: Run | RunDifference | Scoreboard | WhatIf,
+    path: str | os.PathLike[str],
+    *,
+    steps: Steps | int = None,
+    ranks: AskedRanks = None,
+    force: bool = False,
+) -> Path:
     """Write a run, a difference, a scoreboard or a what-if to one file, and return its path.
 
     The suffix of the file chooses the format.
@@ -121,19 +163,30 @@ def write(
         stem = path.with_name("run") if path.name.startswith(".") else path.with_suffix("")
         fix = f"export.parquet(run, '{stem}/')" if is_store else f"{stem}.html"
         raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
-    of_trace = {what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None}
+    of_trace = {
+        what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None
+    }
     if of_trace and name != "perfetto":
         what, asked = of_trace.popitem()
-        raise OptionError(f"{what}={short_repr(asked)}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
+        raise OptionError(
+            f"{what}={short_repr(asked)}", "belongs to a trace", fix=f"run.pftrace, or no {what}"
+        )
     files.check_directory(given, path.name)
     if not isinstance(answer, Run):
         text = formats[name].text()
-        files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
+        files.write_text(
+            path,
+            text,
+            inputs,
+            may_replace=lambda: force or formats[name].identity_of(path) == identity,
+        )
         return path
     chosen, run_id = FORMATS[name], answer.header.run_id
     shown = None if steps is None else check_steps(answer.steps(), steps)
     some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
-    with files.writing(path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
+    with files.writing(
+        path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id
+    ) as file:
         chosen.write(answer, file, shown, None, **some)
     return path
 
@@ -147,10 +200,16 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
 
     match answer:
         case RunDifference():
-            formats, identity = difference.difference_formats(answer), difference.identity_of(answer)
+            formats, identity = (
+                difference.difference_formats(answer),
+                difference.identity_of(answer),
+            )
             runs = [*answer.baseline.runs, *answer.candidate.runs]
         case Scoreboard():
-            formats, identity = scoreboard.scoreboard_formats(answer), scoreboard.identity_of(answer)
+            formats, identity = (
+                scoreboard.scoreboard_formats(answer),
+                scoreboard.identity_of(answer),
+            )
             runs = [run for side in answer.sides for run in side.runs]
         case WhatIf(run=Run() as run):
             formats, identity, runs = whatif.whatif_formats(answer, run), answer.run_id, [run]
@@ -161,9 +220,12 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
 
 
 def dashboard(
-    store: str | os.PathLike[str], path: str | os.PathLike[str], *,
-    pages: str | os.PathLike[str] | None = None, force: bool = False,
-) -> Path:  # fmt: skip
+    store: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    pages: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Path:
     """Write a dashboard of all runs of a run store, and return its path.
 
     The dashboard shows which runs got faster or slower, and since when.
@@ -191,7 +253,10 @@ def dashboard(
     from nsyspipe.store.layout import find_saved, is_one_run
 
     check_flags(force=force)
-    place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
+    place, given = (
+        Path(path_of("store", store, "dashboard('runs/', 'runs.html')")),
+        path_of("path", path, "runs.html"),
+    )
     if is_one_run(place):
         fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
         raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
@@ -202,7 +267,9 @@ def dashboard(
     return Path(given)
 
 
-def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> Path:
+def parquet(
+    run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False
+) -> Path:
     """Save a run in a run store, and return the path of the run, which `nsyspipe.load` reads.
 
     Parameters
@@ -250,7 +317,9 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         return json.loads(_of_answer(run)[0]["json"].text())  # type: ignore[no-any-return]
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has
+    tables["ranks"] = run.ranks.drop_columns(
+        ["device_ids", "clock_shift_ns"]
+    ).to_pylist()  # which only the API has
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     more = {"by_rank": _extremes(run, ("step_time_ns", *FIGURES_OF_RANKS))}
     return {
@@ -267,9 +336,17 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
 
 
 def formats_of(
-    command: str, identity: str, *, document: Callable[[], dict[str, Any]], identity_in: Callable[[Any], object],
-    blocks: Callable[[], Iterable[Block]], usage: str, page: Callable[[], str], meta: str, key: str = "runs",
-) -> dict[str, files.Format]:  # fmt: skip
+    command: str,
+    identity: str,
+    *,
+    document: Callable[[], dict[str, Any]],
+    identity_in: Callable[[Any], object],
+    blocks: Callable[[], Iterable[Block]],
+    usage: str,
+    page: Callable[[], str],
+    meta: str,
+    key: str = "runs",
+) -> dict[str, files.Format]:
     """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
@@ -283,14 +360,20 @@ def formats_of(
 
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)),
+        "markdown": files.Format(
+            lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)
+        ),
         "html": files.Format(page, lambda one: files.identity_of_page(one, meta)),
     }
 
 
 def dumps(found: dict[str, Any]) -> str:
     """Write the document with one row of each table per line, so that two of them can be compared."""
-    return "{\n" + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()]) + "\n}\n"
+    return (
+        "{\n"
+        + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()])
+        + "\n}\n"
+    )
 
 
 def _value(value: object) -> str:
@@ -298,11 +381,21 @@ def _value(value: object) -> str:
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
     if isinstance(value, dict):
-        return "{\n" + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items()) + "\n}"
+        return (
+            "{\n"
+            + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items())
+            + "\n}"
+        )
     return write(value)
 
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
     rows, by = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
-    known = {name: [[row["rank"], row[name]] for row in rows if row[name] is not None] for name in figures}
-    return {one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None for one, of in known.items()}
+    known = {
+        name: [[row["rank"], row[name]] for row in rows if row[name] is not None]
+        for name in figures
+    }
+    return {
+        one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None
+        for one, of in known.items()
+    }

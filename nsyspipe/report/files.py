@@ -57,14 +57,18 @@ def _content(path: Path, n_bytes: int) -> bytes:
         return file.read(n_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
 
 
-def write_text(path: Path, text: str, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True) -> None:
+def write_text(
+    path: Path, text: str, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True
+) -> None:
     """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
         file.write(text.encode("utf-8", errors="replace"))
 
 
 @contextlib.contextmanager
-def writing(path: Path, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True) -> Iterator[BinaryIO]:
+def writing(
+    path: Path, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True
+) -> Iterator[BinaryIO]:
     """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it."""
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
@@ -96,13 +100,17 @@ def check_directory(given: str, name: str) -> None:
         parent = Path(os.path.realpath(path)).parent
         if not parent.exists():
             fix = f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another directory"
-            raise OutputError(given, "cannot be written, because its directory does not exist", fix=fix)
+            raise OutputError(
+                given, "cannot be written, because its directory does not exist", fix=fix
+            )
         if not parent.is_dir():
             raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):
             raise PermissionError(13, os.strerror(13))
         table = parent.parent if parent.name.startswith(RUN_DIRECTORY) else parent
-        if any(one.name.startswith(RUN_DIRECTORY) for one in table.iterdir()) and any(run_ids(table.parent)):
+        if any(one.name.startswith(RUN_DIRECTORY) for one in table.iterdir()) and any(
+            run_ids(table.parent)
+        ):
             problem = "is among the files of a run store, where all files must be Parquet"
             raise OutputError(given, problem, fix="another directory")
     except OSError as error:
@@ -126,13 +134,17 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> 
     except OSError as error:
         raise _not_writable(path, error) from error
     problem = "is one of the inputs" if is_input else "" if is_file else "is not an ordinary file"
-    if problem or head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
+    if problem or head_of(path).startswith(
+        "PAR1"
+    ):  # whether linked or not, it belongs to a dataset
         raise OutputError(str(path), problem or "is a file of a run store", fix="another name")
     if is_capture(path):
         problem = "is a report or another SQLite database, which nsyspipe never replaces"
         raise OutputError(str(path), problem, fix="another name")
     if not may_replace():
-        raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")
+        raise OutputError(
+            str(path), "exists, and is not of this run", fix="--force, or another name"
+        )
 
 
 def run_id_of_document(path: Path) -> str | None:
@@ -143,4 +155,6 @@ def run_id_of_document(path: Path) -> str | None:
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another name or directory")
+    return OutputError(
+        str(path), f"cannot be written ({error.strerror})", fix="another name or directory"
+    )

@@ -16,14 +16,32 @@ from nsyspipe.model.names import few, listed, ranges
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report import blocks, overview, words
 from nsyspipe.report.blocks import BarRow, Bars, Line, Lines
-from nsyspipe.report.overview import BOUNDED, CONDITIONAL, UNBOUNDED, Checks, Recommendation, Recommendations, StepTime
-from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text, rate_text, short_percent
+from nsyspipe.report.overview import (
+    BOUNDED,
+    CONDITIONAL,
+    UNBOUNDED,
+    Checks,
+    Recommendation,
+    Recommendations,
+    StepTime,
+)
+from nsyspipe.report.units import (
+    absent,
+    in_one_unit,
+    ms_text,
+    percent_text,
+    rate_text,
+    short_percent,
+)
 from nsyspipe.run.run import Run
 
 _PARALLELISM = {
-    DATA: "data parallel", SHARDED: "FSDP/ZeRO", TENSOR: "tensor parallel", PIPELINE: "pipeline parallel",
+    DATA: "data parallel",
+    SHARDED: "FSDP/ZeRO",
+    TENSOR: "tensor parallel",
+    PIPELINE: "pipeline parallel",
     EXPERT: "expert parallel",
-}  # fmt: skip
+}
 _MOST_WARNINGS, _MOST_CODES = 3, 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
@@ -71,7 +89,9 @@ def _parallelism(run: Run) -> str:
 
 
 def _sized(roles: Sequence[str], size: int | None) -> str:
-    names = listed(_PARALLELISM[role].removesuffix(" parallel") for role in roles if role in _PARALLELISM)
+    names = listed(
+        _PARALLELISM[role].removesuffix(" parallel") for role in roles if role in _PARALLELISM
+    )
     return names if size is None else f"{names} {size}"
 
 
@@ -178,7 +198,8 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
     share, overlap = summary["comm_share"], summary["overlap_ratio"]
     if share is None:
         yield next(
-            (text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), "Communication is not known."
+            (text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)),
+            "Communication is not known.",
         )
     elif share == 0:
         if run.header.n_ranks > 1:
@@ -233,10 +254,14 @@ def delay_texts(run: Run, rank: int) -> Iterator[str]:
     delays = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
     delay = ms_text(delays[rank] / n_steps, _ESTIMATE_DIGITS)
     text = f"Rank {run.rank_names.name(rank)} delays the other ranks by {delay} per step"
-    evidence = next(json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER)
+    evidence = next(
+        json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER
+    )
     if evidence.get("rank") == rank and (late_ns := evidence.get("late_before_first_step_ns")):
         first_step = pc.min(run.breakdown()["step"]).as_py()
-        text += f", and was {ms_text(late_ns, _ESTIMATE_DIGITS)} late at the start of step {first_step}"
+        text += (
+            f", and was {ms_text(late_ns, _ESTIMATE_DIGITS)} late at the start of step {first_step}"
+        )
     yield f"{text}."
     if phases := words.phases_of_rank_text(run, rank):
         yield phases
@@ -260,7 +285,9 @@ def estimate_text(change: Recommendation, step_ns: float) -> str:
 
 
 def _range_text(change: Recommendation) -> str:
-    return f"{_number(change.low_ns, _ESTIMATE_DIGITS)} to {_number(change.high_ns, _ESTIMATE_DIGITS)}"
+    return (
+        f"{_number(change.low_ns, _ESTIMATE_DIGITS)} to {_number(change.high_ns, _ESTIMATE_DIGITS)}"
+    )
 
 
 def _number(ns: float | None, n_digits: int) -> str:
@@ -343,7 +370,9 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
     heading = "est. step time" if is_estimated else "step time after"
     fields = [
         blocks.Field("", lambda change: str(numbers[id(change)])),
-        blocks.Field("Alternatives", lambda change: f"{change.finding.action} [{change.finding.id}]", "prose"),
+        blocks.Field(
+            "Alternatives", lambda change: f"{change.finding.action} [{change.finding.id}]", "prose"
+        ),
         blocks.Field(heading, step_cell),
         blocks.Field("saved", saved_cell),
     ]
@@ -359,10 +388,14 @@ def _notes_text(found: Recommendations, shown: Sequence[Recommendation]) -> str:
     return " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
 
 
-def _notes_of_alternatives(found: Recommendations, shown: Sequence[Recommendation]) -> Iterator[str]:
+def _notes_of_alternatives(
+    found: Recommendations, shown: Sequence[Recommendation]
+) -> Iterator[str]:
     if sum(change.known != UNBOUNDED for change in found.shown) > 1:
         yield "Savings overlap: do not add them."
-    assuming = [at for at, change in enumerate(found.shown, start=1) if change.finding.replay_assumes]
+    assuming = [
+        at for at, change in enumerate(found.shown, start=1) if change.finding.replay_assumes
+    ]
     assuming = [at for at in assuming if at <= len(shown) + 1]
     estimated = [change for change in found.shown[: len(shown) + 1] if change.low_ns is not None]
     if assuming and len(assuming) == len(estimated):
@@ -391,13 +424,20 @@ def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None
 def nothing_sentences(run: Run, found: Recommendations, checks: Checks) -> list[str]:
     """Return the same, a sentence each: that there is nothing to change, then the figures behind it."""
     (summary,) = run.summary().to_pylist()
-    if found.first is not None or run.is_capture or not summary["n_summary_steps"] or summary["comm_share"] is None:
+    if (
+        found.first is not None
+        or run.is_capture
+        or not summary["n_summary_steps"]
+        or summary["comm_share"] is None
+    ):
         return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
     lead = "Little to gain" if found.little else "Nothing to fix was found"
     facts = []
     if summary["exposed_comm_share"]:
-        facts.append(f"Exposed communication is {short_percent(summary['exposed_comm_share'])} of the step.")
+        facts.append(
+            f"Exposed communication is {short_percent(summary['exposed_comm_share'])} of the step."
+        )
     if found.little:
         most = max(change.finding.share for change in found.little)
         facts.append(f"No change would save more than {percent_text(most)} of the step.")
@@ -420,7 +460,9 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
     parts = []
     if checks.passed:
         n_passed = len(checks.passed)
-        parts.append(f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}.")
+        parts.append(
+            f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}."
+        )
     elif checks.skipped:
         parts.append(f"No check could be made: {checks.skipped[0].reason}.")
     parts.append(f"-v also shows {listed(hidden)}." if hidden else "Use -v for details.")
@@ -438,7 +480,11 @@ def _skipped_text(checks: Checks) -> str:
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:
     shown_elsewhere = {*overview.SHOWN_ABOVE, "not-judged"}
-    return [row for row in run.problem_rows if row["severity"] == "info" and row["code"] not in shown_elsewhere]
+    return [
+        row
+        for row in run.problem_rows
+        if row["severity"] == "info" and row["code"] not in shown_elsewhere
+    ]
 
 
 def next_commands(
@@ -446,7 +492,9 @@ def next_commands(
 ) -> blocks.Commands:
     """Return what to type next; the last is what explains the first recommendation. A comment has the first anyway."""
     commands = [] if is_comment else [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
-    lost = [part.figure.name for part in step.parts if part.figure.name != "compute"] if step else []
+    lost = (
+        [part.figure.name for part in step.parts if part.figure.name != "compute"] if step else []
+    )
     main_loss = lost[0] if lost else "step_time"
     explained = found.shown or found.little or found.within_noise
     if explained:

@@ -20,11 +20,21 @@ _LONGEST, _LONGEST_NAME, _LONGEST_TEXT = 300, 80, 600
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1, http://, www., :name:.
 _LINKED = re.compile(
-    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
+    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)",
+    re.IGNORECASE,
 )
-_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")  # an _ between two letters is no emphasis
+_SYNTAX = re.compile(
+    r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])"
+)  # an _ between two letters is no emphasis
 # A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a formula.
-_INSTEAD = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "<span>$</span>", _BREAK: "&#8203;"}
+_INSTEAD = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "|": "&#124;",
+    "$": "<span>$</span>",
+    _BREAK: "&#8203;",
+}
 # Options, calls, settings and names as programs have them; no character that could end a code span or a cell.
 _CODE = re.compile(
     r"""(?<![\w./)-])(?:
@@ -55,11 +65,15 @@ def prose(text: str, longest: int = _LONGEST_TEXT) -> str:
     return "".join([*parts, escaped(text[at:], longest)])
 
 
-def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(
+    headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]
+) -> list[str]:
     """Return the lines of a table whose cells are Markdown already; figures are never broken."""
     marks = ["--:" if kind == "number" else "---" for kind in kinds]
     spaces = ["\N{NO-BREAK SPACE}" if kind == "number" else " " for kind in kinds]
-    cells = ([text.replace(" ", space) for text, space in zip(row, spaces, strict=True)] for row in rows)
+    cells = (
+        [text.replace(" ", space) for text, space in zip(row, spaces, strict=True)] for row in rows
+    )
     return [f"| {' | '.join(line)} |" for line in (headings, marks, *cells)]
 
 
@@ -74,7 +88,9 @@ def _lines(block: blocks.Block) -> list[str]:
 
 
 def _title(block: blocks.Title) -> list[str]:
-    return [f"**{escaped(block.name, _LONGEST_TEXT)}**: {', '.join(escaped(fact) for fact in block.facts)}"]
+    return [
+        f"**{escaped(block.name, _LONGEST_TEXT)}**: {', '.join(escaped(fact) for fact in block.facts)}"
+    ]
 
 
 def _sentence(block: blocks.Sentence) -> list[str]:
@@ -89,7 +105,10 @@ def _facts(block: blocks.Facts) -> list[str]:
 
 def _troubles(block: blocks.Troubles) -> list[str]:
     rest = blocks.left_out(block.rows, block.n_shown)
-    return [*(_trouble(*row) for row in block.rows[: block.n_shown]), *([f"- {prose(rest)}"] if rest else [])]
+    return [
+        *(_trouble(*row) for row in block.rows[: block.n_shown]),
+        *([f"- {prose(rest)}"] if rest else []),
+    ]
 
 
 def _tiles(block: blocks.Tiles) -> list[str]:
@@ -103,7 +122,9 @@ def _table(block: blocks.Table) -> list[str]:
     kinds = [column.kind for column in block.columns]
     rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
     headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
-    below = [prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text]
+    below = [
+        prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text
+    ]
     return [*table(headings, kinds, rows), *(["", *below] if below else [])]
 
 
@@ -111,7 +132,10 @@ def _bars(block: blocks.Bars) -> list[str]:
     rows = [[escaped(row.label), escaped(row.time), escaped(row.percent)] for row in block.rows]
     notes = [prose(note) for note in block.notes]
     headings = [escaped(block.caption), "time", "share"]
-    return [*table(headings, ["text", "number", "number"], rows), *(["", " ".join(notes)] if notes else [])]
+    return [
+        *table(headings, ["text", "number", "number"], rows),
+        *(["", " ".join(notes)] if notes else []),
+    ]
 
 
 def _paragraph(block: blocks.Lines) -> list[str]:
@@ -133,7 +157,9 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
     where = f" ({escaped(place)})" if place else ""
-    return f"- **{severity}**{where}: {prose(message.removesuffix('.'))}." + (f" Fix: {prose(fix)}." if fix else "")
+    return f"- **{severity}**{where}: {prose(message.removesuffix('.'))}." + (
+        f" Fix: {prose(fix)}." if fix else ""
+    )
 
 
 _WRITTEN: dict[type, Callable[[Any], list[str]]] = {
@@ -148,7 +174,9 @@ _WRITTEN: dict[type, Callable[[Any], list[str]]] = {
     blocks.Table: _table,
     blocks.Bars: _bars,
     blocks.Lines: _paragraph,
-    blocks.Commands: lambda block: [f"{block.label}: {', '.join(f'`{command}`' for command in block.commands)}"],
+    blocks.Commands: lambda block: [
+        f"{block.label}: {', '.join(f'`{command}`' for command in block.commands)}"
+    ],
 }
 
 
@@ -168,7 +196,10 @@ def markdown(run: Run, top: int | None = None) -> str:
     """Return a run's summary in GitHub's Markdown: 60 lines at most without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
-    head, parts = marker("analyze", "run_id", run.header.run_id), run_blocks(run, replace(COMMENT, n_top=top))
+    head, parts = (
+        marker("analyze", "run_id", run.header.run_id),
+        run_blocks(run, replace(COMMENT, n_top=top)),
+    )
     return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 

@@ -22,7 +22,9 @@ from nsyspipe.run.run import Run
 # that was not recorded is there, only an upper bound is known, or nothing is.
 Known = Literal["estimated", "conditional", "bounded", "unbounded"]
 ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
-MUCH_OF_STEP = 0.02  # ranks differ if a part of their step differs by more than this share of the step
+MUCH_OF_STEP = (
+    0.02  # ranks differ if a part of their step differs by more than this share of the step
+)
 SHOWN_ABOVE = {"few-steps"}  # problems that the headline shows in other words
 
 
@@ -66,7 +68,9 @@ class Recommendations(Struct, frozen=True):
     """Everything that was found, by how it is shown."""
 
     first: Recommendation | None  # None where nothing saves a visible part of the step
-    alternatives: tuple[Recommendation, ...]  # those with the lowest step time first, then those with upper bounds only
+    alternatives: tuple[
+        Recommendation, ...
+    ]  # those with the lowest step time first, then those with upper bounds only
     within_noise: tuple[Recommendation, ...]
     little: tuple[Recommendation, ...]  # those that save nothing visible of the step
     exposure: Recommendation | None  # what all communication costs, which is no change by itself
@@ -149,7 +153,9 @@ def recommendations_of(run: Run) -> Recommendations:
     return sort_recommendations(judged, is_all_little=is_little(findings))
 
 
-def sort_recommendations(found: Sequence[Recommendation], *, is_all_little: bool) -> Recommendations:
+def sort_recommendations(
+    found: Sequence[Recommendation], *, is_all_little: bool
+) -> Recommendations:
     """Sort what was found, in the order of `findings.judge.in_order`, by how it is shown.
 
     The first with a bound comes first: a cause stands before its consequence. Alternatives go by the number that is shown.
@@ -189,10 +195,14 @@ def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
         low_ns, high_ns = _range_of_mean(finding, predicted_ns)
         is_outside = low_ns is None or high_ns is None or not low_ns <= step_ns <= high_ns
         is_clear = finding.is_clear and is_outside and finding.expected_ns > 0
-        return Recommendation(finding, known, finding.expected_ns, predicted_ns, low_ns, high_ns, is_clear)
+        return Recommendation(
+            finding, known, finding.expected_ns, predicted_ns, low_ns, high_ns, is_clear
+        )
     if finding.saving_ns and step_ns:
         saving_ns = min(finding.saving_ns, step_ns)
-        known = CONDITIONAL if finding.is_conditional and finding.expected_ns is not None else BOUNDED
+        known = (
+            CONDITIONAL if finding.is_conditional and finding.expected_ns is not None else BOUNDED
+        )
         return Recommendation(finding, known, saving_ns, step_ns - saving_ns)
     return Recommendation(finding, UNBOUNDED, None, None)
 

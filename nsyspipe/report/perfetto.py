@@ -23,7 +23,16 @@ from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
 from nsyspipe.report.export import Steps
-from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
+from nsyspipe.report.perfetto_packets import (
+    FLOW,
+    TraceWriter,
+    Track,
+    disjoint_lanes,
+    nested_lanes,
+    pb2,
+    shown,
+    slices,
+)
 from nsyspipe.report.run import left_out_note
 from nsyspipe.report.units import bytes_text
 from nsyspipe.run.rank_names import RankNames
@@ -35,9 +44,16 @@ _STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", 
 _RANGE_NOTES = ("step", "n_operations")
 _OPERATION_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
 _COLLECTIVE_NOTES = (
-    "comm_id", "datatype", "algorithm", "message_bytes", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns",
+    "comm_id",
+    "datatype",
+    "algorithm",
+    "message_bytes",
+    "n_ranks",
+    "arrival_skew_ns",
+    "wait_ns",
+    "transfer_ns",
     "last_rank",
-)  # fmt: skip
+)
 # Tracks below the steps, from top to bottom; each may need more than one.
 _DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST, _CALLS = range(0, 7_000, 1_000)
 _HEAD = "nsyspipe run_id="
@@ -54,9 +70,13 @@ _TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
 def perfetto(
-    run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress | None = None, *,
+    run: Run,
+    file: BinaryIO,
+    steps: Steps = None,
+    on_progress: OnProgress | None = None,
+    *,
     ranks: Iterable[int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another, of some ranks or of `traced_ranks`.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
@@ -74,7 +94,9 @@ def perfetto(
     # The whole seconds that bring the start of every rank's clock to 0 or later.
     shift = -min((pc.min(run.ranks["clock_shift_ns"]).as_py() or 0) // _NS_PER_S, 0) * _NS_PER_S
     writer = TraceWriter(file, shift)
-    writer.write_slices(Track(f"{_HEAD}{run.header.run_id}"), _run_slice(run.header, windows, shift))
+    writer.write_slices(
+        Track(f"{_HEAD}{run.header.run_id}"), _run_slice(run.header, windows, shift)
+    )
     writer.write_order()
     edges, collectives = bin_edges(windows), _with_last_rank(run.collectives())
     rows = {row["rank"]: (place, row) for place, row in enumerate(run.ranks.to_pylist())}
@@ -105,27 +127,39 @@ def left_out(run: Run) -> str | None:
     """Return which ranks `traced_ranks` are, and how to have the others; None if they are all."""
     n_shown, ranks = len(traced_ranks(run)), run.ranks["rank"].to_pylist()
     which = left_out_note(n_shown, len(ranks)).rstrip(".")
-    return f"note: the trace has {which} (all ranks: --perfetto-ranks {','.join(ranges(ranks))})" if which else None
+    return (
+        f"note: the trace has {which} (all ranks: --perfetto-ranks {','.join(ranges(ranks))})"
+        if which
+        else None
+    )
 
 
 def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     """Return a hint where the trace of all steps, judged by the ranks' kernels, would be too large to open with ease."""
-    size = _BYTES_PER_KERNEL * sum(row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
+    size = _BYTES_PER_KERNEL * sum(
+        row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks}
+    )
     hint = f"note: the trace of all steps takes about {bytes_text(size)}, use --perfetto-steps FROM:TO for fewer steps"
     return hint if size > _LARGE_BYTES else None
 
 
 def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
     notes = {
-        "run_id": shown(header.run_id), "captured_at_utc": header.captured_at_utc, "nsyspipe": __version__,
-        "n_ranks": header.n_ranks, "world_size": header.world_size, "time_shift_ns": shift,
-    }  # fmt: skip
+        "run_id": shown(header.run_id),
+        "captured_at_utc": header.captured_at_utc,
+        "nsyspipe": __version__,
+        "n_ranks": header.n_ranks,
+        "world_size": header.world_size,
+        "time_shift_ns": shift,
+    }
     table = pa.table({name: [value] for name, value in notes.items() if value is not None})
     first, last = pc.min(steps["start_ns"]).as_py() or 0, pc.max(steps["end_ns"]).as_py() or 0
     return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
-def _process_track(place: int, rank: Mapping[str, object], names: RankNames, reports: Collection[str]) -> Track:
+def _process_track(
+    place: int, rank: Mapping[str, object], names: RankNames, reports: Collection[str]
+) -> Track:
     """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike.
 
     `reports` are those of the run. A rank of several captures has several, and its time is that of the first.
@@ -135,7 +169,9 @@ def _process_track(place: int, rank: Mapping[str, object], names: RankNames, rep
     parts = (f"rank {names.name(int(str(rank['rank'])))}", rank["gpu_name"], rank["host"])
     about = "report {report}, process {pid}, GPUs {device_ids}, "
     about += f"{time_name} + {{clock_shift_ns}} ns = aligned time"
-    about += "" if rank["clock_offset_ns"] is None else " (clock offset {clock_offset_ns} ns included)"
+    about += (
+        "" if rank["clock_offset_ns"] is None else " (clock offset {clock_offset_ns} ns included)"
+    )
     name = " · ".join(str(part) for part in parts if part is not None)
     return Track(name, place=place, about=about.format_map(rank), process=place + 1)
 
@@ -157,7 +193,11 @@ class _RankTracks(Struct, frozen=True):
     edges: Int64  # of the counters' bins
 
     def write(
-        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray | str
+        self,
+        events: pa.Table,
+        ranges: pa.Table,
+        collectives: pa.Table,
+        step_names: pa.ChunkedArray | str,
     ) -> Iterator[int]:
         """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
@@ -171,7 +211,11 @@ class _RankTracks(Struct, frozen=True):
         operations = _operations(events, collectives)
         place = n_written = 0
         for name, lanes in _streams(events):
-            self._write_lanes(Track(name, parent, place, process=self.track.process, is_thread=True), operations, lanes)
+            self._write_lanes(
+                Track(name, parent, place, process=self.track.process, is_thread=True),
+                operations,
+                lanes,
+            )
             place += len(lanes)
             n_written += sum(lane.size for lane in lanes)
             yield n_written
@@ -179,24 +223,39 @@ class _RankTracks(Struct, frozen=True):
     def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
         for at, rows in enumerate(lanes):
             name = f"{track.name} ({at + 1})" if at else track.name
-            self.writer.write_slices(replace(track, name=name, place=track.place + at), table.take(pa.array(rows)))
+            self.writer.write_slices(
+                replace(track, name=name, place=track.place + at), table.take(pa.array(rows))
+            )
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
-        names, notes = pc.coalesce(ranges["phase"], _step_names(ranges)), ranges.select(_RANGE_NOTES)
+        names, notes = (
+            pc.coalesce(ranges["phase"], _step_names(ranges)),
+            ranges.select(_RANGE_NOTES),
+        )
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
-        self._write_lanes(Track("phases on host", group, _HOST), slices(starts, ends, names, "host", notes), lanes)
-        device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
+        self._write_lanes(
+            Track("phases on host", group, _HOST), slices(starts, ends, names, "host", notes), lanes
+        )
+        device = ranges.append_column("name", names).filter(
+            pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"]))
+        )
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
         about = "from the start of the first operation launched in it to the end of the last. Data copies of a step run before its first kernel"
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
-        self._write_lanes(Track("phases on GPU", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
+        self._write_lanes(
+            Track("phases on GPU", group, _DEVICE_PHASES, about),
+            phases,
+            disjoint_lanes(starts, ends),
+        )
 
     def _write_launches(self, group: int, events: pa.Table) -> None:
         """Write when the host called what launches operations; how long a call took is not among the operations."""
         launched = events.filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
-        calls = launched.take(pa.array(run_starts(*_times(launched, "launch_ns"))))  # a graph's have one launch
+        calls = launched.take(
+            pa.array(run_starts(*_times(launched, "launch_ns")))
+        )  # a graph's have one launch
         if calls.num_rows:
             (times,) = _times(calls, "launch_ns")
             about = "when each call that launches something began, by what it launched"
@@ -204,16 +263,26 @@ class _RankTracks(Struct, frozen=True):
             self.writer.write_slices(Track("CUDA calls on host", group, _CALLS, about), table)
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
-        of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
+        of_kinds = (
+            events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm")
+        )
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
-            track = Track("exposed communication", group, _EXPOSED, "communication during which no compute kernel runs")
+            track = Track(
+                "exposed communication",
+                group,
+                _EXPOSED,
+                "communication during which no compute kernel runs",
+            )
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"
             track = Track("waiting in communication", group, _WAITING, about)
             self._write_times(track, _waiting_time(collectives, inside))
-        counters = (("compute busy", _COMPUTE, compute, "compute_ns"), ("communication busy", _COMM, comm, "comm_ns"))
+        counters = (
+            ("compute busy", _COMPUTE, compute, "compute_ns"),
+            ("communication busy", _COMM, comm, "comm_ns"),
+        )
         for name, place, busy, figure in counters:
             if len(inside := _windows(self.steps, figure)):
                 about = f"share of each {self.edges[1] - self.edges[0]} ns"
@@ -223,7 +292,9 @@ class _RankTracks(Struct, frozen=True):
     def _write_times(self, track: Track, times: IntervalSet) -> None:
         at = np.searchsorted(self.steps["start_ns"].to_numpy(), times.starts, side="right") - 1
         notes = self.steps.select(["step"]).take(pa.array(at))
-        self.writer.write_slices(track, slices(times.starts, times.ends, track.name, "derived", notes))
+        self.writer.write_slices(
+            track, slices(times.starts, times.ends, track.name, "derived", notes)
+        )
 
 
 def _windows(steps: pa.Table, figure: str) -> IntervalSet:
@@ -233,7 +304,9 @@ def _windows(steps: pa.Table, figure: str) -> IntervalSet:
 
 def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     """Return ``W n windows``, W = the union of [own start, min(last start, own end)); its length in one is ``wait_ns``."""
-    matched = collectives.filter(pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"])))
+    matched = collectives.filter(
+        pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"]))
+    )
     starts, ends, waits = _times(matched, "start_ns", "end_ns", "wait_ns")
     return union(starts, waited_until(starts, ends, waits)).intersect(inside)
 
@@ -283,12 +356,16 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     ids = _flow_ids(collectives)
-    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
+    found = collectives.select(_COLLECTIVE_NOTES).append_column(
+        FLOW, pc.if_else(collectives["is_matched"], ids, None)
+    )
     found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
     starts, ends = _times(events, "start_ns", "end_ns")
-    category = pc.if_else(pc.equal(events["name"], GRAPH), "graph", events["category"])  # not known to be compute
+    category = pc.if_else(
+        pc.equal(events["name"], GRAPH), "graph", events["category"]
+    )  # not known to be compute
     return slices(starts, ends, events["name"], category, notes)
 
 
@@ -302,15 +379,21 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     starts, ends = _times(events, "start_ns", "end_ns")
     is_graph = pc.equal(events["name"], GRAPH).cast(pa.int64()).to_numpy()
     order = np.lexsort((is_graph, streams, devices))
-    edges = functools.reduce(np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph)))
+    edges = functools.reduce(
+        np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph))
+    )
     if edges.size > _MOST_STREAMS:
         what = f"would have {edges.size} streams of one rank, more than {_MOST_STREAMS}"
-        raise OutputError("the trace for Perfetto", what, fix="fewer steps (--perfetto-steps), or another report")
+        raise OutputError(
+            "the trace for Perfetto", what, fix="fewer steps (--perfetto-steps), or another report"
+        )
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
         numbers = {"GPU": devices[rows[0]], "stream": streams[rows[0]]}
-        parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
+        parts = (
+            f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items()
+        )
         has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
         holds = " (NCCL)" if has_comm else " (CUDA graphs as a whole)" if is_graph[rows[0]] else ""
         yield " ".join(parts) + holds, [rows[lane] for lane in lanes]

@@ -20,7 +20,9 @@ from nsyspipe.model.table import Flags, Int64
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-    _Pen = Callable[[int, int, int, Sequence[int]], bytes]  # of a slice: start, name, flow, and what is told of it
+    _Pen = Callable[
+        [int, int, int, Sequence[int]], bytes
+    ]  # of a slice: start, name, flow, and what is told of it
 
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
 # aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
@@ -39,17 +41,30 @@ def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
     # As bytes, since nothing proves that what an export calls text is UTF-8.
-    return column.cast(pa.binary()).dictionary_encode() if pa.types.is_string(column.type) else column
+    return (
+        column.cast(pa.binary()).dictionary_encode() if pa.types.is_string(column.type) else column
+    )
 
 
 def slices(
-    starts: Int64, ends: Int64, names: pa.ChunkedArray | str, category: pa.ChunkedArray | str, notes: pa.Table
+    starts: Int64,
+    ends: Int64,
+    names: pa.ChunkedArray | str,
+    category: pa.ChunkedArray | str,
+    notes: pa.Table,
 ) -> pa.Table:
     """Return a table of slices: their times, names and categories (or the one of all), and what else is told of each."""
     columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
-    columns |= {name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)}
+    columns |= {
+        name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)
+    }
     columns |= {name: notes[name] for name in notes.column_names}
-    return pa.table({name: coded(column) for name, column in zip(columns, pa.table(columns).columns, strict=True)})
+    return pa.table(
+        {
+            name: coded(column)
+            for name, column in zip(columns, pa.table(columns).columns, strict=True)
+        }
+    )
 
 
 class Values(NamedTuple):
@@ -69,8 +84,16 @@ def values_of(column: pa.ChunkedArray) -> Values:
     numbers = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if places is column:
         return Values(numbers, known, None)
-    is_used = np.bincount(numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)) > 0
-    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in column.dictionary.filter(is_used).to_pylist())
+    is_used = (
+        np.bincount(
+            numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)
+        )
+        > 0
+    )
+    texts = tuple(
+        shown(raw.decode("utf-8", "replace"))
+        for raw in column.dictionary.filter(is_used).to_pylist()
+    )
     return Values(np.where(known, np.append(np.cumsum(is_used) - 1, 0)[numbers], 0), known, texts)
 
 
@@ -86,10 +109,17 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     """Do the same so that of two that overlap one holds the other: rows in order of (start, longest first, depth)."""
     order = np.lexsort((depth, -ends, starts))
-    return _lanes(order, starts[order], ends[order], lambda open_ends, end: not open_ends or open_ends[-1] >= end)
+    return _lanes(
+        order,
+        starts[order],
+        ends[order],
+        lambda open_ends, end: not open_ends or open_ends[-1] >= end,
+    )
 
 
-def _lanes(order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]) -> list[Int64]:
+def _lanes(
+    order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]
+) -> list[Int64]:
     """Put each slice on the first track that has room, beside the ends of those that are still open there, for its end."""
     lanes: list[tuple[list[int], list[int]]] = []  # rows, and the ends of those still open
     for row, start, end in zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -144,17 +174,27 @@ class TraceWriter:
         """Let processes and threads stand in the order of their tracks, not of their names or ids."""
         kinds = pb2().TrackDescriptor
         processes, threads = kinds.PROCESS_ORDERING_EXPLICIT, kinds.THREAD_ORDERING_EXPLICIT
-        self._write(track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads})
+        self._write(
+            track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads}
+        )
 
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
-        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place, "parent_uuid": track.parent}
+        fields: dict[str, object] = {
+            "uuid": number,
+            "sibling_order_rank": track.place,
+            "parent_uuid": track.parent,
+        }
         fields["description"] = track.about and shown(track.about)
         fields["counter"] = track.unit and {"unit_name": track.unit}
         if track.is_thread:
-            fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
+            fields["thread"] = {
+                "pid": track.process,
+                "tid": _FIRST_THREAD + number,
+                "thread_name": name,
+            }
         elif track.process is not None:
             fields["process"] = {"pid": track.process, "process_name": name}
         else:
@@ -165,20 +205,31 @@ class TraceWriter:
     def write_slices(self, track: Track, slices: pa.Table) -> int:
         """Write a track with its slices and return its number; each slice tells its aligned start too."""
         number = self.write_track(track)
-        known = (name for name in slices.column_names if name in NOT_NOTES or slices[name].null_count < slices.num_rows)
+        known = (
+            name
+            for name in slices.column_names
+            if name in NOT_NOTES or slices[name].null_count < slices.num_rows
+        )
         columns = {name: values_of(slices[name]) for name in known}
-        notes = {"start_ns": columns[START]} | {name: columns[name] for name in columns if name not in NOT_NOTES}
+        notes = {"start_ns": columns[START]} | {
+            name: columns[name] for name in columns if name not in NOT_NOTES
+        }
         ids: dict[str, int] = {}
         numbered = [*notes.values()]
         for at, values in enumerate(numbered):
             if values.texts is not None:
-                of_texts = [*(ids.setdefault(text, len(ids) + 1) for text in values.texts), 0]  # 0 if there is none
+                of_texts = [
+                    *(ids.setdefault(text, len(ids) + 1) for text in values.texts),
+                    0,
+                ]  # 0 if there is none
                 numbered[at] = values._replace(numbers=np.array(of_texts, np.int64)[values.numbers])
         names = {
             "event_names": _numbered(columns[NAME].texts or ()),
             "event_categories": _numbered(columns[CATEGORY].texts or ()),
             "debug_annotation_names": _numbered(notes),
-            "debug_annotation_string_values": [{"iid": iid, "str": text.encode()} for text, iid in ids.items()],
+            "debug_annotation_string_values": [
+                {"iid": iid, "str": text.encode()} for text, iid in ids.items()
+            ],
         }
         self._write_first(number, interned_data=names)
         self._write_events(number, columns, numbered)
@@ -209,7 +260,9 @@ class TraceWriter:
     def _trace_time(self, times: Int64) -> list[int]:
         return [*np.maximum(times + self._shift_ns, 0).tolist()]
 
-    def _write_events(self, number: int, columns: dict[str, Values], notes: Sequence[Values]) -> None:
+    def _write_events(
+        self, number: int, columns: dict[str, Values], notes: Sequence[Values]
+    ) -> None:
         """Write begins and ends in order of time: what ends when another begins ends first."""
         ending, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
         flows = columns.get(FLOW)
@@ -226,7 +279,9 @@ class TraceWriter:
                 (names[rows] + 1).tolist(),
                 zip(*(column.numbers[rows].tolist() for column in notes), strict=True),
                 # as the unsigned integers that a trace counts flows by
-                itertools.repeat(0) if flows is None else flows.numbers[rows].view(np.uint64).tolist(),
+                itertools.repeat(0)
+                if flows is None
+                else flows.numbers[rows].view(np.uint64).tolist(),
                 strict=False,  # no flows are zeros without end
             ):
                 while open_ends and open_ends[-1] <= start:
@@ -248,13 +303,17 @@ def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     return message, packet
 
 
-def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Values | None) -> tuple[list[_Pen], Int64]:
+def _pens(
+    sequence: int, category: Values, notes: Sequence[Values], flows: Values | None
+) -> tuple[list[_Pen], Int64]:
     columns = [*notes] if flows is None else [*notes, flows]
     shape = category.numbers << len(columns)
     for place, values in enumerate(columns):
         shape = shape | (values.is_known.astype(np.int64) << place)
     shapes, pen_of = np.unique(shape, return_inverse=True)
-    known = ((bits, [at for at in range(len(columns)) if bits >> at & 1]) for bits in shapes.tolist())
+    known = (
+        (bits, [at for at in range(len(columns)) if bits >> at & 1]) for bits in shapes.tolist()
+    )
     return [_pen(sequence, bits >> len(columns), notes, places) for bits, places in known], pen_of
 
 

@@ -21,7 +21,11 @@ def redaction_text(done: Redaction, out: Path) -> str:
     what = f"{len(done.places)} report{'s'[: len(done.places) != 1]}"
     n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
     lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
-    for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Note": _notes(done)}.items():
+    for heading, texts in {
+        "Removed": _removed(done.removed.amounts()),
+        "Kept": _KEPT,
+        "Note": _notes(done),
+    }.items():
         lines += ["", heading, *(f"  {text}" for text in texts)]
     return "\n".join(lines) + "\n"
 
@@ -30,9 +34,15 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
     ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
     if not (groups := grouped(((one.kind, one.unit), one) for one in ordered)):
         return ["nothing, because the report contains only what analysis needs"]
-    totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
+    totals = {
+        (kind, unit): f"{sum(one.n for one in group):,} {unit}"
+        for (kind, unit), group in groups.items()
+    }
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
-    return [f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}" for key, group in groups.items()]
+    return [
+        f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}"
+        for key, group in groups.items()
+    ]
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:
@@ -43,7 +53,13 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
-    return few([printable(single.get(table, f"{table} ({len(own)} columns)")) for table, own in columns.items()], 3)
+    return few(
+        [
+            printable(single.get(table, f"{table} ({len(own)} columns)"))
+            for table, own in columns.items()
+        ],
+        3,
+    )
 
 
 def _notes(done: Redaction) -> Iterator[str]:
@@ -52,7 +68,9 @@ def _notes(done: Redaction) -> Iterator[str]:
         yield f"warning: {texts} a host name, a user name or a home directory"
     yield "file names stay, so check them for private words"
     if len(done.places) == 1 and done.n_hosts:
-        several = "redact the reports of several hosts in one call, so that they get different names"
+        several = (
+            "redact the reports of several hosts in one call, so that they get different names"
+        )
         yield f"the host is called host-0 in the copy ({several})"
     elif done.n_hosts:
         yield "hosts are called host-0, host-1, ... in the order of the reports"

@@ -22,7 +22,14 @@ from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import Finding, finding_lines, findings_of, is_little, of_capture, order_notes
+from nsyspipe.report.findings import (
+    Finding,
+    finding_lines,
+    findings_of,
+    is_little,
+    of_capture,
+    order_notes,
+)
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
@@ -36,35 +43,77 @@ from nsyspipe.run.run import Run
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
-SHARES = ("comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share")
+SHARES = (
+    "comm_share",
+    "exposed_comm_share",
+    "overlap_ratio",
+    "backward_overlap_ratio",
+    "wait_share",
+    "idle_share",
+)
 _LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
-_RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
+_RANK_TIMES = (
+    "wall_ns",
+    "compute_ns",
+    "exposed_comm_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "comm_ns",
+    "wait_ns",
+)
 _TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
 _STEP_NAME = FIGURES["step_time_ns"].short
-_PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before"))
+_PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (
+    OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before")
+)
 _LENGTH, _LATENESS, _DELAY = "length_ns", "lateness_ns_per_step", OTHER_FIGURES["straggler_delay"]
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
-    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
+    _LATENESS: 44,
+    "wait_share": 52,
+    "comm_share": 60,
+    "compute_share": 70,
+    "idle_share": _FULL_WIDTH,
     "exposed_memory_share": _WIDE,
-}  # fmt: skip
+}
 # Which problems explain that a figure is null, the most telling first.
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
 _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
-        "backward-in-graphs", "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
+        "backward-in-graphs",
+        "comm-in-graphs",
+        "no-comm-kernels",
+        "no-backward",
+        "comm-between-steps",
+        "no-steps",
+        "no-nvtx",
+        "no-nvtx-ranges",
+        "no-launches",
+        "no-kernels",
     ),
     "wait_share": (
-        "comm-between-steps", "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
-        "ranks-missing", "ranks-not-captured", "ranks-not-read",
+        "comm-between-steps",
+        "different-runs",
+        "unmatched-collectives",
+        "no-common-clock",
+        *_NO_COMM,
+        "ranks-missing",
+        "ranks-not-captured",
+        "ranks-not-read",
     ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "idle_causes": ("no-kernels", "no-memcpy", "no-memset", "device-clock-unknown", "no-launches"),
-    "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
-}  # fmt: skip
+    "exposed_memory_share": (
+        "comm-in-graphs",
+        "graphs-as-a-whole",
+        "no-memcpy",
+        "no-memset",
+        "no-kernels",
+    ),
+}
 _NOT_KNOWN = "not known"
 _OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
@@ -79,7 +128,9 @@ class Extent(Struct, frozen=True):
     is_brief: bool = False  # of findings what to change, in a few words, and no phases
     is_comment: bool = False  # a few dozen lines
     is_verbose: bool = False  # everything below the first screen
-    n_top: int | None = None  # of kernels, collectives and communicators the costliest; None for none
+    n_top: int | None = (
+        None  # of kernels, collectives and communicators the costliest; None for none
+    )
     width: int = 80  # of the terminal
     reports: str | None = None  # as they were named, for the next command
 
@@ -113,7 +164,9 @@ def summary_text(
     reports
         The reports as they were named on the command line, for the next command; None where they are not worth repeating.
     """
-    n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
+    n_ranks = (
+        _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks
+    )  # of more those that tell most
     extent = Extent(
         (*_STEPS, *SHARES, *_SIZES),
         n_ranks,
@@ -154,7 +207,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         yield from _finding_details(run)
     if not extent.is_verbose:
         n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
-        yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
+        yield blocks.Sentence(
+            first_screen.closing_text(run, found, checks, n_alternatives), is_close=False
+        )
     if extent.is_comment:
         yield blocks.Sentence(_origin_text(run))
     yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
@@ -175,7 +230,9 @@ def _straggler_texts(run: Run) -> Iterator[str]:
         yield text
 
 
-def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:
+def _recommendation_blocks(
+    run: Run, extent: Extent, found: Recommendations, checks: Checks
+) -> Iterator[blocks.Block]:
     """Yield what to change first, the alternatives, and the limit; or that there is nothing to change."""
     n_alternatives = None if extent.n_findings is None else extent.n_findings - 1
     nothing = first_screen.nothing_text(run, found, checks)
@@ -199,7 +256,10 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     has_figures = summary["n_summary_steps"] or run.is_capture
     if has_figures and (tiles := key_figures(run, extent.figures)):
         yield blocks.Tiles(
-            [replace(tile, name="median step time") if tile.name == _STEP_NAME else tile for tile in tiles]
+            [
+                replace(tile, name="median step time") if tile.name == _STEP_NAME else tile
+                for tile in tiles
+            ]
         )
     if has_figures:
         texts = (
@@ -247,7 +307,9 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
     dtod = pc.mean(breakdown["dtod_ns"], skip_nulls=False).as_py()
-    texts = {name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES}
+    texts = {
+        name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES
+    }
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
         dtod = summary["dtod_ns_per_step"]
@@ -262,13 +324,17 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     tiles = []
     for name in names:
         is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
-        if (run.is_capture and is_of_steps) or (is_of_messages and not summary["message_bytes_per_step"]):
+        if (run.is_capture and is_of_steps) or (
+            is_of_messages and not summary["message_bytes_per_step"]
+        ):
             continue
         figure = FIGURES.get(name)
         label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
         meaning = meaning.replace("step time,", "the capture,") if run.is_capture else meaning
         if name == "step_time_ns":  # of one rank, and of one step, as far as there are more
-            parts = zip(meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True)
+            parts = zip(
+                meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True
+            )
             meaning = ", ".join(part for part, n in parts if n != 1)
         meaning = ", ".join(filter(None, [meaning, *more.get(name, ())]))
         missing, time = None, ""
@@ -279,7 +345,11 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
             meaning = f"{time} {meaning}{unseen and f', {unseen}'}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(blocks.Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
+        tiles.append(
+            blocks.Tile(
+                label, value, unit, meaning, missing, figure.category if figure else None, time
+            )
+        )
     return tiles
 
 
@@ -287,14 +357,21 @@ def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, st
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
         return "\N{EN DASH}", "there is only one rank"
-    if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
+    if (
+        figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"}
+        and summary["comm_share"] == 0
+    ):
         return "\N{EN DASH}", "there is no communication"
-    reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problem_rows)}
+    reasons = {
+        row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problem_rows)
+    }
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
     text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
-    text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
+    text = shortened(
+        text.partition(": ")[0], _LONGEST_REASON
+    )  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
     return _NOT_KNOWN, f"{text} (capture with {option[0]})" if option else text
 
@@ -312,7 +389,11 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
     late = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist() if n_steps}
-    walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
+    walls = (
+        {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()}
+        if run.is_capture
+        else {}
+    )
     rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
         row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
@@ -329,7 +410,11 @@ class LatestRank(Struct, frozen=True):
 
 def latest_rank(run: Run) -> LatestRank | None:
     """Return the rank with the largest straggler delay; None for one rank, or where delays are not known."""
-    delays = [LatestRank(row["rank"], row[_LATENESS]) for row in rank_rows(run) if row[_LATENESS] is not None]
+    delays = [
+        LatestRank(row["rank"], row[_LATENESS])
+        for row in rank_rows(run)
+        if row[_LATENESS] is not None
+    ]
     if len(delays) < 2:  # noqa: PLR2004 - two ranks can wait for each other
         return None
     return max(delays, key=lambda latest: latest.delay_ns)
@@ -340,18 +425,45 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     rows = rank_rows(run)
     known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
     # As in the verdict: what hides under compute is said where backward was not marked.
-    widths = _FROM_WIDTH | {"overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio": _WIDEST}
+    widths = _FROM_WIDTH | {
+        "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio": _WIDEST
+    }
     fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
-        *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field(_DELAY.heading, of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=_DELAY.meaning)] if _LATENESS in known else []),
-    ]  # fmt: skip
+        *(
+            Field(
+                FIGURES[name].short.replace(" ", "\n"),
+                of(name, percent_text),
+                from_width=widths.get(name, 0),
+            )
+            for name in _OF_RANKS
+            if name != "wait_share" or name in known
+        ),
+        *(
+            [
+                Field(
+                    _DELAY.heading,
+                    of(_LATENESS, ms_text),
+                    from_width=_FROM_WIDTH[_LATENESS],
+                    hint=_DELAY.meaning,
+                )
+            ]
+            if _LATENESS in known
+            else []
+        ),
+    ]
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(
-        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+        None,
+        [
+            unseen and f"Idle time is a lower bound, because {unseen}.",
+            table_note(len(shown), len(rows)),
+        ],
     )
-    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
+    return table_of(
+        "Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None
+    )
 
 
 def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
@@ -359,7 +471,11 @@ def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
     means = run.breakdown().group_by("rank").aggregate([(name, "mean") for name in _RANK_TIMES])
     delays = {row["rank"]: row[_LATENESS] for row in rank_rows(run)}
     rows = [
-        {**{name: row[f"{name}_mean"] for name in _RANK_TIMES}, "rank": row["rank"], _LATENESS: delays[row["rank"]]}
+        {
+            **{name: row[f"{name}_mean"] for name in _RANK_TIMES},
+            "rank": row["rank"],
+            _LATENESS: delays[row["rank"]],
+        }
         for row in means.sort_by("rank").to_pylist()
     ]
     headings = {"wall_ns": "capture" if run.is_capture else "step time"}
@@ -369,16 +485,27 @@ def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
     fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         *(
-            Field(_two_lines(headings[name]), of(name, ms_text), from_width=_TIMES_FROM_WIDTH.get(name, 0), unit="ms")
+            Field(
+                _two_lines(headings[name]),
+                of(name, ms_text),
+                from_width=_TIMES_FROM_WIDTH.get(name, 0),
+                unit="ms",
+            )
             for name in known
         ),
     ]
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(
-        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+        None,
+        [
+            unseen and f"Idle time is a lower bound, because {unseen}.",
+            table_note(len(shown), len(rows)),
+        ],
     )
     caption = "Ranks"
-    return table_of(caption, [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
+    return table_of(
+        caption, [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None
+    )
 
 
 def _two_lines(heading: str) -> str:
@@ -408,12 +535,32 @@ def phase_table(run: Run) -> blocks.Table | None:
     fields = [
         Field("phase", of("phase"), "word"),
         Field(_PHASE_CPU.short, of("host_ns_per_step", ms_text), hint=_PHASE_CPU.definition),
-        barred(rows, _PHASE_GPU.short, itemgetter("device_ns_per_step"), "compute", _PHASE_GPU.definition),
-        Field(FIGURES["compute_ns"].short, of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
+        barred(
+            rows,
+            _PHASE_GPU.short,
+            itemgetter("device_ns_per_step"),
+            "compute",
+            _PHASE_GPU.definition,
+        ),
+        Field(
+            FIGURES["compute_ns"].short, of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH
+        ),
         Field(FIGURES["comm_ns"].short, of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        barred(rows, FIGURES["exposed_comm_ns"].heading, itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase while no compute runs"),
-        barred(rows, _IDLE_BEFORE.short, itemgetter("idle_ns_per_step"), "idle", _IDLE_BEFORE.definition),
-    ]  # fmt: skip
+        barred(
+            rows,
+            FIGURES["exposed_comm_ns"].heading,
+            itemgetter("exposed_comm_ns_per_step"),
+            "exposed",
+            "communication of the phase while no compute runs",
+        ),
+        barred(
+            rows,
+            _IDLE_BEFORE.short,
+            itemgetter("idle_ns_per_step"),
+            "idle",
+            _IDLE_BEFORE.definition,
+        ),
+    ]
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
     note = words.host_note(run, in_host) or ""
@@ -425,28 +572,61 @@ def phase_table(run: Run) -> blocks.Table | None:
     notes = [ends] * (bool(step_ns) and is_first_shown) + [note] * bool(note)
     if medians:
         notes.append(words.host_median_note(medians))
-    return table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None
+    return (
+        table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None
+    )
 
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
     if not (figures := host_figures(host_steps)):
         return
-    slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
+    slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[
+        :n_shown
+    ]
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
     fields = [
-        Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
+        Field(
+            "rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank
+        ),
         Field("report", words.report_name, "name", from_width=of_report),
-        Field("steps", lambda one: str(one.n_steps), hint="step ranges that were closed", from_width=_FULL_WIDTH),
-        barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
+        Field(
+            "steps",
+            lambda one: str(one.n_steps),
+            hint="step ranges that were closed",
+            from_width=_FULL_WIDTH,
+        ),
+        barred(
+            shown,
+            "median\nstep",
+            lambda one: one.median_ns,
+            "accent",
+            "from the start to the end of the NVTX range, on the host",
+            write=_short_ms,
+        ),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
-        Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
-        *(Field(name, partial(lambda name, one: _short_ms(one.phase_ns[name]), name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        Field(
+            "at\nstep",
+            lambda one: absent if one.slowest_step is None else str(one.slowest_step),
+            hint="number of the slowest step",
+            from_width=_WIDE,
+        ),
+        *(
+            Field(
+                name,
+                partial(lambda name, one: _short_ms(one.phase_ns[name]), name),
+                hint="median on the host, inside the step",
+                from_width=0 if name == "backward" else _FULL_WIDTH,
+            )
+            for name in LOOP
+        ),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
-    ]  # fmt: skip
-    yield table_of("Host steps", shown, fields, "Times in ms. Phases and the rest (other) are medians.")
+    ]
+    yield table_of(
+        "Host steps", shown, fields, "Times in ms. Phases and the rest (other) are medians."
+    )
     yield from map(blocks.Sentence, words.host_notes(figures, n_shown))
 
 
@@ -454,7 +634,9 @@ def _short_ms(ns: float | None) -> str:
     return words.host_ms(ns).removesuffix(" ms")
 
 
-def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[blocks.Block]:
+def change_blocks(
+    findings: Sequence[Finding], extent: Extent, step_ns: float | None
+) -> Iterator[blocks.Block]:
     """Yield what to change first, each with the most that it could bring."""
     if not (shown := findings[: extent.n_findings]):
         return
@@ -467,7 +649,12 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         Field("at most", attrgetter("share_text")),
         Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
         Field("estimated", attrgetter("likely")),
-        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
+        Field(
+            "in ms",
+            lambda one: one.expected[1] if one.expected else absent,
+            from_width=_ROOMY,
+            unit="ms",
+        ),
         Field("recommendation", what, "prose"),
     ]
     if not is_replayed:
@@ -481,8 +668,14 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     notes += [f"upper bound of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
     reasons = [f"no estimate for {ids}: {text}" for text, ids in _alike(shown, "refused")]
     notes += ["estimates are simulated"] if is_replayed else reasons[:1]
-    notes += [f"the estimate for {ids} holds if {text}" for text, ids in _alike(shown, "replay_assumes")]
-    notes += [f"{one.id}: with perfect overlap, which is a limit and not a setting" for one in shown if one.is_limit]
+    notes += [
+        f"the estimate for {ids} holds if {text}" for text, ids in _alike(shown, "replay_assumes")
+    ]
+    notes += [
+        f"{one.id}: with perfect overlap, which is a limit and not a setting"
+        for one in shown
+        if one.is_limit
+    ]
     notes += (
         ["within noise: the range of the estimate includes the captured step time"]
         if not all(one.is_clear or one.is_limit for one in shown)
@@ -493,12 +686,16 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     note = ". ".join(f"{text[:1].upper()}{text[1:]}" for text in notes)
     little = "Little to gain. " if is_little(findings) else ""
     yield blocks.Heading(f"{little}Recommendations, and what they save per step{hint}", "bold")
-    yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
+    yield table_of(
+        "Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True
+    )
 
 
 def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
     texts = [getattr(one, name) for one in findings]
-    ids = {text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text}
+    ids = {
+        text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text
+    }
     return [(text, ", ".join(names)) for text, names in ids.items()]
 
 

@@ -20,15 +20,27 @@ _prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
 def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     """Yield each table's grain, key and columns."""
-    columns = [Field("column", kind="word"), Field("type, unit", kind="word"), Field("meaning (source)", kind="prose")]
+    columns = [
+        Field("column", kind="word"),
+        Field("type, unit", kind="word"),
+        Field("meaning (source)", kind="prose"),
+    ]
     for at, schema in enumerate(schemas):
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
         kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
-        meanings = (meaning_of(schema, one) + (f" ({one.source})" if one.source else "") for one in schema.columns)
-        rows = [[one.name, *of_one] for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)]
+        meanings = (
+            meaning_of(schema, one) + (f" ({one.source})" if one.source else "")
+            for one in schema.columns
+        )
+        rows = [
+            [one.name, *of_one]
+            for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)
+        ]
         yield Table(f"Columns of {schema.name}", columns, rows)
-    yield Sentence("A type that ends in ? may be null, which means not recorded.", "dim", is_close=False)
+    yield Sentence(
+        "A type that ends in ? may be null, which means not recorded.", "dim", is_close=False
+    )
 
 
 def meaning_of(schema: TableSchema, column: Column) -> str:
@@ -44,7 +56,9 @@ def meaning_of(schema: TableSchema, column: Column) -> str:
 
 
 def _type(column: Column) -> str:
-    of_values = getattr(column.type, "value_type", column.type)  # a dictionary is a way to write texts
+    of_values = getattr(
+        column.type, "value_type", column.type
+    )  # a dictionary is a way to write texts
     return f"{of_values}{'?' if column.nullable else ''}"
 
 
@@ -52,13 +66,17 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
     """Return each table's grain, key and columns, with anchors (``#steps``, ``#steps.wall_ns``); of several a list first."""
     parts: list[str] = []
     if len(schemas) > 1:
-        grains = ((schema.name, schema.doc.split(". ", maxsplit=1)[0].rstrip(".")) for schema in schemas)
+        grains = (
+            (schema.name, schema.doc.split(". ", maxsplit=1)[0].rstrip(".")) for schema in schemas
+        )
         about = f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."
         names = "\n".join(f"- [{name}](#{name}): {_prose(grain)}" for name, grain in grains)
         parts += ["# Tables and columns", about, _LEGEND, names]
     for schema in schemas:
         key = ", ".join(f"`{name}`" for name in schema.key)
-        anchors = [f'<a id="{schema.name}.{column.name}"></a>`{column.name}`' for column in schema.columns]
+        anchors = [
+            f'<a id="{schema.name}.{column.name}"></a>`{column.name}`' for column in schema.columns
+        ]
         rows = [
             [
                 anchor,

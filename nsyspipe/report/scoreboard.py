@@ -22,12 +22,31 @@ from nsyspipe.model.names import listed
 from nsyspipe.model.problems import MORE_STEPS, OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
-from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Heading,
+    Notes,
+    Sentence,
+    Table,
+    Troubles,
+    Word,
+    of,
+    table_of,
+)
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
-from nsyspipe.report.words import Trouble, of_world, same_problems, settling_text, sources, uneven_notes
+from nsyspipe.report.words import (
+    Trouble,
+    of_world,
+    same_problems,
+    settling_text,
+    sources,
+    uneven_notes,
+)
 from nsyspipe.run.run import job_ranks
 from nsyspipe.version import __version__
 
@@ -43,7 +62,12 @@ _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _PAIR = 2  # runs
 _GROUP = "Group"  # of runs that are ranked together
-_TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
+_TOLD = {
+    SHARED_BATCH,
+    OTHER_WORK,
+    UNKNOWN_WORK,
+    UNLIKE,
+}  # what parts runs that no heading tells apart
 _APART = {
     SHARED_BATCH: ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch",
     OTHER_WORK: ". Not ranked together. Use --force if you know that they are comparable, for example with torch.compile",
@@ -77,14 +101,23 @@ def subject(board: Scoreboard) -> Facts:
     # --force shows runs of several groups in one table.
     has_one_size = len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1
     common = [kinds[0][2]] if has_one_size else []
-    return Facts([of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"], "Runs")
+    return Facts(
+        [of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"],
+        "Runs",
+    )
 
 
 def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
     """Return what makes comparisons doubtful or undecided, and the problems of the runs."""
     rows = board.problem_rows
-    grave = [row for row in rows if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)]
-    problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
+    grave = [
+        row
+        for row in rows
+        if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)
+    ]
+    problems = same_problems(
+        grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows))
+    )
     return [("warning", doubt, "", None) for doubt in doubts(board)] + problems
 
 
@@ -98,25 +131,85 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     def change(row: Row) -> str:
         if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
             return absent
-        delta, low, high = (signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_"))
+        delta, low, high = (
+            signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_")
+        )
         return f"{delta}% ({low} to {high})"
 
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
     peer = "the first of its group" if has_kinds else board.reference
-    judged = " or ".join(sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True))
+    judged = " or ".join(
+        sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True)
+    )
     has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
         run_field(board.table.to_pylist()),
-        *([] if has_kinds else [Field("ranks", lambda row: str(_job_ranks(row) or row["n_ranks"]), from_width=_RANKS)]),
+        *(
+            []
+            if has_kinds
+            else [
+                Field(
+                    "ranks", lambda row: str(_job_ranks(row) or row["n_ranks"]), from_width=_RANKS
+                )
+            ]
+        ),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
-        Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
-        Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up\nof means", lambda row: _speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
-        Field(f"{units.sure_text(board.rules.confidence)} CI", interval, hint="of the speed-up of means (the verdict uses the CI of the change)", from_width=_INTERVAL),
-        *([Field("over the\nfirst", lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its CI (the verdict is an improvement or a regression if the CI excludes 0 and the change is at least {effect})", from_width=_CHANGED)] if has_change else []),
-        Field(f"verdict\non {judged}", lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
-    ]  # fmt: skip
+        Field(
+            "step time\nmedian",
+            of("step_time_ns", ms_text),
+            hint=_DOCS["step_time_ns"],
+            from_width=0 if board.sort == "step_time" else _TIME,
+        ),
+        Field(
+            "steps/s",
+            of("throughput_steps_per_s", rate_text),
+            hint=_DOCS["throughput_steps_per_s"],
+            unit="steps/s",
+            from_width=0 if board.sort == "throughput" else _RATE,
+        ),
+        Field(
+            "speed-up\nof means",
+            lambda row: _speedup_text(row["peer_speedup"]),
+            hint=_DOCS["peer_speedup"].replace("the peer", peer),
+        ),
+        Field(
+            f"{units.sure_text(board.rules.confidence)} CI",
+            interval,
+            hint="of the speed-up of means (the verdict uses the CI of the change)",
+            from_width=_INTERVAL,
+        ),
+        *(
+            [
+                Field(
+                    "over the\nfirst",
+                    lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]),
+                    hint=_DOCS["speedup"],
+                    from_width=_OVER,
+                )
+            ]
+            if _has_over_first(board, rows)
+            else []
+        ),
+        *(
+            [
+                Field(
+                    f"change\nof {judged}",
+                    change,
+                    hint=f"of the step time against {peer}, and its CI (the verdict is an improvement or a regression if the CI excludes 0 and the change is at least {effect})",
+                    from_width=_CHANGED,
+                )
+            ]
+            if has_change
+            else []
+        ),
+        Field(
+            f"verdict\non {judged}",
+            lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]),
+            "word",
+            _DOCS["peer_verdict"].replace("the peer", peer),
+            _VERDICT,
+        ),
+    ]
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
 
@@ -128,12 +221,18 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
 
 def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
     """Return the column of what runs are called."""
-    return Field(heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
+    return Field(
+        heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word"
+    )
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
     checks = () if board.rules.is_forced else board.checks.to_pylist()
-    return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
+    return {
+        row["label"]
+        for row in checks
+        if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}
+    }
 
 
 def verdict_word(verdict: str) -> str:
@@ -145,7 +244,11 @@ def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
     """Return the metrics of all runs; verbose all that a table of several runs shows."""
     rows = [row for _, of_kind, _ in rows_by_kind(board) for row in of_kind]
     sort = board.sort
-    if_known = [one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows)]
+    if_known = [
+        one
+        for one in shown("scoreboard, if known")
+        if any(row[one.column] is not None for row in rows)
+    ]
     fields, asked_for = [run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
     figures = [*shown("scoreboard"), *if_known]
     if not is_verbose:
@@ -153,7 +256,9 @@ def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
     if asked_for in FIGURES and FIGURES[asked_for] not in figures and asked_for not in _IN_RESULTS:
         figures.insert(0, FIGURES[asked_for])
     if asked_for == "rank_steps_per_s":
-        fields.append(Field("rank\nsteps/s", of(asked_for, rate_text), hint=_DOCS[asked_for], unit="steps/s"))
+        fields.append(
+            Field("rank\nsteps/s", of(asked_for, rate_text), hint=_DOCS[asked_for], unit="steps/s")
+        )
     for at, figure in enumerate(figures, start=2):
         cell = of(figure.column, partial(value_text, figure.unit))
         width = 0 if figure.column == asked_for else _FIGURE * at
@@ -175,7 +280,10 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     rows = {row["label"]: row for row in board.table.to_pylist()}
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
     sizes = (of_world(first["n_ranks"], _job_ranks(first), "rank", "s") for first, *_ in of_kind)
-    texts = [", ".join(filter(None, [size, rows[0]["gpu_names"]])) for size, rows in zip(sizes, of_kind, strict=True)]
+    texts = [
+        ", ".join(filter(None, [size, rows[0]["gpu_names"]]))
+        for size, rows in zip(sizes, of_kind, strict=True)
+    ]
     if len(texts) > 1:
         texts = [f"{_GROUP} {number}: {text}" for number, text in enumerate(texts, 1)]
     return list(zip(board.kinds, of_kind, texts, strict=True))
@@ -189,17 +297,29 @@ def headlines(board: Scoreboard) -> list[str]:
     kinds = rows_by_kind(board)
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
     if not several:
-        checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
-        whole = [what for what, check in checks.items() if check in {UNKNOWN_WORK, UNLIKE}]  # sentences of their own
+        checks = {
+            row["message"].partition(": ")[0]: row["check"]
+            for row in board.checks.to_pylist()
+            if row["blocks"]
+        }
+        whole = [
+            what for what, check in checks.items() if check in {UNKNOWN_WORK, UNLIKE}
+        ]  # sentences of their own
         facts = [what for what in checks if what not in whole]
         whole = [*([f"the runs have {_listed(facts)}"] if facts else []), *whole]
         why = ", and ".join(whole) or "nsyspipe does not know which runs do the same work"
         n_runs = len(board.sides)
-        none = f"No two of the {n_runs} runs can be compared" if n_runs > _PAIR else "The runs cannot be compared"
+        none = (
+            f"No two of the {n_runs} runs can be compared"
+            if n_runs > _PAIR
+            else "The runs cannot be compared"
+        )
         alone = f"{board.reference} is the only run, and its captures do not seem to have one configuration"
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
-    unknown = [row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())]
+    unknown = [
+        row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())
+    ]
     unseen = [{row["label"], row["against"]} for row in unknown]
     lines = []
     for one in several:
@@ -210,11 +330,19 @@ def headlines(board: Scoreboard) -> list[str]:
     return lines
 
 
-def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
+def _headline(
+    board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool
+) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" in group {kind_text.partition(':')[0].removeprefix(_GROUP).strip()}" if of_kind else ""
-    copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"} | {kind.peer}
-    is_compared = board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
+    among = (
+        f" in group {kind_text.partition(':')[0].removeprefix(_GROUP).strip()}" if of_kind else ""
+    )
+    copies = {
+        row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"
+    } | {kind.peer}
+    is_compared = (
+        board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
+    )
     if not is_compared and by_label.keys() <= copies:
         return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
     if kind.best is None:  # no run can be measured against the first
@@ -225,7 +353,11 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
     if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
     if kind.not_told_from:
-        speed = "has the shortest mean step time" if best["label"] == kind.peer else f"is {_speed(best, kind.peer)}"
+        speed = (
+            "has the shortest mean step time"
+            if best["label"] == kind.peer
+            else f"is {_speed(best, kind.peer)}"
+        )
         rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
         return f"No clear winner{of_all}: {best['label']} {speed}, {rivals}{tied}."
     if best["label"] != kind.peer:
@@ -263,14 +395,20 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
 
 
 def _why(row: Row) -> str:
-    hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]])
+    hint = settling_text(
+        row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]]
+    )
     return ", ".join(filter(None, [row["peer_why"], hint]))
 
 
 def _speed(row: Row, peer: str) -> str:
     """Return a speed-up with its interval, in as many digits as tell it from both ends: ``1.12x the speed of ddp (1.11 to 1.13)``."""
     low, high = row["peer_speedup_low"], row["peer_speedup_high"]
-    digits = 3 if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3 else 2  # noqa: PLR2004
+    digits = (
+        3
+        if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3  # noqa: PLR2004
+        else 2
+    )
     text = f"{_speedup_text(row['peer_speedup'], digits)} {f'the speed of {peer}' if peer else 'its speed'}"
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
@@ -309,19 +447,27 @@ def notes(board: Scoreboard) -> list[str]:
 def short_notes(board: Scoreboard) -> list[str]:
     """Return what limits the comparison, and what `-v` adds."""
     thresholds = [f"Thresholds from {board.settings.file}."] if board.settings.file else []
-    return [*spread_texts(board), *thresholds, "-v shows more metrics, the formulas and the files that were used."]
+    return [
+        *spread_texts(board),
+        *thresholds,
+        "-v shows more metrics, the formulas and the files that were used.",
+    ]
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
     """Return what confidence intervals leave out if some runs have one capture."""
     rows = board.table.to_pylist()
     single = [side.label for side in board.sides if len(side.runs) == 1]
-    has_intervals = any(row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows)
+    has_intervals = any(
+        row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows
+    )
     if not has_intervals or not single:
         return []
     if len(single) == len(board.sides):
         spread = "the confidence intervals do not include the spread between captures"
-        return [f"One capture per run: {spread}. Pass several captures of a run with the same LABEL=."]
+        return [
+            f"One capture per run: {spread}. Pass several captures of a run with the same LABEL=."
+        ]
     verb = "has one capture" if len(single) == 1 else "have one capture each"
     return [
         f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs with several captures."
@@ -357,16 +503,27 @@ def doubts(board: Scoreboard) -> list[str]:
             unlike[row["message"]] = None
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and row["check"] not in _TOLD and len(board.kinds) > 1  # the headings say it
+        is_parting = (
+            row["blocks"] and row["check"] not in _TOLD and len(board.kinds) > 1
+        )  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             fate = _APART.get(row["check"], "") * (row["blocks"] and not board.rules.is_forced)
-            differ[what, row["against"], row["reference_value"], fate][row["value"]].append(row["label"])
+            differ[what, row["against"], row["reference_value"], fate][row["value"]].append(
+                row["label"]
+            )
     return [
         *unlike,
         *_undecided(undecided),
-        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
-        *(f"{what}: {against} {value}, {_by_value(own)}{fate}" for (what, against, value, fate), own in differ.items()),
+        *(
+            f"{_listed([first, *labels])} are the same capture"
+            for first, labels in copies.items()
+            if labels
+        ),
+        *(
+            f"{what}: {against} {value}, {_by_value(own)}{fate}"
+            for (what, against, value, fate), own in differ.items()
+        ),
     ]
 
 
@@ -375,28 +532,42 @@ def _undecided(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for why, labels in labels_by_reason.items():
         if TOO_FEW not in why:
             yield f"inconclusive: {_listed(labels)} ({why})"
-    of_few = [label for why, labels in labels_by_reason.items() if TOO_FEW in why for label in labels]
+    of_few = [
+        label for why, labels in labels_by_reason.items() if TOO_FEW in why for label in labels
+    ]
     if of_few:
         yield f"inconclusive: {_listed(of_few)} (too few steps, {MORE_STEPS})"
 
 
 def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
     """Return values and the labels of the runs that have them: ``one 1, 2 (ddp2 and pp)``."""
-    return _listed(f"{value} ({_listed(own)})" if own[1:] else f"{own[0]} {value}" for value, own in labels.items())
+    return _listed(
+        f"{value} ({_listed(own)})" if own[1:] else f"{own[0]} {value}"
+        for value, own in labels.items()
+    )
 
 
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
     return {
-        "schema_version": SCHEMA_VERSION, "tool_version": __version__, "reference": board.reference, "sort": board.sort,
-        "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
-        "is_forced": board.rules.is_forced, "settings_file": board.settings.file,
-        "runs": [row | {"captures": captures[row["label"]]} for row in board.table.drop_columns("run_ids").to_pylist()],
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "reference": board.reference,
+        "sort": board.sort,
+        "min_effect_pct": round(100 * board.rules.min_effect, 12),
+        "confidence": board.rules.confidence,
+        "is_forced": board.rules.is_forced,
+        "settings_file": board.settings.file,
+        "runs": [
+            row | {"captures": captures[row["label"]]}
+            for row in board.table.drop_columns("run_ids").to_pylist()
+        ],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(), "environments": board.environments.to_pylist(),
+        "comparability": board.checks.to_pylist(),
+        "environments": board.environments.to_pylist(),
         "problems": board.problem_rows,
-    }  # fmt: skip
+    }
 
 
 def identity_of(board: Scoreboard) -> str:
@@ -406,23 +577,40 @@ def identity_of(board: Scoreboard) -> str:
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
     try:
-        there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE))))
+        there = sorted(
+            str(row.get("run_ids"))
+            for row in csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE)))
+        )
     except csv.Error:
         return None
-    return identity_of(board) if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist())) else None
+    return (
+        identity_of(board)
+        if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist()))
+        else None
+    )
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
-    return hashlib.sha256(json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()
+    ).hexdigest()
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
     formats = formats_of(
-        "compare", identity_of(board), document=partial(scoreboard_document, board),
-        identity_in=lambda one: _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None,
-        blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
-        page=partial(lazily("html.scoreboard_page", "scoreboard_page"), board), meta=RUNS,
-    )  # fmt: skip
-    text = partial(csv_text, board.table.column_names, [row.values() for row in board.table.to_pylist()])
+        "compare",
+        identity_of(board),
+        document=partial(scoreboard_document, board),
+        identity_in=lambda one: (
+            _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None
+        ),
+        blocks=partial(scoreboard_blocks, board),
+        usage="nsyspipe compare RUN RUN ...",
+        page=partial(lazily("html.scoreboard_page", "scoreboard_page"), board),
+        meta=RUNS,
+    )
+    text = partial(
+        csv_text, board.table.column_names, [row.values() for row in board.table.to_pylist()]
+    )
     return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

@@ -11,7 +11,12 @@ from nsyspipe.model.figures import METRICS, Figure, shown
 _Units: TypeAlias = tuple[tuple[float, str, float], ...]
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared
-_TIME_UNITS: _Units = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_US, "us", _NS_PER_US), (1.0, "ns", 0.0))
+_TIME_UNITS: _Units = (
+    (1e9, "s", 1e9),
+    (_NS_PER_MS, "ms", _SHORT_NS),
+    (_NS_PER_US, "us", _NS_PER_US),
+    (1.0, "ns", 0.0),
+)
 _MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
@@ -32,7 +37,9 @@ class Quantity(str):
     units: _Units
     then: str
 
-    def __new__(cls, text: str, size: float, units: _Units = _TIME_UNITS, then: str = "") -> Quantity:
+    def __new__(
+        cls, text: str, size: float, units: _Units = _TIME_UNITS, then: str = ""
+    ) -> Quantity:
         """Return the words of a quantity, in ns if no units are given: (size of one, name, from where on it is used)."""
         quantity = super().__new__(cls, text + then)
         quantity.size, quantity.units, quantity.then = size, units, then
@@ -44,7 +51,9 @@ def ms_text(ns: float | None, n_digits: int = 4) -> str:
     if ns is None:
         return absent
     is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
-    return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS, n_digits)} ms", ns)
+    return Quantity(
+        f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS, n_digits)} ms", ns
+    )
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
@@ -57,10 +66,15 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     if len({one.units for one in known}) != 1 or len(known) + texts.count(absent) < len(texts):
         return [*texts]
     largest = max(abs(one.size) for one in known) or _NS_PER_MS
-    scale, name, _ = next(one for one in known[0].units if (one[1] == unit if unit else largest >= one[2]))
+    scale, name, _ = next(
+        one for one in known[0].units if (one[1] == unit if unit else largest >= one[2])
+    )
     digits = min(_decimals(largest / scale), _MOST_DECIMALS.get(name, 4))
     named = "" if unit else f" {name}"
-    written = (f"{_number(one.size / scale, digits, '+' if one[0] == '+' else '-')}{named}{one.then}" for one in known)
+    written = (
+        f"{_number(one.size / scale, digits, '+' if one[0] == '+' else '-')}{named}{one.then}"
+        for one in known
+    )
     return [next(written) if isinstance(text, Quantity) else text for text in texts]
 
 
@@ -70,19 +84,31 @@ def beside(time: str, values: Iterable[float | None]) -> str:
     if not isinstance(time, Quantity) or time.units is not _TIME_UNITS or not lengths:
         return time
     scale, name, _ = next(one for one in _TIME_UNITS[1:] if max(lengths) >= one[2])
-    digits = min(_decimals(min(lengths) / scale), _decimals(max(lengths) / scale, 5), _MOST_DECIMALS.get(name, 4))
+    digits = min(
+        _decimals(min(lengths) / scale),
+        _decimals(max(lengths) / scale, 5),
+        _MOST_DECIMALS.get(name, 4),
+    )
     return f"{_number(time.size / scale, digits, '+' if time.startswith('+') else '-')} {name}"
 
 
 def _number(value: float, digits: int, sign: str) -> str:
     number = f"{value:{sign}.{digits}f}" if value else "0"
     if value and not float(number):
-        return f"<{10**-digits:.{digits}f}" if sign == "-" and value > 0 else f"{value:{sign}.{_decimals(value, 1)}f}"
+        return (
+            f"<{10**-digits:.{digits}f}"
+            if sign == "-" and value > 0
+            else f"{value:{sign}.{_decimals(value, 1)}f}"
+        )
     return number
 
 
 def _decimals(value: float, n_digits: int = 4) -> int:
-    return max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0) if value else 0
+    return (
+        max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0)
+        if value
+        else 0
+    )
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
@@ -91,7 +117,11 @@ def _significant(value: float, n_digits: int = 4) -> str:
 
 def with_share(time: str, ratio: float | None) -> str:
     """Return a time and the share of the whole that it is, ``12.34 ms (5.6%)``."""
-    return Quantity(time, time.size, then=f" ({percent_text(ratio)})") if isinstance(time, Quantity) else time
+    return (
+        Quantity(time, time.size, then=f" ({percent_text(ratio)})")
+        if isinstance(time, Quantity)
+        else time
+    )
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
@@ -124,13 +154,21 @@ def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
-    sizes = (f"{n_bytes / scale:.{digits}f} {unit}" for scale, unit in _BYTE_UNITS if n_bytes >= _ROUNDS_UP * scale)
+    sizes = (
+        f"{n_bytes / scale:.{digits}f} {unit}"
+        for scale, unit in _BYTE_UNITS
+        if n_bytes >= _ROUNDS_UP * scale
+    )
     return next(sizes, f"{n_bytes:.0f} B")
 
 
 def bandwidth_text(bytes_per_s: float | None) -> str:
     """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
-    return absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_S)
+    return (
+        absent
+        if bytes_per_s is None
+        else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_S)
+    )
 
 
 def rate_text(per_second: float | None, n_digits: int = 4) -> str:
@@ -192,7 +230,9 @@ def decimals(size: float, told_from: float | None = None) -> str:
         return f"{size:.0f}" if size else "0.0"
     for digits in range(1, _MOST_DIGITS + 1):
         text = f"{size:.{digits}f}"
-        if float(text) and (told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"):
+        if float(text) and (
+            told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"
+        ):
             return text
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 

@@ -21,7 +21,9 @@ def verdict(run: Run) -> str:
     """
     step = overview.step_time_of(run)
     if not run.header.n_ranks or step is None:
-        return first_screen.headline_of(run, step) + ("" if run.header.n_ranks == 0 else _unrecorded(run))
+        return first_screen.headline_of(run, step) + (
+            "" if run.header.n_ranks == 0 else _unrecorded(run)
+        )
     warnings = list(first_screen.warnings_of(run))
     lines = [first_screen.MIXED] if first_screen.MIXED in warnings else []
     if not _is_known(run):
@@ -72,4 +74,6 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     if not summary["comm_share"] and parts["exposed_memory"].share >= _MUCH_COPIES:
         names.insert(1, "exposed_memory")
     text = listed(_part_text(parts[name]) for name in names)
-    yield " ".join([f"{text[:1].upper()}{text[1:]} of {whole}.", *first_screen.comm_notes(run, summary)])
+    yield " ".join(
+        [f"{text[:1].upper()}{text[1:]} of {whole}.", *first_screen.comm_notes(run, summary)]
+    )

@@ -36,7 +36,11 @@ from nsyspipe.version import __version__
 META = "nsyspipe-whatif"
 OF_REPLAYED = "Findings of nsyspipe analyze and their estimates"
 _FEW_STEPS = "few-steps-to-replay"
-GROUP_NAMES = {SETTING: "Settings you can change", HARDWARE: "Other hardware", LIMIT: "Limits (not settings)"}
+GROUP_NAMES = {
+    SETTING: "Settings you can change",
+    HARDWARE: "Other hardware",
+    LIMIT: "Limits (not settings)",
+}
 _ZERO_COMMUNICATION = "zero communication time"
 _AS_CAPTURED = "as captured"
 _SAME_NS = 1.0  # a smaller gain is none: nothing changes
@@ -100,13 +104,19 @@ def headline_sentences(found: WhatIf) -> list[str]:
         what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
         sentences = [f"{what}: {best.label}, {_change(found, best)}."]
         if tied := [scenario.label for scenario in next_best if _is_tied(best, scenario)]:
-            sentences.append(f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}.")
-    return sentences + [_condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct]
+            sentences.append(
+                f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}."
+            )
+    return sentences + [
+        _condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct
+    ]
 
 
 def _gaining(found: WhatIf) -> tuple[list[Scenario], list[Scenario]]:
     """Return the settings that save time, the best first, and the best hardware of each place that may not be there."""
-    gaining = [scenario for scenario in sort_scenarios(found).effective if (scenario.gain_pct or 0.0) > 0]
+    gaining = [
+        scenario for scenario in sort_scenarios(found).effective if (scenario.gain_pct or 0.0) > 0
+    ]
     settings = [scenario for scenario in gaining if scenario.group == SETTING]
     if not settings:  # a rank that is late is not a setting, but may be all that has an estimate
         settings = [scenario for scenario in gaining if scenario.id == "no-wait"]
@@ -185,7 +195,9 @@ def _change(found: WhatIf, scenario: Scenario) -> str:
     estimated = f"{times} per step (estimated {_range_text(scenario.low_ns, scenario.high_ns)} ms)"
     if not is_clear(found, scenario):
         return f"{estimated}, which is within noise"
-    return f"{estimated}, {abs(scenario.gain_pct):.1f}% {'less' if scenario.gain_pct > 0 else 'more'}"
+    return (
+        f"{estimated}, {abs(scenario.gain_pct):.1f}% {'less' if scenario.gain_pct > 0 else 'more'}"
+    )
 
 
 def _saved(found: WhatIf, scenario: Scenario) -> str:
@@ -198,7 +210,11 @@ def _number_text(ns: float | None) -> str:
 
 
 def _range_text(low_ns: float | None, high_ns: float | None) -> str:
-    return "" if low_ns is None or high_ns is None else f"{_number_text(low_ns)} to {_number_text(high_ns)}"
+    return (
+        ""
+        if low_ns is None or high_ns is None
+        else f"{_number_text(low_ns)} to {_number_text(high_ns)}"
+    )
 
 
 def whatif_blocks(
@@ -213,7 +229,9 @@ def whatif_blocks(
     answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
     yield blocks.Facts(subject(found, run), "Run")
-    yield blocks.Facts(_basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps")
+    yield blocks.Facts(
+        _basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps"
+    )
     if has_menu:
         yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
     if answered:
@@ -245,12 +263,18 @@ def note_blocks(found: WhatIf) -> Iterator[blocks.Notes]:
     """Yield how to get an estimate that a late rank prevents, if there is such a way."""
     if found.is_answered_without_late_ranks:
         example = "for example --no-wait --bucket-mb 25"
-        yield blocks.Notes([f"To predict a change as if no rank were late, combine it with --no-wait, {example}."])
+        yield blocks.Notes(
+            [f"To predict a change as if no rank were late, combine it with --no-wait, {example}."]
+        )
 
 
 def trouble_rows(found: WhatIf, *, is_verbose: bool) -> list[Trouble]:
     """Return the problems of the run, each once, without the one that is shown above everything."""
-    rows = [row for row in found.problem_rows if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)]
+    rows = [
+        row
+        for row in found.problem_rows
+        if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)
+    ]
     return same_problems(rows, lambda _: "")
 
 
@@ -275,9 +299,13 @@ def without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]
     parts = sort_scenarios(found)
     sentences = []
     if parts.within_noise:
-        sentences.append(f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}.")
+        sentences.append(
+            f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}."
+        )
     if parts.unchanged:
-        sentences.append(f"No change in step time: {', '.join(scenario.label for scenario in parts.unchanged)}.")
+        sentences.append(
+            f"No change in step time: {', '.join(scenario.label for scenario in parts.unchanged)}."
+        )
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
 
@@ -285,16 +313,27 @@ def without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]
 def assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
     """Yield what estimates assume: of a single one all, of several only what you have to check."""
     if len(answered) == 1:
-        yield from (blocks.Heading("This estimate assumes", "dim"), blocks.Items(answered[0].assumptions))
+        yield from (
+            blocks.Heading("This estimate assumes", "dim"),
+            blocks.Items(answered[0].assumptions),
+        )
     elif is_verbose and answered:
-        by_text = grouped((text, scenario.label) for scenario in answered for text in scenario.assumptions)
-        items = [f"{text} ({_labels_text(labels, len(answered))})" for text, labels in by_text.items()]
+        by_text = grouped(
+            (text, scenario.label) for scenario in answered for text in scenario.assumptions
+        )
+        items = [
+            f"{text} ({_labels_text(labels, len(answered))})" for text, labels in by_text.items()
+        ]
         yield from (blocks.Heading("Estimates assume", "dim"), blocks.Items(items))
     else:
-        assuming = [one.label for one in answered if any(FASTER_HOSTS in text for text in one.assumptions)]
+        assuming = [
+            one.label for one in answered if any(FASTER_HOSTS in text for text in one.assumptions)
+        ]
         if assuming:
             yield blocks.Notes(
-                [f"Assumes that the CPU can launch kernels early enough: {_labels_text(assuming, len(answered))}."]
+                [
+                    f"Assumes that the CPU can launch kernels early enough: {_labels_text(assuming, len(answered))}."
+                ]
             )
 
 
@@ -312,7 +351,9 @@ def refusals(found: WhatIf, n_shown: int | None = None) -> list[str]:
     def named(labels: Sequence[str]) -> str:
         return few(labels, len(labels) if n_shown is None else n_shown)
 
-    others = [f"{named(labels)}: {why}" for why, labels in labels_by_reason.items() if why != in_headline]
+    others = [
+        f"{named(labels)}: {why}" for why, labels in labels_by_reason.items() if why != in_headline
+    ]
     if in_headline is None or not others:
         return others
     return [f"{named(labels_by_reason[in_headline])}: for the reason above", *others]
@@ -328,12 +369,21 @@ def menu_rows(found: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool)
     rows = [MenuRow(_AS_CAPTURED, found.step_time_ns)]
     is_custom = len(scenarios) == 1
     effective = set(map(id, sort_scenarios(found).effective))
-    shown = [scenario for scenario in scenarios if is_verbose or is_custom or id(scenario) in effective]
+    shown = [
+        scenario for scenario in scenarios if is_verbose or is_custom or id(scenario) in effective
+    ]
     for group in GROUPS:
         of_group = [_row(found, scenario) for scenario in shown if scenario.group == group]
-        if group == LIMIT and not is_custom and found.limit_step_time_ns is not None and found.step_time_ns:
+        if (
+            group == LIMIT
+            and not is_custom
+            and found.limit_step_time_ns is not None
+            and found.step_time_ns
+        ):
             saved = 1 - found.limit_step_time_ns / found.step_time_ns
-            of_group.append(MenuRow(_ZERO_COMMUNICATION, found.limit_step_time_ns, saved_ratio=saved))
+            of_group.append(
+                MenuRow(_ZERO_COMMUNICATION, found.limit_step_time_ns, saved_ratio=saved)
+            )
         if of_group:
             rows += [] if is_custom else [MenuRow(GROUP_NAMES[group])]
             rows += of_group
@@ -378,7 +428,10 @@ def menu(
 
     fields = [
         Field("change", label, "text"),
-        Field("ms per step", lambda row: "" if row.step_time_ns is None else _number_text(row.step_time_ns)),
+        Field(
+            "ms per step",
+            lambda row: "" if row.step_time_ns is None else _number_text(row.step_time_ns),
+        ),
         Field("range", lambda row: _range_text(row.low_ns, row.high_ns), from_width=_NARROW),
         Field("saved", _saved_cell),
     ]
@@ -398,7 +451,11 @@ def _saved_cell(row: MenuRow) -> str:
 
 
 def _rate_cell(row: MenuRow) -> str:
-    return rate_text(row.throughput_steps_per_s).removesuffix(" steps/s") if row.throughput_steps_per_s else ""
+    return (
+        rate_text(row.throughput_steps_per_s).removesuffix(" steps/s")
+        if row.throughput_steps_per_s
+        else ""
+    )
 
 
 def _note(scenario: Scenario) -> str:
@@ -419,7 +476,9 @@ def finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the upper bound of each finding, and the estimate for the change that the finding advises."""
     if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
         yield blocks.Heading(OF_REPLAYED, "dim")
-        yield blocks.Sentence("Shares of the mean step time, as in analyze. The table above uses the median.", "dim")
+        yield blocks.Sentence(
+            "Shares of the mean step time, as in analyze. The table above uses the median.", "dim"
+        )
         yield blocks.Items(bounds)
 
 
@@ -428,10 +487,19 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
     if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100%
         return []
     chosen: dict[str, Scenario] = {}
-    for scenario in sorted(found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))):
+    for scenario in sorted(
+        found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))
+    ):
         is_answered = scenario.mean_gain_ns is not None
-        is_gain = scenario.is_advised or (scenario.mean_gain_ns or 0.0) > 0  # otherwise it is the opposite change
-        if is_answered and is_gain and scenario.finding is not None and scenario.finding_saving_ns is not None:
+        is_gain = (
+            scenario.is_advised or (scenario.mean_gain_ns or 0.0) > 0
+        )  # otherwise it is the opposite change
+        if (
+            is_answered
+            and is_gain
+            and scenario.finding is not None
+            and scenario.finding_saving_ns is not None
+        ):
             chosen.setdefault(scenario.finding, scenario)
 
     def saving(ns: float | None) -> str:
@@ -448,25 +516,41 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
-    fields = (asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios)
-    scenarios = [own | {"refused": own.pop("refused_in_options")} for own in fields]  # as the command's options say it
+    fields = (
+        asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]}
+        for one in found.scenarios
+    )
+    scenarios = [
+        own | {"refused": own.pop("refused_in_options")} for own in fields
+    ]  # as the command's options say it
     return {
-        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
-        "is_answered": any(one.refused is None for one in found.scenarios), "verdict": headline(found),
-        "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
+        "is_answered": any(one.refused is None for one in found.scenarios),
+        "verdict": headline(found),
+        "step_time_ns": found.step_time_ns,
+        "limit_step_time_ns": found.limit_step_time_ns,
         "limit_gain_ns": found.limit_gain_ns,
         "identity_error_pct": found.identity_error_pct,
-        "scenarios": scenarios, "problems": [dict(one) for one in found.problem_rows],
-    }  # fmt: skip
+        "scenarios": scenarios,
+        "problems": [dict(one) for one in found.problem_rows],
+    }
 
 
 def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
     """Return how the answer is written in each format, and how a file of it says which run it is for."""
     return formats_of(
-        "whatif", found.run_id, document=partial(whatif_document, found),
+        "whatif",
+        found.run_id,
+        document=partial(whatif_document, found),
         # A document of `analyze` has no scenarios.
-        identity_in=lambda one: str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None,
-        blocks=partial(whatif_blocks, found, run), usage="nsyspipe whatif RUN", page=partial(lazily("html.whatif_page", "whatif_page"), found, run),
-        meta=META, key="run_id",
-    )  # fmt: skip
+        identity_in=lambda one: (
+            str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None
+        ),
+        blocks=partial(whatif_blocks, found, run),
+        usage="nsyspipe whatif RUN",
+        page=partial(lazily("html.whatif_page", "whatif_page"), found, run),
+        meta=META,
+        key="run_id",
+    )

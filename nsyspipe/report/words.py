@@ -28,7 +28,14 @@ from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
-from nsyspipe.report.units import STEP_PARTS, bandwidth_text, delta_text, metric_label, ms_text, percent_text
+from nsyspipe.report.units import (
+    STEP_PARTS,
+    bandwidth_text,
+    delta_text,
+    metric_label,
+    ms_text,
+    percent_text,
+)
 from nsyspipe.run.work import has_whole_graphs
 
 if TYPE_CHECKING:
@@ -38,7 +45,9 @@ if TYPE_CHECKING:
 _LINK_LENGTH = 285  # three lines of a terminal, less what breaking between words costs
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
-_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
+_ORDINALS = dict(
+    enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
+)
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
@@ -51,7 +60,9 @@ _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<
 _MOST_RULES = 5  # that are named where one reason keeps them from being judged
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
-_TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
+_TWO_DECIMALS_NS = range(
+    10_000, 10_000_000
+)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_ON_STREAM = 0.1  # of communication, from which on its stream is shown
 _PHASE_WORDS = {
@@ -69,7 +80,9 @@ NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
 HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
-_MORE_THAN_STEP = 1.02  # from this part of a step on the host's phases are said to sum to more than it
+_MORE_THAN_STEP = (
+    1.02  # from this part of a step on the host's phases are said to sum to more than it
+)
 _MUCH_AHEAD = 0.1  # of a step: from so much on the host waits for what the device still has to do of earlier steps
 
 
@@ -80,14 +93,18 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     family = f" {run.step_family!r}" if run.step_family else ""
     if host_steps.num_rows:  # then there are no ranks
         n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-        processes = f"{of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
+        processes = (
+            f"{of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
+        )
         return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
     parts = [header.label, ranks_text(header), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
         family = ", steps found by launch pattern" if header.steps_from == "repetition" else family
-        left_out = [f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps]
+        left_out = [
+            f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps
+        ]
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{family}"
         parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
     return [*parts, *backward_source(run)]
@@ -95,8 +112,12 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 def _left_out(run: Run) -> dict[str, list[int]]:
     steps, skipped = run.steps(), {*run.skipped_steps}
-    number, is_counted, is_complete = (steps[name] for name in ("step", "in_summary", "is_complete"))
-    counted, cut_off = ({*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete)))
+    number, is_counted, is_complete = (
+        steps[name] for name in ("step", "in_summary", "is_complete")
+    )
+    counted, cut_off = (
+        {*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete))
+    )
     others = {*number.unique().to_pylist()} - counted - skipped
     uneven, endless = others - cut_off, others & steps_without_end(steps)
     return {
@@ -132,7 +153,11 @@ def sources(run: Run) -> list[str]:
 def hosts_text(run: Run) -> list[str]:
     """Return which hosts a run is of, as far as one knows; of more than two how many."""
     hosts = run.header.hosts
-    return [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"] if hosts else []
+    return (
+        [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"]
+        if hosts
+        else []
+    )
 
 
 def ranks_text(header: RunHeader) -> str:
@@ -177,10 +202,19 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     command = shlex.join(capture.command or ())
     if len(command) > _LONGEST_COMMAND:
         command = f"{command[:_LONGEST_COMMAND]} \N{HORIZONTAL ELLIPSIS}"
-    commit = capture.git_commit and ", ".join(digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", "))
-    versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
+    commit = capture.git_commit and ", ".join(
+        digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", ")
+    )
+    versions = {
+        name: getattr(capture, f"{name.lower()}_version")
+        for name in ("torch", "NCCL", "CUDA", "driver")
+    }
     commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
-    return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
+    return [
+        (name, value)
+        for name, value in {"command": command, **versions, "commit": commit}.items()
+        if value
+    ]
 
 
 def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
@@ -254,7 +288,8 @@ def shares_text(run: Run) -> str | None:
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
     what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
     of_parts = {
-        _part_name(part): pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py() for part in STEP_PARTS
+        _part_name(part): pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py()
+        for part in STEP_PARTS
     }
     if None in of_parts.values():
         return None
@@ -291,17 +326,27 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     first = pc.min(steps["step"]).as_py()
     if first is None or not any(step < first for step in run.skipped_steps):
         return phases
-    of_first = zip(*(steps[name].to_pylist() for name in ("rank", "step", "wall_ns", "host_lead_ns")), strict=True)
-    ahead = [rank for rank, step, wall, lead in of_first if step == first and (lead or 0.0) >= _MUCH_AHEAD * wall]
+    of_first = zip(
+        *(steps[name].to_pylist() for name in ("rank", "step", "wall_ns", "host_lead_ns")),
+        strict=True,
+    )
+    ahead = [
+        rank
+        for rank, step, wall, lead in of_first
+        if step == first and (lead or 0.0) >= _MUCH_AHEAD * wall
+    ]
     is_waiting = pc.and_(
-        pc.equal(phases["step"], first), pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64()))
+        pc.equal(phases["step"], first),
+        pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64())),
     )
     later = phases.filter(pc.not_equal(phases["step"], first))
     longest: dict[tuple[str, int], int] = {}
     for row in later.select(["phase", "rank", "host_ns"]).to_pylist():
         key = row["phase"], row["rank"]
         longest[key] = max(longest.get(key, 0), row["host_ns"] or 0)
-    of_phases = zip(*(phases[name].to_pylist() for name in ("phase", "rank", "host_ns")), strict=True)
+    of_phases = zip(
+        *(phases[name].to_pylist() for name in ("phase", "rank", "host_ns")), strict=True
+    )
     is_longest = [(host or 0) > longest.get((phase, rank), 0) for phase, rank, host in of_phases]
     is_waiting = pc.and_(is_waiting, pa.array(is_longest, pa.bool_()))
     host = pc.if_else(is_waiting, pa.scalar(None, phases["host_ns"].type), phases["host_ns"])
@@ -340,7 +385,10 @@ def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
     """Return by what each phase differs most between ranks, from 10 % of a step on, the largest difference first."""
-    rows, least = _without_earlier_waits(run, _summary_phases(run)), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    rows, least = (
+        _without_earlier_waits(run, _summary_phases(run)),
+        _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0),
+    )
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
     medians, means = host_medians_of(run), by_rank.to_pylist()
     for row in means:
@@ -349,14 +397,20 @@ def phase_differences(run: Run) -> list[PhaseDifference]:
     most: dict[str, PhaseDifference] = {}
     for phase, name in product(sorted({row["phase"] for row in means}), PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
-        (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
+        (low, fast), *_, (high, slow) = (
+            sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
+        )
         what = _PHASE_WORDS[name]
         if name == "host_ns":
-            what = "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
+            what = (
+                "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
+            )
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
         found = PhaseDifference(high - low, slow, text)
-        most[phase] = max(most.get(phase, found), found, key=lambda phase: (phase.more_ns, phase.text))
+        most[phase] = max(
+            most.get(phase, found), found, key=lambda phase: (phase.more_ns, phase.text)
+        )
     told = [phase for phase in most.values() if phase.more_ns and phase.more_ns >= least]
     return sorted(told, key=lambda phase: (phase.more_ns, phase.text), reverse=True)
 
@@ -368,7 +422,9 @@ def rank_step_ns(run: Run) -> float | None:
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
     """Tell whether the range that a replay gives leaves the captured step time out."""
-    return not (step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns)
+    return not (
+        step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns
+    )
 
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
@@ -388,16 +444,19 @@ def stream_text(run: Run) -> str | None:
     """Return how much communication runs on the stream that computes, where that is much; None where it is not."""
     rows = run.breakdown()
     on_stream, comm = (
-        pc.mean(rows[name], skip_nulls=False).as_py() for name in ("comm_on_compute_stream_ns", "comm_ns")
+        pc.mean(rows[name], skip_nulls=False).as_py()
+        for name in ("comm_on_compute_stream_ns", "comm_ns")
     )
     if not on_stream or not comm or on_stream < _MUCH_ON_STREAM * comm:
         return None
     numbers = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
     streams = f"stream{'s'[: len(numbers) > 1]} {few(ranges(numbers), 3)}"
-    how_much = "Communication runs" if on_stream >= (1 - SEEN) * comm else f"{ms_text(on_stream)} of communication runs"
-    return (
-        f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap with communication."
+    how_much = (
+        "Communication runs"
+        if on_stream >= (1 - SEEN) * comm
+        else f"{ms_text(on_stream)} of communication runs"
     )
+    return f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap with communication."
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
@@ -408,7 +467,9 @@ def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
     where = grouped(((row["severity"], row["message"], row["fix"]), row) for row in problems)
-    return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
+    return [
+        (severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()
+    ]
 
 
 def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
@@ -438,23 +499,43 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers the largest, of many the first."""
 
     def place_of(rows: list[Row]) -> str:
-        ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
+        ranks, reports = (
+            sorted({row[name] for row in rows if row[name] is not None})
+            for name in ("rank", "report")
+        )
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
     problems = [{**row, "message": _counted_rules(row["message"])} for row in problems]
-    alike = grouped(((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems)
+    alike = grouped(
+        ((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems
+    )
     rows: list[Trouble] = []
     for group in alike.values():
-        told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
+        told, is_of_ranks = (
+            same_problems(group, place_of),
+            all(row["rank"] is not None for row in group),
+        )
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             # Only digits differ: what is longest, then last in order, has the largest.
             is_by_size = is_of_ranks and "rank " not in told[0][1]
-            severity, message, _, fix = max(told, key=lambda one: (len(one[1]), one[1])) if is_by_size else told[0]
+            severity, message, _, fix = (
+                max(told, key=lambda one: (len(one[1]), one[1])) if is_by_size else told[0]
+            )
             place, which = place_of(group), "largest" if is_by_size else "first"
-            told = [(severity, message, f"the {which} of {len(told)} alike{place and f': {place}'}", fix)]
+            told = [
+                (
+                    severity,
+                    message,
+                    f"the {which} of {len(told)} alike{place and f': {place}'}",
+                    fix,
+                )
+            ]
         rows += told
     rows = _exported_once(rows)
-    return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
+    return [
+        (severity, message, "" if place in message else place, fix)
+        for severity, message, place, fix in rows
+    ]
 
 
 def unseen_idle(run: Run) -> str:
@@ -465,23 +546,36 @@ def unseen_idle(run: Run) -> str:
 def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
-    wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
+    wall, idle, *of_causes = (
+        pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names
+    )
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
         return None
     n = steps.num_rows
     parts = dict(zip(map(idle_cause, IDLE_CAUSES), of_causes, strict=True))
     known = {cause: part for cause, part in parts.items() if part is not None}
     if 0 < len(known) < len(parts):  # the other causes are still told apart
-        known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
+        known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(
+            known.values()
+        )
     call: dict[str, str] = {}
     others = " and others" * (calls.num_rows > 1)
     call |= (
-        {idle_cause("idle_blocked_ns"): f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"}
+        {
+            idle_cause(
+                "idle_blocked_ns"
+            ): f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"
+        }
         if calls.num_rows
         else {}
     )
-    causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
-    texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
+    causes = sorted(
+        (pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1]
+    )
+    texts = [
+        f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})"
+        for name, part in causes
+    ]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
     return f"{total}: {', '.join(texts) or 'cause not known'}{unseen and f' ({unseen})'}"
 
@@ -539,12 +633,16 @@ def report_name(one: HostFigures) -> str:
     return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")
 
 
-def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
+def settling_text(
+    steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it"
+) -> str:
     """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
     n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
     ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
-    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    ways += (
+        [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    )
     is_shorter = steps and captures and captures * n < steps
     return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
 

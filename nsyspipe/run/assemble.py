@@ -39,7 +39,14 @@ from nsyspipe.run.ranks import (
 from nsyspipe.run.sidecars import RunSidecars
 from nsyspipe.run.unrecorded import MissingRanks, problems_of
 
-_DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
+_DERIVED = {
+    "in_summary",
+    "wait_ns",
+    "exposed_wait_ns",
+    "transfer_ns",
+    "message_bytes",
+    *schema.FIGURES_OF_RANKS,
+}
 _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
 _WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 # What communication that was not seen makes unknown: it may have counted as compute.
@@ -55,13 +62,21 @@ _HIDDEN = (
 )
 # What copies inside CUDA graphs that were captured as a whole make unknown.
 _DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
-_GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
+_GRAD_COPIES = (
+    "grad_copy_ns",
+    "exposed_grad_copy_ns",
+    "grad_copy_span_ns",
+    "grad_copy_bytes",
+    "n_grad_copies",
+)
 # What a second reading needs of windows, and the table of collectives.
 _KEPT, _NOTHING = ("member", "start_ns", "end_ns", "is_complete", "graph_ns"), pa.table({})
 _MERGED: dict[str, Any] = {
-    "phases": _NOTHING, "kernels": _NOTHING, "comm": CommOperations((), _NOTHING),
+    "phases": _NOTHING,
+    "kernels": _NOTHING,
+    "comm": CommOperations((), _NOTHING),
     "kernels_by_window": WindowSums(0, *(np.empty(0, np.int64),) * 3, ()),  # type: ignore[arg-type]  # which has no sums
-}  # fmt: skip
+}
 _IN_SUMMARY = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"
 _SHOWN = 8
 _MOST_MISSING = 1000  # ranks that are looked at by number
@@ -86,13 +101,19 @@ class RunTables(Struct, frozen=True):
     world_size: int | None  # what the launcher counts, as `ranks.JobSize` has it
     n_job_ranks: int | None  # the ranks of the job, likewise
     n_processes: int  # that the ranks are of
-    across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    across: (
+        comm.CrossRank
+    )  # the ranks in the order of the table, on one clock, with their communication
     gathered: Gathered  # less what is in these tables, as are its digests in `across`
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
 def merge(
-    gathered: Gathered, rank_map: Mapping[str, int] | None, skip: int | None, log: NcclLog | None, there: frozenset[int]
+    gathered: Gathered,
+    rank_map: Mapping[str, int] | None,
+    skip: int | None,
+    log: NcclLog | None,
+    there: frozenset[int],
 ) -> RunTables:
     """Join the digests of a run's reports; NCCL's log tells the world's size when nothing else does.
 
@@ -129,23 +150,36 @@ def merge(
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
     is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
     # A CUDA graph may hold communication where several ranks run, or NCCL or MPI is in use.
-    may_hide = len(ranks) > 1 or (job.n_ranks or 1) > 1 or any(digest.has_communication for digest in digests)
+    may_hide = (
+        len(ranks) > 1
+        or (job.n_ranks or 1) > 1
+        or any(digest.has_communication for digest in digests)
+    )
     # A run of several ranks without any communication kernel has some under names that are not known.
     is_unnamed = not is_graph.any() and _lacks_comm(ranks, job.n_ranks)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
-    windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
+    windows = _without(
+        windows,
+        ("overlap_backward_ns", *_GRAD_COPIES),
+        np.full(is_graph.size, across.has_comm_between),
+    )
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     is_complete, capture = np.asarray(windows["is_complete"], np.bool_), capture_of_windows(ranks)
     selection = select_steps(step, start, is_complete, len(ranks), skip, capture=capture)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
-    phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
+    phases = _joined(
+        (schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks),
+        schema.PHASES,
+    )
     is_whole = bool(across.is_whole.all()) and not across.has_comm_between and across.doubt is None
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     numbered_hosts = _numbered(hosts, numbering)
     is_numbered = numbering.source != "order"
-    host_steps = (_host_steps(one, names[one.argument], is_numbered=is_numbered) for one in numbered_hosts)
+    host_steps = (
+        _host_steps(one, names[one.argument], is_numbered=is_numbered) for one in numbered_hosts
+    )
     told_size = told_world_size(digests, sidecars)
     n_processes = numbering.n_processes
     is_more = told_size is not None and n_processes > told_size
@@ -156,18 +190,28 @@ def merge(
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        stragglers=comm.stragglers_table(collectives, steps, in_order, is_capture=is_capture, is_whole=is_whole),
+        stragglers=comm.stragglers_table(
+            collectives, steps, in_order, is_capture=is_capture, is_whole=is_whole
+        ),
         kernels=_joined((_kernels(rank, selection) for rank in ranks), schema.KERNEL_COSTS),
-        idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
+        idle_calls=schema.IDLE_CALLS.empty()
+        if is_capture
+        else _idle_calls(ranks, steps, selection),
         host_steps=_joined(host_steps, schema.HOST_STEPS),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
-            *(numbering.problems if is_numbered or not hosts else ()),  # hosts without numbers are no ranks
+            *(
+                numbering.problems if is_numbered or not hosts else ()
+            ),  # hosts without numbers are no ranks
             *across.problems,
             *_of_captures(ranks),
             *_of_ranks(ranks, numbering, job, sidecars, there),
             *(_of_unrecorded(digests, names, numbering, job) if placed else ()),
-            *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
+            *(
+                [problem("more-ranks-than-world", n=n_processes, world_size=told_size)]
+                if is_more
+                else []
+            ),
             *sidecars.problems,
             *_of_messages(across, digests),
             *_of_steps(steps, in_order, selection, gathered.why_no_steps, capture),
@@ -191,19 +235,27 @@ def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
     return replace(process, windows=process.windows.select(_KEPT), **_MERGED)
 
 
-def _rank_without_merged(rank: Rank[ProcessDigest], kept: Sequence[ReportDigest]) -> Rank[ProcessDigest]:
+def _rank_without_merged(
+    rank: Rank[ProcessDigest], kept: Sequence[ReportDigest]
+) -> Rank[ProcessDigest]:
     """Return a rank as far as a second reading, and the table of collectives, need it; `kept` are the digests of reports."""
     report = kept[rank.argument]
     if not rank.captures:
         key = rank.process.process_id, rank.process.device_id
-        processes = {(process.process_id, process.device_id): process for process in report.processes}
+        processes = {
+            (process.process_id, process.device_id): process for process in report.processes
+        }
         return replace(rank, report=report, process=processes[key])
     captures = tuple(_rank_without_merged(part, kept) for part in rank.captures)
     report = replace(rank.report, processes=report.processes)
-    return replace(rank, report=report, process=_process_without_merged(rank.process), captures=captures)
+    return replace(
+        rank, report=report, process=_process_without_merged(rank.process), captures=captures
+    )
 
 
-def _numbered(ranks: Sequence[Rank[P]], numbering: Numbering, *, is_capture: bool = False) -> list[Rank[P]]:
+def _numbered(
+    ranks: Sequence[Rank[P]], numbering: Numbering, *, is_capture: bool = False
+) -> list[Rank[P]]:
     if is_capture:
         # The window of each capture has a number of its own: 0 where there is one.
         steps = [np.arange(len(rank.parts)) for rank in ranks]
@@ -231,7 +283,10 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
 
 
 def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
-    return conform(pa.concat_tables([of.empty(), *tables]).sort_by([(name, "ascending") for name in of.key]), of)
+    return conform(
+        pa.concat_tables([of.empty(), *tables]).sort_by([(name, "ascending") for name in of.key]),
+        of,
+    )
 
 
 def _host_steps(rank: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
@@ -279,19 +334,28 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     columns["exposed_wait_ns"] = pc.if_else(has_comm, pa.array(exposed_waits, mask=~is_known), None)
     columns["transfer_ns"] = pc.subtract(windows["comm_ns"], columns["wait_ns"])
     columns["message_bytes"] = pc.if_else(has_comm, pa.array(n_bytes, mask=~is_sized), None)
-    columns["in_summary"] = pc.is_in(windows["step"], value_set=pa.array(selection.steps, pa.int64()))
+    columns["in_summary"] = pc.is_in(
+        windows["step"], value_set=pa.array(selection.steps, pa.int64())
+    )
     return schema.STEPS.table(with_ratios(columns))
 
 
 def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
     in_summary, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
-    slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
+    slowed, free = (
+        pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns")
+    )
     columns = _rank_columns(rank, kernels) | {
         "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
         "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
-        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), pc.subtract(pc.divide(slowed, free), 1), None),
-        **{name: pa.array(sums, mask=is_unknown) for name, sums in zip(_IN_SUMMARY, in_summary, strict=True)},
+        "slowdown_ratio": pc.if_else(
+            pc.greater(kernels["free_ns"], 0), pc.subtract(pc.divide(slowed, free), 1), None
+        ),
+        **{
+            name: pa.array(sums, mask=is_unknown)
+            for name, sums in zip(_IN_SUMMARY, in_summary, strict=True)
+        },
     }
     return schema.KERNEL_COSTS.table(columns)
 
@@ -308,18 +372,28 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
     of_copies: Counter[str] = Counter()
     for rank in ranks:
         counts = _in_summary(rank, selection)
-        totals.update({call: int(ns[counts].sum()) for call, ns in rank.process.blocked_ns_by_call.items()})
-        of_copies.update({call: int(ns[counts].sum()) for call, ns in rank.process.of_copies_ns_by_call.items()})
+        totals.update(
+            {call: int(ns[counts].sum()) for call, ns in rank.process.blocked_ns_by_call.items()}
+        )
+        of_copies.update(
+            {call: int(ns[counts].sum()) for call, ns in rank.process.of_copies_ns_by_call.items()}
+        )
     ordered = sorted((-total, call) for call, total in totals.items() if total)
     n_rows = chosen.num_rows
     rows = [
-        {"call": call, "blocked_ns_per_step": -total / n_rows, "of_copies_ns_per_step": of_copies[call] / n_rows}
+        {
+            "call": call,
+            "blocked_ns_per_step": -total / n_rows,
+            "of_copies_ns_per_step": of_copies[call] / n_rows,
+        }
         for total, call in ordered
     ]
     return schema.IDLE_CALLS.from_rows(rows)
 
 
-def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
+def _of_reports(
+    gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool
+) -> Iterator[Problem]:
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[tuple[int | None, int | None], int]] = {}
     for rank in ranks:
@@ -361,7 +435,9 @@ def _of_ranks(
         yield problem("no-comm-kernels", n=len(ranks))
     if ranks and job.world_size is not None:
         noun = "process" if numbering.has_shared_processes else "rank"
-        yield from _of_missing({rank.process_number for rank in ranks}, noun, job.world_size, sidecars, there)
+        yield from _of_missing(
+            {rank.process_number for rank in ranks}, noun, job.world_size, sidecars, there
+        )
     if numbering.has_shared_processes and job.world_size is None and not job.has_all(len(ranks)):
         n_missing = (job.n_ranks or 0) - len(ranks)
         words: dict[str, Any] = {"noun": "ranks", "missing": "according to NCCL's communicator"}
@@ -375,7 +451,11 @@ def _of_unrecorded(
     numbers = None
     if job.world_size is not None and numbering.source != "order":
         present = set(numbering.process_numbers)
-        numbers = [*itertools.islice((at for at in range(job.world_size) if at not in present), _MOST_MISSING)]
+        numbers = [
+            *itertools.islice(
+                (at for at in range(job.world_size) if at not in present), _MOST_MISSING
+            )
+        ]
     missing = MissingRanks(job.world_size, numbers)
     for digest, name in zip(digests, names, strict=True):
         yield from (one.at(report=name) for one in problems_of(digest.unrecorded, missing))
@@ -387,7 +467,9 @@ def _of_missing(
     """Say which numbers of the job, of ranks or of processes that have several, are not present, and why."""
     words: dict[str, Any] = {"world_size": size, "noun": _PLURALS[noun]}
     if unread := sorted(there - present):
-        yield problem("ranks-not-read", n=len(unread), missing=_ranks(unread, len(unread), noun), **words)
+        yield problem(
+            "ranks-not-read", n=len(unread), missing=_ranks(unread, len(unread), noun), **words
+        )
         present = present.union(unread)
     # Left out of the capture on purpose.
     without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
@@ -395,7 +477,9 @@ def _of_missing(
     known = present.union(left_out)
     if n_missing := size - sum(number < size for number in known):
         missing = _ranks((number for number in range(size) if number not in known), n_missing, noun)
-        if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
+        if files := sorted(
+            {rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}
+        ):
             missing += f", captured as {', '.join(files[:_SHOWN])}"
         yield problem("ranks-missing", n=n_missing, missing=missing, **words)
     if n := len(left_out):
@@ -434,7 +518,11 @@ def _of_steps(
         yield problem("no-steps", why=why)
         return
     for missing, numbers in _missing(steps, ranks).items():
-        yield problem("step-missing", step=_shown(numbers, len(numbers)), missing=_shown(missing, len(missing)))
+        yield problem(
+            "step-missing",
+            step=_shown(numbers, len(numbers)),
+            missing=_shown(missing, len(missing)),
+        )
     if not (n_steps := selection.steps.size):
         yield problem("no-common-step")
     elif selection.is_fallback:
@@ -447,7 +535,9 @@ def _of_steps(
         yield problem("few-steps", n=n_steps)
     # By what share the largest windows of the figures' steps sum to more than any rank's windows.
     counted = steps.filter(steps["in_summary"])
-    longest = pc.max(counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])["wall_ns_sum"]).as_py()
+    longest = pc.max(
+        counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])["wall_ns_sum"]
+    ).as_py()
     above = int(step_times(counted).sum()) / longest - 1 if longest else 0.0
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None
@@ -465,7 +555,9 @@ def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], lis
     rank, step = table["rank"].to_numpy(), table["step"].to_numpy()
     numbers, counts = np.unique(step, return_counts=True)
     lacking = numbers[counts < len(ranks)].tolist()
-    return grouped((tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), number) for number in lacking)
+    return grouped(
+        (tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), number) for number in lacking
+    )
 
 
 def _ranks(numbers: Iterable[int], n_numbers: int, noun: str = "rank") -> str:

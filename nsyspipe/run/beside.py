@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsyspipe.model.side_files import Sidecar
-from nsyspipe.reader.beside import Candidates, FilesBeside, RunProcess, read_logs_beside, read_topology_beside
+from nsyspipe.reader.beside import (
+    Candidates,
+    FilesBeside,
+    RunProcess,
+    read_logs_beside,
+    read_topology_beside,
+)
 from nsyspipe.reader.sidecar import read_beside
 
 if TYPE_CHECKING:
@@ -22,7 +28,9 @@ def files_beside(
     wants_topology: bool,
 ) -> FilesBeside:
     """Read what was not given from the files beside the reports; what cannot be used is a problem, never an error."""
-    log, topology, problems = read_beside(sidecars, wants_log=wants_log, wants_topology=wants_topology)
+    log, topology, problems = read_beside(
+        sidecars, wants_log=wants_log, wants_topology=wants_topology
+    )
     answer = FilesBeside(log, topology, problems)
     if wants_log and log is None and found.logs:
         of_logs = read_logs_beside(found.logs, _processes(digests))
@@ -36,7 +44,11 @@ def files_beside(
 
 
 def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
-    return {RunProcess(one.pid, digest.facts.host) for digest in digests for one in (*digest.processes, *digest.hosts)}
+    return {
+        RunProcess(one.pid, digest.facts.host)
+        for digest in digests
+        for one in (*digest.processes, *digest.hosts)
+    }
 
 
 def _gpus(digests: Sequence[ReportDigest]) -> set[int]:

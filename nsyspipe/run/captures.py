@@ -34,7 +34,9 @@ _ONE_RUN_NS = 60 * 10**9  # captures farther apart need more than their names to
 MAX_NSYS_START_ROUNDING_NS = 1_000  # reports of one nsys differ by some ns in when it was started
 _TIMES_OF_MEMBERS = ("start_ns", "end_ns", "device_start_ns", "device_end_ns")
 _Ranks: TypeAlias = "Sequence[Rank[ProcessDigest]]"
-_Shifted: TypeAlias = Sequence[tuple[ProcessDigest, int, int]]  # a capture's, how much later it is, members before it
+_Shifted: TypeAlias = Sequence[
+    tuple[ProcessDigest, int, int]
+]  # a capture's, how much later it is, members before it
 
 
 def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[ProcessDigest]]]:
@@ -46,12 +48,18 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
     for at, part in enumerate(parts):
         facts = part.report.facts
         is_told = facts.host is not None and facts.session_start_utc_ns is not None
-        same.setdefault((facts.host, part.process.pid, part.process.device_id) if is_told else at, []).append(at)
+        same.setdefault(
+            (facts.host, part.process.pid, part.process.device_id) if is_told else at, []
+        ).append(at)
     groups: list[list[int]] = []
     for alike in same.values():
         of_alike: list[list[int]] = []
         for at in sorted(alike, key=lambda at: parts[at].span):
-            begun = (own for own in of_alike if _is_next_capture(parts[own[-1]], parts[at], is_one_job=is_one_job))
+            begun = (
+                own
+                for own in of_alike
+                if _is_next_capture(parts[own[-1]], parts[at], is_one_job=is_one_job)
+            )
             group = next(begun, None)
             if group is None:
                 of_alike.append([at])
@@ -61,7 +69,9 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
     return [[parts[at] for at in group] for group in sorted(groups, key=min)]
 
 
-def _is_next_capture(before: Rank[ProcessDigest], after: Rank[ProcessDigest], *, is_one_job: bool) -> bool:
+def _is_next_capture(
+    before: Rank[ProcessDigest], after: Rank[ProcessDigest], *, is_one_job: bool
+) -> bool:
     """Tell whether two reports of processes with one number on one host are captures of one process.
 
     Captures of one nsys are, whatever they are called: nsys starts the process once. Where that was not recorded, other
@@ -91,9 +101,17 @@ def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDig
     Most probably these are captures of one process that nothing recorded shows to be. As two ranks of a run they would make
     every figure across ranks wrong.
     """
-    keys = [(part.report.facts.host, part.process.pid, part.process.device_id) for part in (before, after)]
+    keys = [
+        (part.report.facts.host, part.process.pid, part.process.device_id)
+        for part in (before, after)
+    ]
     are_timed = all(part.report.facts.session_start_utc_ns is not None for part in (before, after))
-    if keys[0] != keys[1] or keys[0][0] is None or not are_timed or before.argument == after.argument:
+    if (
+        keys[0] != keys[1]
+        or keys[0][0] is None
+        or not are_timed
+        or before.argument == after.argument
+    ):
         return False
     if _has_other_rank(before, after) or _has_other_communicators(before, after):
         return False
@@ -115,7 +133,10 @@ def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> 
     """Tell whether a launcher gave two processes, each alone in its report, different ranks."""
     if not (before.is_alone and after.is_alone):
         return False
-    numbers = [[part.report.facts.number(name) for name in ("RANK", *LAUNCHER_SIZES)] for part in (before, after)]
+    numbers = [
+        [part.report.facts.number(name) for name in ("RANK", *LAUNCHER_SIZES)]
+        for part in (before, after)
+    ]
     return any(None not in pair and pair[0] != pair[1] for pair in zip(*numbers, strict=True))
 
 
@@ -186,7 +207,9 @@ def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
     for part in itertools.chain.from_iterable(groups):
         number = captures.get(part.argument, 0)
         most[number] = max(most.get(number, 0), part.process.members.num_rows)
-    first = dict(zip(sorted(most), _sums_before([most[number] for number in sorted(most)]), strict=True))
+    first = dict(
+        zip(sorted(most), _sums_before([most[number] for number in sorted(most)]), strict=True)
+    )
 
     def ordinals(part: Rank[P]) -> Int64:
         return first[captures.get(part.argument, 0)] + np.arange(part.process.members.num_rows)
@@ -199,14 +222,21 @@ def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) ->
     edges = np.cumsum([_n_places(part.process) for part in rank.captures])[:-1]
     own = zip(rank.captures, np.split(steps, edges), strict=True) if rank.captures else ()
     captures = tuple(
-        replace(part, number=number, process_number=process_number, steps=steps_of_part) for part, steps_of_part in own
+        replace(part, number=number, process_number=process_number, steps=steps_of_part)
+        for part, steps_of_part in own
     )
-    return replace(rank, number=number, process_number=process_number, steps=steps, captures=captures)
+    return replace(
+        rank, number=number, process_number=process_number, steps=steps, captures=captures
+    )
 
 
 def capture_of_windows(ranks: _Ranks) -> Int64:
     """Return which capture of the run each window of the ranks is of, in order of rank and time."""
-    captures = capture_numbers([rank.parts for rank in ranks]) if any(rank.captures for rank in ranks) else {}
+    captures = (
+        capture_numbers([rank.parts for rank in ranks])
+        if any(rank.captures for rank in ranks)
+        else {}
+    )
     parts = [part for rank in ranks for part in rank.parts]
     numbers = np.array([captures.get(part.argument, 0) for part in parts], np.int64)
     return np.repeat(numbers, [part.process.windows.num_rows for part in parts])
@@ -214,7 +244,11 @@ def capture_of_windows(ranks: _Ranks) -> Int64:
 
 def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
     def all_of(field: str) -> dict[int, Any]:
-        return {key: value for report in reversed(reports) for key, value in getattr(report, field).items()}
+        return {
+            key: value
+            for report in reversed(reports)
+            for key, value in getattr(report, field).items()
+        }
 
     return replace(
         reports[0],
@@ -237,7 +271,9 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     return replace(
         processes[0],
         candidates=candidates_of(processes),
-        members=_concatenated(_later(one.members, later, _TIMES_OF_MEMBERS) for one, later, _ in shifted),
+        members=_concatenated(
+            _later(one.members, later, _TIMES_OF_MEMBERS) for one, later, _ in shifted
+        ),
         device_ids=tuple(sorted({number for one in processes for number in one.device_ids})),
         n_kernels=_sum(one.n_kernels for one in processes),
         n_comm=_sum(one.n_comm for one in processes),
@@ -247,7 +283,8 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         comm=_joined_comm(shifted),
         backward=_joined_backward(shifted),
         windows=_concatenated(
-            _behind(_later(one.windows, later, ("start_ns", "end_ns")), before) for one, later, before in shifted
+            _behind(_later(one.windows, later, ("start_ns", "end_ns")), before)
+            for one, later, before in shifted
         ),
         phases=_concatenated(_behind(one.phases, before) for one, _, before in shifted),
         kernels=kernels,
@@ -316,7 +353,9 @@ def _joined_comm(shifted: _Shifted) -> CommOperations:
     kinds: dict[CommKind, int] = {}
     tables = []
     for process, later, n_before in shifted:
-        numbers = np.array([kinds.setdefault(kind, len(kinds)) for kind in process.comm.kinds], np.int64)
+        numbers = np.array(
+            [kinds.setdefault(kind, len(kinds)) for kind in process.comm.kinds], np.int64
+        )
         table = _later(process.comm.table, later, ("start_ns", "end_ns"))
         member = table["member"].to_numpy()
         columns = {
@@ -326,11 +365,17 @@ def _joined_comm(shifted: _Shifted) -> CommOperations:
         for name, values in columns.items():
             table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
         tables.append(table)
-    return CommOperations.of(kinds, pa.concat_tables(tables, promote_options="permissive").combine_chunks())
+    return CommOperations.of(
+        kinds, pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    )
 
 
 def _joined_backward(shifted: _Shifted) -> PhaseRanges | None:
-    known = [(one.backward, later, n_before) for one, later, n_before in shifted if one.backward is not None]
+    known = [
+        (one.backward, later, n_before)
+        for one, later, n_before in shifted
+        if one.backward is not None
+    ]
     if not known:
         return None
     return PhaseRanges(
@@ -342,7 +387,9 @@ def _joined_backward(shifted: _Shifted) -> PhaseRanges | None:
 
 def _joined_hidden(shifted: _Shifted) -> NarrowIntervals:
     intervals = [one.hidden.shifted(later) for one, later, _ in shifted]
-    starts, ends = (np.concatenate([getattr(one, name) for one in intervals]) for name in ("starts", "ends"))
+    starts, ends = (
+        np.concatenate([getattr(one, name) for one in intervals]) for name in ("starts", "ends")
+    )
     return NarrowIntervals.of(union(starts, ends))
 
 
@@ -352,14 +399,21 @@ def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, I
     nothing = [np.zeros(process.windows.num_rows, np.int64) for process in processes]
     pairs = list(zip(by_process, nothing, strict=True))
     calls = dict.fromkeys(call for times in by_process for call in times)
-    return {call: np.concatenate([times.get(call, zero) for times, zero in pairs]) for call in calls}
+    return {
+        call: np.concatenate([times.get(call, zero) for times, zero in pairs]) for call in calls
+    }
 
 
-def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> tuple[pa.Table, WindowSums]:
+def _joined_kernels(
+    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
+) -> tuple[pa.Table, WindowSums]:
     """Sum up the kernels of each (phase, name) over captures, with a row of the window sums for each."""
     rows = [one.kernels.select(["phase", "name"]).to_pylist() for one in processes]
     keys = [[(row["phase"], row["name"]) for row in own] for own in rows]
-    ordered = sorted({*itertools.chain.from_iterable(keys)}, key=lambda key: (key[0] is None, key[0] or "", key[1]))
+    ordered = sorted(
+        {*itertools.chain.from_iterable(keys)},
+        key=lambda key: (key[0] is None, key[0] or "", key[1]),
+    )
     place = {key: at for at, key in enumerate(ordered)}
     row_of = [np.array([place[key] for key in own], np.int64) for own in keys]
     columns: dict[str, Any] = {
@@ -368,7 +422,9 @@ def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence
     }
     for name in processes[0].kernels.column_names:
         if name not in columns:
-            columns[name] = _reduced(name, [one.kernels[name].to_numpy() for one in processes], row_of, len(ordered))
+            columns[name] = _reduced(
+                name, [one.kernels[name].to_numpy() for one in processes], row_of, len(ordered)
+            )
     sums = [one.kernels_by_window for one in processes]
     groups_before = _sums_before([one.edges.size - 1 for one in sums])
     edges = [one.edges[:-1] + before for one, before in zip(sums, windows_before, strict=True)]
@@ -376,8 +432,12 @@ def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence
     by_window = WindowSums(
         n_rows=len(ordered),
         edges=np.append(np.concatenate(edges), n_windows),
-        group=np.concatenate([one.group + before for one, before in zip(sums, groups_before, strict=True)]),
-        row=np.concatenate([rows[one.row] for one, rows in zip(sums, row_of, strict=True)]).astype(np.int32),
+        group=np.concatenate(
+            [one.group + before for one, before in zip(sums, groups_before, strict=True)]
+        ),
+        row=np.concatenate([rows[one.row] for one, rows in zip(sums, row_of, strict=True)]).astype(
+            np.int32
+        ),
         sums=tuple(np.concatenate(own) for own in zip(*(one.sums for one in sums), strict=True)),
     )
     return pa.table(columns), by_window
@@ -385,7 +445,9 @@ def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence
 
 def _reduced(name: str, values: Sequence[Int64], row_of: Sequence[Int64], n_rows: int) -> Int64:
     """Return the sum, or of ``min_ns`` and ``max_ns`` the extreme, of each row over captures."""
-    reduce: Callable[..., None] = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}.get(name, np.add.at)
+    reduce: Callable[..., None] = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}.get(
+        name, np.add.at
+    )
     reduced = np.full(n_rows, np.iinfo(np.int64).max if name == "min_ns" else 0)
     for own, rows in zip(values, row_of, strict=True):
         reduce(reduced, rows, own)

@@ -87,7 +87,9 @@ class Cluster(Executor):
             from distributed.comm import connect
         except ImportError as error:
             fix = "pip install distributed (the extra dask of nsyspipe)"
-            raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
+            raise OptionError(
+                place, f"needs dask.distributed, which is not here ({error})", fix=fix
+            ) from error
         for name in ("distributed", "distributed.client", "asyncio", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
         self._place, self._address = place, address
@@ -96,23 +98,33 @@ class Cluster(Executor):
         self._is_shut = threading.Event()
 
         async def reach() -> None:  # a client that cannot be made would have to be waited for
-            await (await connect(address, wait_s, **Security().get_connection_args("client"))).close()
+            await (
+                await connect(address, wait_s, **Security().get_connection_args("client"))
+            ).close()
 
         class OwnClient(Client):  # type: ignore[misc]  # of a library without types
             def __del__(self) -> None:
                 """Close nothing: `shutdown` does, and one that is half made would be waited for."""
 
         def open_client() -> Client:
-            asyncio.run(reach())  # apart: the caller's thread may have a loop that runs, as in a notebook
+            asyncio.run(
+                reach()
+            )  # apart: the caller's thread may have a loop that runs, as in a notebook
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
+                warnings.simplefilter(
+                    "ignore"
+                )  # of versions of libraries, also of pandas, which is kept out here
                 return OwnClient(address, set_as_default=False, timeout=wait_s)
 
-        set_s = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", _DEFAULT_CONNECT_S))
+        set_s = dask.utils.parse_timedelta(
+            dask.config.get("distributed.comm.timeouts.connect", _DEFAULT_CONNECT_S)
+        )
         wait_s = _CONNECT_S if set_s == _DEFAULT_CONNECT_S else set_s
         try:
             self._client = _answer_within(wait_s + _CLOSE_S / 4, open_client)
-        except Exception as error:  # whatever a library makes of the bytes of something that is no scheduler
+        except (
+            Exception
+        ) as error:  # whatever a library makes of the bytes of something that is no scheduler
             raise _no_scheduler(place, address, error) from error
         self._executor = self._client.get_executor(pure=False)
         try:
@@ -120,17 +132,23 @@ class Cluster(Executor):
         except (TimeoutError, OSError) as error:
             self.kill()
             problem = f"the scheduler answers, but its workers did not answer within {_RUN_S:g} s"
-            raise InputError(place, problem, fix="read the log of dask scheduler, or restart dask scheduler") from error
+            raise InputError(
+                place, problem, fix="read the log of dask scheduler, or restart dask scheduler"
+            ) from error
         except BaseException:
             self.kill()
             raise
-        threading.Thread(target=self._look_for_workers, name="nsyspipe cluster", daemon=True).start()
+        threading.Thread(
+            target=self._look_for_workers, name="nsyspipe cluster", daemon=True
+        ).start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by a worker that is free; `fn` is a function of nsyspipe."""
         if self._error is not None:
             raise self._error
-        running = self._executor.submit(pickle.loads, pickle.dumps(_Call((fn, args, kwargs))), **self._only)
+        running = self._executor.submit(
+            pickle.loads, pickle.dumps(_Call((fn, args, kwargs))), **self._only
+        )
         future: Future[T] = Future()
         running.add_done_callback(lambda done: self._settle(future, done))
         future.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
@@ -165,13 +183,16 @@ class Cluster(Executor):
         except CancelledError:
             problem = "the scheduler has ended or dropped the task"
             future.set_exception(
-                self._error or InputError(self._place, problem, fix="restart the scheduler and this command")
+                self._error
+                or InputError(self._place, problem, fix="restart the scheduler and this command")
             )
         except ModuleNotFoundError as error:
             problem = f"a worker does not have the module {error.name}"
             future.set_exception(InputError(self._place, problem, fix=_INSTALL))
         except Exception as error:  # noqa: BLE001 - the caller of result() gets it
-            problem = "its workers died one after the other at the same report, perhaps out of memory"
+            problem = (
+                "its workers died one after the other at the same report, perhaps out of memory"
+            )
             fix = "dask worker --nthreads 1 --memory-limit 16GB (see its log)"
             told = InputError(self._place, problem, fix=fix)
             future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
@@ -227,7 +248,9 @@ def answer(version: str, request: bytes) -> object:
     worker = get_worker().address
     if version != __version__:
         problem = f"has nsyspipe {__version__}, but the client has {version}"
-        raise InputError(f"worker {worker}", problem, fix=f"install nsyspipe {version} on the workers")
+        raise InputError(
+            f"worker {worker}", problem, fix=f"install nsyspipe {version} on the workers"
+        )
     function, args, kwargs = pickle.loads(request)  # noqa: S301 - Dask's protocol is pickles too
     try:
         return function(*args, **kwargs)

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import BLOCK, IntervalSet, places_in_runs, run_starts, sums_of, union
+from nsyspipe.analysis.intervals import (
+    BLOCK,
+    IntervalSet,
+    places_in_runs,
+    run_starts,
+    sums_of,
+    union,
+)
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.analysis.process_groups import Doubt, is_contradicted_by_times
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
@@ -27,11 +34,21 @@ from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.process_groups import MIN_RANKS, doubt_before_matching, named_by_log
 
-ABSENT = np.iinfo(np.int64).min  # what stands for null: no size, and no id that NCCL makes, is that low
+ABSENT = np.iinfo(
+    np.int64
+).min  # what stands for null: no size, and no id that NCCL makes, is that low
 NONE = -1  # of what is counted from 0
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
-_NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
+_NEEDED = (
+    "n_ranks",
+    "arrival_skew_ns",
+    "wait_ns",
+    "transfer_ns",
+    "late_by_ns",
+    "held_up_ns",
+    "is_late_significant",
+)
 _OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
 
 
@@ -51,22 +68,30 @@ class CommRows(Struct, frozen=True):
     message_bytes: Int64  # as NCCL reports them, `ABSENT` as well
     launched_in: Int32  # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `NONE`
     micro_batch: Int32  # which backward pass of the step launched it, from 0; else `NONE`
-    n_before: Int32  # compute kernels that its step launched before it, `NONE` where that is not known
+    n_before: (
+        Int32  # compute kernels that its step launched before it, `NONE` where that is not known
+    )
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
     is_named: Flags  # of each communicator, whether NCCL's payload or log names it
-    is_by_log: bool = False  # whether the log names some: it names the calls of one collective at a time
+    is_by_log: bool = (
+        False  # whether the log names some: it names the calls of one collective at a time
+    )
 
     @property
     def collective(self) -> Int32:
         """Index of each operation's collective in `names.COLLECTIVES`."""
-        return np.array([*(COLLECTIVES.index(kind.collective) for kind in self.kinds), 0], np.int32)[self.kind]
+        return np.array(
+            [*(COLLECTIVES.index(kind.collective) for kind in self.kinds), 0], np.int32
+        )[self.kind]
 
     def __len__(self) -> int:
         return int(self.rank.size)
 
     def n_users(self, n_ranks: int) -> Int64:
         """Return how many of the run's ranks use each communicator."""
-        pairs = np.unique(self.communicator.astype(np.int64) * n_ranks + self.rank) // max(n_ranks, 1)
+        pairs = np.unique(self.communicator.astype(np.int64) * n_ranks + self.rank) // max(
+            n_ranks, 1
+        )
         return np.bincount(pairs, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
@@ -123,7 +148,9 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
     number = {kind: at for at, kind in enumerate(kinds)}
     codes = (np.array([*map(number.get, rank.process.comm.kinds), 0]) for rank in ranks)
-    kind = joined((own[values(table, "kind")] for own, table in zip(codes, tables, strict=True)), np.int32)
+    kind = joined(
+        (own[values(table, "kind")] for own, table in zip(codes, tables, strict=True)), np.int32
+    )
     in_step, comm_id = column("member") != NO_MEMBER, column("comm_id")
     has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
     if has_ids:
@@ -158,14 +185,21 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         message_bytes=message_bytes,
         has_ids=has_ids,
         is_named=np.full(len(names), has_ids),
-        **{name: column(name, NONE, np.int32) for name in ("launched_in", "micro_batch", "n_before")},
+        **{
+            name: column(name, NONE, np.int32)
+            for name in ("launched_in", "micro_batch", "n_before")
+        },
     )
 
 
-def _as_called(kinds: tuple[CommKind, ...], kind: Int32, called: Int64) -> tuple[tuple[CommKind, ...], Int32]:
+def _as_called(
+    kinds: tuple[CommKind, ...], kind: Int32, called: Int64
+) -> tuple[tuple[CommKind, ...], Int32]:
     """Put what was called in the place of the sends and receives that it ran as."""
     width = len(COLLECTIVES) + 1
-    pairs, index = np.unique(kind.astype(np.int64) * width + called.clip(-1) + 1, return_inverse=True)
+    pairs, index = np.unique(
+        kind.astype(np.int64) * width + called.clip(-1) + 1, return_inverse=True
+    )
     named = [kinds[pair // width] for pair in pairs.tolist()]
     for at, code in enumerate((pairs % width).tolist()):
         named[at] = replace(named[at], collective=COLLECTIVES[code - 1]) if code else named[at]
@@ -180,14 +214,22 @@ def _communicator_name(number: int) -> str:
 class CrossRank(Struct, frozen=True):
     """A run's ranks on one clock, and its communication operations on it."""
 
-    placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
-    offsets: tuple[ClockOffset, ...] | None  # one per report; None where some meet no others, whose are not known
+    placed: tuple[
+        Rank[ProcessDigest], ...
+    ]  # the ranks in ascending order, shifts corrected by the clock offsets
+    offsets: (
+        tuple[ClockOffset, ...] | None
+    )  # one per report; None where some meet no others, whose are not known
     rows: CommRows  # all communication operations, times aligned
     sizes: Int64  # ranks of each communicator, 0 where that is not known
-    waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
+    waiting: (
+        matching.Waiting | None
+    )  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
     is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
-    doubt: Doubt | None = None  # why nothing is matched: the process groups are not named, and are several
+    doubt: Doubt | None = (
+        None  # why nothing is matched: the process groups are not named, and are several
+    )
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
         """Yield each rank with which of `rows` are its."""
@@ -203,12 +245,16 @@ class CrossRank(Struct, frozen=True):
     @property
     def has_comm_between(self) -> bool:
         """Whether ranks communicate between their steps so much that what is known of collectives in them is a part."""
-        return any(one.code == "comm-between-steps" for rank in self.placed for one in rank.report.problems)
+        return any(
+            one.code == "comm-between-steps" for rank in self.placed for one in rank.report.problems
+        )
 
     @property
     def is_matched(self) -> Flags:
         """Which operations are matched, among the ranks that are here."""
-        return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
+        return (
+            np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
+        )
 
     @property
     def is_known(self) -> Flags:
@@ -229,7 +275,9 @@ def align_captures(
     offsets = [ClockOffset(0, None)] * n_reports
     for capture in sorted(set(numbers.values())):
         parts = [part for rank in ranks for part in rank.parts if numbers[part.argument] == capture]
-        across = cross_rank(parts, n_reports, log, has_all=has_all, is_one_run=True, is_aligned=is_aligned)
+        across = cross_rank(
+            parts, n_reports, log, has_all=has_all, is_one_run=True, is_aligned=is_aligned
+        )
         for part in across.placed:
             aligned[_capture_of_device(part)] = part
             if across.offsets is not None:
@@ -241,7 +289,9 @@ def align_captures(
         error_ns = None if None in errors else max(error for error in errors if error is not None)
         clocks[rank.argument] = replace(offsets[rank.argument], error_ns=error_ns)
         one = joined(parts) if rank.captures else parts[0]
-        placed.append(replace(one, number=rank.number, process_number=rank.process_number, steps=rank.steps))
+        placed.append(
+            replace(one, number=rank.number, process_number=rank.process_number, steps=rank.steps)
+        )
     return placed, clocks
 
 
@@ -275,8 +325,13 @@ def cross_rank(
     is_by_log = doubt is not None and rows.has_ids
     doubt = None if is_by_log else doubt
     # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
-    told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
-    sizes, n_users = np.array([told.get(name, 0) for name in rows.communicators], np.int64), rows.n_users(len(ranks))
+    told = {
+        _communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()
+    }
+    sizes, n_users = (
+        np.array([told.get(name, 0) for name in rows.communicators], np.int64),
+        rows.n_users(len(ranks)),
+    )
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
     sizes = np.where(rows.is_named | (doubt is None), sizes, 0)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
@@ -289,18 +344,24 @@ def cross_rank(
     reports = np.array([rank.argument for rank in ranks], np.int64)
     is_one = np.unique(reports).size == 1
     if clocks is None:
-        offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one)
+        offsets = clock_offsets(
+            blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one
+        )
         applied_ns = [one.offset_ns for one in offsets]
     else:
         offsets, applied_ns = list(clocks), [0] * n_reports
     of_ranks = [offsets[argument] for argument in reports]
     offset = np.array([applied_ns[argument] for argument in reports], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
-    errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in of_ranks], np.int64)
+    errors = np.array(
+        [_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in of_ranks], np.int64
+    )
     parts = np.array([one.part for one in of_ranks], np.int64)
     has_all_errors = np.unique(parts).size == 1 and (errors != _NOT_KNOWN_NS).all()
     # Times of different ranks can be compared by session starts, or by collectives.
-    has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
+    has_clock = has_all_errors or all(
+        rank.report.facts.session_start_utc_ns is not None for rank in ranks
+    )
     known, problems = None, []
     has_comm = len(ranks) > 1 and any(rank.process.n_comm for rank in ranks)
     if has_comm and not is_aligned:
@@ -326,13 +387,23 @@ def cross_rank(
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)
         may_differ = has_each_rank and not (is_one_run or matched)
-        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ) if doubt is None else ()
+        problems += (
+            _mismatches(rows, is_lost, is_early, may_differ=may_differ) if doubt is None else ()
+        )
     placed = (replace(rank, shift_ns=rank.shift_ns - applied_ns[rank.argument]) for rank in ranks)
-    of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)
-    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt)
+    of_reports = (
+        None
+        if len({one.part for one in offsets if one.error_ns is not None}) > 1
+        else tuple(offsets)
+    )
+    return CrossRank(
+        tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt
+    )
 
 
-def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool, has_log: bool) -> Iterator[Problem]:
+def _of_groups(
+    rows: CommRows, doubt: Doubt | None, *, is_by_log: bool, has_log: bool
+) -> Iterator[Problem]:
     if doubt is not None:
         which = "some collectives" if rows.is_named.any() else "collectives"
         found = problem("groups-not-named", which=which, reason=doubt.value)
@@ -351,14 +422,18 @@ def _of_clocks(doubt: Doubt | None, *, has_clock: bool, has_all_errors: bool) ->
 def _share_clocks(ranks: Ranks) -> bool:
     """Tell whether the ranks' times can be compared before any collective is matched."""
     is_one_report = len({rank.argument for rank in ranks}) == 1
-    return is_one_report or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
+    return is_one_report or all(
+        rank.report.facts.session_start_utc_ns is not None for rank in ranks
+    )
 
 
 def _is_contradicted(rows: CommRows, matched: Sequence[Int64]) -> bool:
     """Tell whether times, aligned, contradict that a communicator that nothing names holds all ranks."""
     if rows.has_ids:
         return False
-    synchronizing = np.array([name in (*ALIGNING, "send_recv") for name in COLLECTIVES])[rows.collective]
+    synchronizing = np.array([name in (*ALIGNING, "send_recv") for name in COLLECTIVES])[
+        rows.collective
+    ]
     blocks = [block[synchronizing[block[:, 0]]] for block in matched if block.shape[1] >= MIN_RANKS]
     by_communicator = [
         [block[rows.communicator[block[:, 0]] == number] for block in blocks]
@@ -367,16 +442,22 @@ def _is_contradicted(rows: CommRows, matched: Sequence[Int64]) -> bool:
     return any(is_contradicted_by_times(own, rows.start_ns, rows.end_ns) for own in by_communicator)
 
 
-def _mismatches(rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool) -> Iterator[Problem]:
+def _mismatches(
+    rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool
+) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it sends.
     if n_early := int(np.count_nonzero(is_early)):
-        yield problem("clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived", n=n_early)
+        yield problem(
+            "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived", n=n_early
+        )
 
 
-def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:
+def step_waits(
+    across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64
+) -> tuple[Int64, Int64, Flags]:
     """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
     The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
@@ -402,7 +483,9 @@ def step_bytes(across: CrossRank, rank: Int64, step: Int64) -> tuple[Int64, Flag
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
     n_bytes = message_sizes(across, own := np.flatnonzero(rows.in_step))[0]
-    at = pc.index_in(pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank))
+    at = pc.index_in(
+        pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank)
+    )
     place = pc.fill_null(at, rank.size).to_numpy()  # behind the last: of no window
     is_known = n_bytes != ABSENT
     totals = sums_of(place[is_known], n_bytes[is_known], rank.size + 1)
@@ -443,7 +526,10 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
         }
         seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
         seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
-        for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
+        for name, n_bytes in {
+            "algbw_bytes_per_s": "message_bytes",
+            "busbw_bytes_per_s": "bus_bytes",
+        }.items():
             columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
         parts.append(_sharing_nulls(conform(pa.table(columns), schema.COLLECTIVES), nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *parts])
@@ -454,7 +540,9 @@ def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
     rows = across.rows
     exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
     for rank, own in across.by_rank():
-        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
+        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(
+            rows.start_ns[own], rows.end_ns[own]
+        )
         is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
     return exposed, is_graph
 
@@ -466,7 +554,9 @@ def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
 def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
     for at, field in enumerate(table.schema):
         if field.type in nulls and table[at].null_count == table.num_rows:
-            chunks = [nulls[field.type][: one.num_rows] for one in table.select([at]).to_batches(BLOCK)]
+            chunks = [
+                nulls[field.type][: one.num_rows] for one in table.select([at]).to_batches(BLOCK)
+            ]
             table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
     return table
 
@@ -485,9 +575,15 @@ def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: I
     return _sharing_nulls(pa.table(columns), _shared_nulls(order.size))
 
 
-def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:
+def _columns(
+    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
+) -> dict[str, Any]:
     rows = across.rows
-    matched = np.full(order.size, matching.NOBODY) if across.waiting is None else across.waiting.collective_id[order]
+    matched = (
+        np.full(order.size, matching.NOBODY)
+        if across.waiting is None
+        else across.waiting.collective_id[order]
+    )
     message, bus, is_sized = message_sizes(across, order)
     return {
         "step": rows.step[order],
@@ -495,7 +591,9 @@ def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_step
         "collective": _words(rows.kind[order], [kind.collective for kind in rows.kinds]),
         "datatype": _words(rows.kind[order], [kind.datatype for kind in rows.kinds]),
         "comm_id": _words(rows.communicator[order], rows.communicators),
-        "micro_batch": pa.array(rows.micro_batch[order], pa.int64(), mask=rows.micro_batch[order] == NONE),
+        "micro_batch": pa.array(
+            rows.micro_batch[order], pa.int64(), mask=rows.micro_batch[order] == NONE
+        ),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": matched != matching.NOBODY,
@@ -512,8 +610,13 @@ def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
 
 def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if (known := across.waiting) is None:
-        return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
-    is_unknown = (known.collective_id[order] == matching.NOBODY) | ~across.is_whole[across.rows.communicator[order]]
+        return {
+            name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64())
+            for name in names
+        }
+    is_unknown = (known.collective_id[order] == matching.NOBODY) | ~across.is_whole[
+        across.rows.communicator[order]
+    ]
     return {name: pa.array(known.column(name, order), mask=is_unknown) for name in names}
 
 
@@ -533,24 +636,35 @@ def places_in_steps(across: CrossRank) -> Int64:
         steps, n_matched = np.unique(step, return_counts=True)
     rest = np.flatnonzero(~across.is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
-    seq[order] = places_in_runs(rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order])
+    seq[order] = places_in_runs(
+        rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
+    )
     at = pc.index_in(pa.array(rows.step[order]), value_set=pa.array(steps))
     seq[order] += np.append(n_matched, 0)[pc.fill_null(at, steps.size).to_numpy()]
     return seq
 
 
 def stragglers_table(
-    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool, is_whole: bool = True
+    collectives: pa.Table,
+    steps: pa.Table,
+    ranks: Sequence[int],
+    *,
+    is_capture: bool,
+    is_whole: bool = True,
 ) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps.
 
     Null where nothing could be matched, where ranks are missing, and where only stages of a pipeline meet: who is late is
     not told from those. Lateness is also null without steps. Without any communication in these steps figures are 0.
     """
-    chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
+    chosen = collectives.select(_OF_STRAGGLERS).filter(
+        pc.and_(collectives["in_summary"], collectives["is_matched"])
+    )
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
-    is_silent = not chosen.num_rows and in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
+    is_silent = (
+        not chosen.num_rows and in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
+    )
     chosen = own_lateness(chosen)
     # Then nobody came late, whatever is not known of the collectives of other steps.
     is_known = is_silent or (is_whole and chosen.num_rows > 0)
@@ -558,7 +672,9 @@ def stragglers_table(
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)
     order = late[np.lexsort((late, -late_by[late], step[late]))]
-    largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
+    largest = order[
+        run_starts(step[order])
+    ]  # the largest delay of each step (of equal ones the first)
     of_all = pc.ScalarAggregateOptions(skip_nulls=False)
     sums = in_figures.group_by("rank", use_threads=False).aggregate([("wait_ns", "sum", of_all)])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
@@ -567,8 +683,12 @@ def stragglers_table(
     figures = {
         "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
         "wait_caused_ns": sums_of(place[late], late_by[late], n_ranks),
-        "lateness_ns": pa.nulls(n_ranks) if is_capture else sums_of(place[largest], late_by[largest], n_ranks),
-        "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
+        "lateness_ns": pa.nulls(n_ranks)
+        if is_capture
+        else sums_of(place[largest], late_by[largest], n_ranks),
+        "held_up_ns": sums_of(
+            np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks
+        ),
     }
     figures = figures if is_known else dict.fromkeys(figures, pa.nulls(n_ranks))
     return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": [*map(waits.get, ranks)], **figures})

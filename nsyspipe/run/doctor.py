@@ -28,9 +28,18 @@ from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 # What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
 _OF_DEVICE = {
-    "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
-    "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
-}  # fmt: skip
+    "compute_and_comm",
+    "launches",
+    "copies",
+    "gpu_model",
+    "nccl_ranges",
+    "message_bytes",
+    "idle_causes",
+    "kernel_shapes",
+    "cuda_graphs",
+    "gpu_metrics",
+    "link",
+}
 # What each rank has of its own, or shares with the other ranks of its process; other counts add up.
 _PER_RANK, _PER_PROCESS = {"cuda_graphs"}, {"steps", "phases"}
 
@@ -57,7 +66,9 @@ class Examination(Struct, frozen=True):
     schema_versions: tuple[str, ...]
     capabilities: tuple[Capability, ...]
     problems: tuple[Problem, ...]  # what no capability says
-    runs: tuple[str, ...] = ()  # what names each of the runs that they are of; nothing where they may be of one
+    runs: tuple[
+        str, ...
+    ] = ()  # what names each of the runs that they are of; nothing where they may be of one
 
 
 def examine(
@@ -69,7 +80,11 @@ def examine(
 ) -> Examination:
     """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars."""
     names = display_names(paths)
-    reading, beside, running = reading or Reading(), beside or Beside(), executor or SerialExecutor()
+    reading, beside, running = (
+        reading or Reading(),
+        beside or Beside(),
+        executor or SerialExecutor(),
+    )
     together, gathered = _gathered(paths, reading, running)
     with telling_shortage():
         counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
@@ -77,7 +92,9 @@ def examine(
     if any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True)):
         words = [word.strip("'") for word in words_of_runs(paths)]
         runs = [word.rpartition("/")[2] for word in words]
-        runs = runs if len({*runs}) == len(runs) else words  # without directories where that tells them apart
+        runs = (
+            runs if len({*runs}) == len(runs) else words
+        )  # without directories where that tells them apart
     sidecars = together.sidecars
     found = FilesBeside()
     if beside.looks_beside:
@@ -95,21 +112,41 @@ def examine(
         numbering = number_ranks(digests, ranks, beside.rank_map, sidecars)
         own += numbering.problems
     merged = replace(together, digests=tuple(digests))
-    own_log = beside.log and beside.log.of_run([rank.process.pid for rank in ranks], run_sizes(merged))
+    own_log = beside.log and beside.log.of_run(
+        [rank.process.pid for rank in ranks], run_sizes(merged)
+    )
     job = job_size(merged, ranks, numbering, log=own_log, there=())
     is_several = max(0 if is_host_only else len(ranks), job.n_ranks or 1) > 1
-    is_one_run = all(own.digests[0] is one for own, one in zip(gathered, together.digests, strict=True))
+    is_one_run = all(
+        own.digests[0] is one for own, one in zip(gathered, together.digests, strict=True)
+    )
     lacks_groups = is_one_run and _lacks_groups(together, beside)
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
         reports.append(
-            Examined(digest, rows, reading, one.family, is_host_only, was_left_out, job, is_several, lacks_groups)
+            Examined(
+                digest,
+                rows,
+                reading,
+                one.family,
+                is_host_only,
+                was_left_out,
+                job,
+                is_several,
+                lacks_groups,
+            )
         )
-    own += [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
+    own += (
+        [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
+    )
     for report, name in zip(reports, names, strict=True):
         # An option that matches nothing changes no answer; what may be communication or not, only its figures.
-        told = (one for one in report.digest.problems if one.code.endswith("-unmatched") or one.code in UNSURE_COMM)
+        told = (
+            one
+            for one in report.digest.problems
+            if one.code.endswith("-unmatched") or one.code in UNSURE_COMM
+        )
         own += (one.at(report=name) for one in told)
         if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
@@ -117,8 +154,12 @@ def examine(
             own.append(problem("no-gpu-activity").at(report=name))
     return Examination(
         reports=tuple(names),
-        nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),
-        schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
+        nsys_versions=tuple(
+            sorted(filter(None, {digest.facts.nsys_version for digest in digests}))
+        ),
+        schema_versions=tuple(
+            sorted(filter(None, {digest.facts.schema_version for digest in digests}))
+        ),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*own, *sidecars.problems, *found.problems),
         runs=tuple(runs),
@@ -134,7 +175,9 @@ def _lacks_groups(run: Gathered, beside: Beside) -> bool:
     return any(one.code == "groups-not-named" for one in tables.problems)
 
 
-def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:
+def _gathered(
+    paths: Sequence[Path], reading: Reading, running: Executor
+) -> tuple[Gathered, list[Gathered]]:
     """Return what the analysis makes of all reports together, and of each; without others if they are no one run."""
     sidecars = read_sidecars([source_of(path) for path in paths])
     try:
@@ -149,11 +192,15 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
     return together, [replace(together, digests=(digest,)) for digest in together.digests]
 
 
-def _capability(question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]) -> Capability:
+def _capability(
+    question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]
+) -> Capability:
     answers = question.judge(reports, beside)
     if reports[0].is_host_only:
         answers = [_of_host(question.name, *pair) for pair in zip(answers, reports, strict=True)]
-    lacking = [(answer, name) for answer, name in zip(answers, names, strict=True) if answer.status != YES]
+    lacking = [
+        (answer, name) for answer, name in zip(answers, names, strict=True) if answer.status != YES
+    ]
     fixes = Counter(answer.fix for answer, _ in lacking if answer.fix)
     return Capability(
         name=question.name,
@@ -195,18 +242,31 @@ def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> s
     # What there is instead counts only where no report has what is asked for.
     counted = [(answer, n) for answer, n in pairs if answer.status != NO] or pairs
     # Where several ranks of one report differ, only their sum is known.
-    is_of_each = sum(n_ranks or ()) > 1 and not any(count % n for answer, n in counted for _, count in answer.counts)
-    counts = grouped((noun, m // n if is_of_each else m) for answer, n in counted for noun, m in answer.counts)
-    of_each = {noun: " to ".join(dict.fromkeys((str(min(own)), str(max(own))))) for noun, own in counts.items()}
+    is_of_each = sum(n_ranks or ()) > 1 and not any(
+        count % n for answer, n in counted for _, count in answer.counts
+    )
+    counts = grouped(
+        (noun, m // n if is_of_each else m) for answer, n in counted for noun, m in answer.counts
+    )
+    of_each = {
+        noun: " to ".join(dict.fromkeys((str(min(own)), str(max(own)))))
+        for noun, own in counts.items()
+    }
     told = of_each if is_of_each else {noun: str(sum(own)) for noun, own in counts.items()}
     having = [answer for answer in answers if answer.status == YES]
     # Where some reports have it, what they have is said; the others are named elsewhere.
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)
     words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or " / ".join(texts)
-    words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " in all ranks"  # noqa: PLR2004 - ranks
-    is_of_all = not told and len({answer.text for answer in answers}) == 1  # says itself which reports lack what
+    words += (
+        "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " in all ranks"  # noqa: PLR2004 - ranks
+    )
+    is_of_all = (
+        not told and len({answer.text for answer in answers}) == 1
+    )  # says itself which reports lack what
     if is_of_all or len(having) in {0, len(answers)}:
         return words
-    why = dict.fromkeys(one.text for one in answers if one.status != YES and one.text and not one.counts)
+    why = dict.fromkeys(
+        one.text for one in answers if one.status != YES and one.text and not one.counts
+    )
     others = f" (the others: {' / '.join(why)})" if why and not counts else ""
     return f"{len(having)} of {len(answers)} reports: {words}{others}"

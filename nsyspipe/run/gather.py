@@ -24,7 +24,14 @@ from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_hos
 from nsyspipe.errors import DamagedReportError, OptionError
 from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import LIKE_COMMUNICATION
-from nsyspipe.model.names import PHASE_PATTERNS, PHASES, few, is_part_of_step, is_step_name, kernel_label
+from nsyspipe.model.names import (
+    PHASE_PATTERNS,
+    PHASES,
+    few,
+    is_part_of_step,
+    is_step_name,
+    kernel_label,
+)
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
@@ -34,8 +41,19 @@ from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.captures import candidates_of, capture_numbers, captures_of_processes, joined_ranks
-from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
+from nsyspipe.run.captures import (
+    candidates_of,
+    capture_numbers,
+    captures_of_processes,
+    joined_ranks,
+)
+from nsyspipe.run.process import (
+    HostDigest,
+    ProcessDigest,
+    ProcessSteps,
+    digest_process,
+    process_events,
+)
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
@@ -51,13 +69,25 @@ class ReportDigest(Struct, frozen=True):
     path: str
     facts: ReportFacts
     mpi_ranks: dict[int, int]  # rank by process, from MPI's thread names
-    comm_ranks: dict[int, tuple[int, int]]  # the same from NCCL's payload, with the communicator's size
+    comm_ranks: dict[
+        int, tuple[int, int]
+    ]  # the same from NCCL's payload, with the communicator's size
     comm_sizes: dict[int, int]  # number of ranks by communicator, also from that
-    processes: tuple[ProcessDigest, ...]  # the ranks: each process on each of its devices, in this order
-    hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
-    family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
-    families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
-    phase_families: tuple[tuple[str, str, int], ...]  # those named like a phase: family, phase, number of ranges
+    processes: tuple[
+        ProcessDigest, ...
+    ]  # the ranks: each process on each of its devices, in this order
+    hosts: tuple[
+        HostDigest, ...
+    ]  # in a report without device activity the processes with ranges of their own
+    family: (
+        str | None
+    )  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
+    families: tuple[
+        tuple[str, int], ...
+    ]  # that no step pattern names, and their number of ranges, most time first
+    phase_families: tuple[
+        tuple[str, str, int], ...
+    ]  # those named like a phase: family, phase, number of ranges
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
     # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
@@ -68,9 +98,13 @@ class ReportDigest(Struct, frozen=True):
     n_nccl_ranges: int  # NVTX ranges of NCCL
     n_message_bytes: int  # calls of NCCL whose message size can be read
     has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
-    size_gap: str | None  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
+    size_gap: (
+        str | None
+    )  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
     problems: tuple[Problem, ...]
-    unrecorded: tuple[UnrecordedProcess, ...] = ()  # processes without kernels, in a report that has kernels of others
+    unrecorded: tuple[
+        UnrecordedProcess, ...
+    ] = ()  # processes without kernels, in a report that has kernels of others
 
     @property
     def hosts_with_steps(self) -> list[HostDigest]:
@@ -80,7 +114,9 @@ class ReportDigest(Struct, frozen=True):
 
 def texts_of(ranges: pa.Table) -> pa.StringArray:
     """Return the different texts of `canonical.RANGES`, as families count them."""
-    return ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    return (
+        ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    )
 
 
 def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, TextFamilies]:
@@ -93,7 +129,9 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
 _MOST_PROCESSES = 256  # of one report: a node has some tens at most, and each costs some 30 ms even if it does nothing
 
 
-def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
+def digest_report(
+    path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False
+) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
     capture = read_capture(path, reading.comm_kernel)
     ranges = capture.ranges.table
@@ -110,30 +148,44 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     operations = operations_by_process(kernels, copies, capture.calls.all)
     del kernels, copies
-    without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
+    without = replace(
+        capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty()
+    )
     capture = replace(capture, operations=without)  # which hold most of its memory
     release_memory()
     events = list(process_events(capture, operations))
     steps: list[ProcessSteps] = []
     hosts = {} if events else host_families(ranges, families)
     if events:
-        steps, family = process_steps(capture, events, families, codes, reading, family=family, is_decided=is_decided)
+        steps, family = process_steps(
+            capture, events, families, codes, reading, family=family, is_decided=is_decided
+        )
     elif not is_decided and not reading.is_capture:
         family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
-    between = [between_steps(one.ranges, codes, own.members, capture.calls.all, one.operations) for one, own in pairs]
+    between = [
+        between_steps(one.ranges, codes, own.members, capture.calls.all, one.operations)
+        for one, own in pairs
+    ]
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     release_memory()
     shares = zip(events, steps, between, strict=True)
     digested = [digest_process(*share, capture, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
-    unmatched, gap = [*_unmatched(reading, codes, longest, capture.operations)], capture.payloads.size_gap
+    unmatched, gap = (
+        [*_unmatched(reading, codes, longest, capture.operations)],
+        capture.payloads.size_gap,
+    )
     # No range would be looked at but those that --backward asks for.
     asked = next((one.fix for one in unmatched if "--backward " in one.message), None)
     problems = (one for _, of_process in digested for one in of_process)
-    of_processes = (replace(one, fix=asked or one.fix) if "backward" in one.code else one for one in problems)
-    is_replayed = any(one.code == "backward-in-graphs" for _, of_process in digested for one in of_process)
+    of_processes = (
+        replace(one, fix=asked or one.fix) if "backward" in one.code else one for one in problems
+    )
+    is_replayed = any(
+        one.code == "backward-in-graphs" for _, of_process in digested for one in of_process
+    )
     without_calls = "replayed" if is_replayed else "no-ranges"  # why NCCL's calls have no range
     return ReportDigest(
         path=path,
@@ -154,7 +206,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
-        has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
+        has_communication=capture.ranges.has_communication
+        or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else without_calls,
         problems=(*capture.problems, *unmatched, *of_processes),
         unrecorded=unrecorded_processes(
@@ -169,7 +222,9 @@ def _told_numbers(capture: Capture) -> dict[int, int]:
     return capture.ranges.mpi_ranks | by_nccl
 
 
-def _phase_families(ranges: pa.Table, families: TextFamilies, codes: Int64) -> tuple[tuple[str, str, int], ...]:
+def _phase_families(
+    ranges: pa.Table, families: TextFamilies, codes: Int64
+) -> tuple[tuple[str, str, int], ...]:
     """Return each family with each phase that texts of it are named like, and the number of those ranges."""
     if not ranges.num_rows:
         return ()
@@ -177,7 +232,9 @@ def _phase_families(ranges: pa.Table, families: TextFamilies, codes: Int64) -> t
     n_ranges = np.bincount(place[~ranges["is_library"].to_numpy()], minlength=codes.size)
     counts: Counter[tuple[str, str]] = Counter()
     for place in np.flatnonzero((codes >= 0) & (n_ranges > 0)).tolist():
-        counts[families.names[families.of_text[place]], PHASES[codes[place]]] += int(n_ranges[place])
+        counts[families.names[families.of_text[place]], PHASES[codes[place]]] += int(
+            n_ranges[place]
+        )
     return tuple((name, phase, n) for (name, phase), n in counts.items())
 
 
@@ -185,9 +242,17 @@ def _unmatched(
     reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
 ) -> Iterator[Problem]:
     if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
-        alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
+        alike = sorted(
+            {
+                kernel_label(name)
+                for name in operations.names.values()
+                if LIKE_COMMUNICATION.search(name)
+            }
+        )
         shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
-        yield problem("comm-kernel-unmatched", pattern=repr(reading.comm_kernel.pattern), alike=shown)
+        yield problem(
+            "comm-kernel-unmatched", pattern=repr(reading.comm_kernel.pattern), alike=shown
+        )
     elif operations.uncounted:
         functions = dict.fromkeys(label.partition(" [")[0] for label in operations.uncounted)
         pattern = "|".join(re.escape(name) for name in list(functions)[:_NAMED_FAMILIES])
@@ -198,7 +263,9 @@ def _unmatched(
         pattern = reading.phases[phase].pattern
         if names and pattern != usual and code not in codes:
             option, text = f"--{phase}", repr(pattern)
-            yield problem("phase-pattern-unmatched", option=option, pattern=text, phase=phase, families=names)
+            yield problem(
+                "phase-pattern-unmatched", option=option, pattern=text, phase=phase, families=names
+            )
 
 
 class Gathered(Struct, frozen=True):
@@ -249,17 +316,31 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
     number_of: dict[tuple[int, int], Int64] = {}
     n_before, is_aligned = 0, True
     for _, parts_of_capture in sorted(of_captures.items()):
-        leaders = one_of_each_process(parts_of_capture)  # whose units are those of all ranks of the process
+        leaders = one_of_each_process(
+            parts_of_capture
+        )  # whose units are those of all ranks of the process
         units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in leaders]
         of_units, is_sure = aligned_numbers(units)
         lowest = min((int(one.min()) for one in of_units if one.size), default=0)
         highest = max((int(one.max()) for one in of_units if one.size), default=0)
         later = n_before - lowest if n_before else 0  # behind those of the capture before
-        number_of |= {leader.place: one + later for leader, one in zip(leaders, of_units, strict=True)}
+        number_of |= {
+            leader.place: one + later for leader, one in zip(leaders, of_units, strict=True)
+        }
         n_before, is_aligned = highest + later + 1, is_aligned and is_sure
-    members = iter([part.process.members.set_column(0, "number", pa.array(number_of[part.place])) for part in parts])
-    renumbered = [[replace(process, members=next(members)) for process in digest.processes] for digest in digests]
-    return [replace(one, processes=tuple(own)) for one, own in zip(digests, renumbered, strict=True)], is_aligned
+    members = iter(
+        [
+            part.process.members.set_column(0, "number", pa.array(number_of[part.place]))
+            for part in parts
+        ]
+    )
+    renumbered = [
+        [replace(process, members=next(members)) for process in digest.processes]
+        for digest in digests
+    ]
+    return [
+        replace(one, processes=tuple(own)) for one, own in zip(digests, renumbered, strict=True)
+    ], is_aligned
 
 
 def _agreed(
@@ -268,10 +349,16 @@ def _agreed(
     """Bring all digests to one family, that which sidecars name if they do; and say why there is none."""
     if reading.is_capture:
         return digests, None, "as --step none asks for"
-    if not any(digest.processes for digest in digests):  # a pattern that matches nothing is no error
+    if not any(
+        digest.processes for digest in digests
+    ):  # a pattern that matches nothing is no error
         of_hosts = [[host.candidates for host in digest.hosts] for digest in digests]
         family = named or choose_host(of_hosts, clock_shifts(digests))
-        return _redo(digest_all, digests, family), family, None if family is not None else "no process has any"
+        return (
+            _redo(digest_all, digests, family),
+            family,
+            None if family is not None else "no process has any",
+        )
     family = named or _chosen(digests)
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
@@ -300,7 +387,9 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
         if is_step_name(name) and n_ranges == [len(digest.processes) for digest in own]:
-            why = f"every rank has only one range {name!r}, and one step does not show what is usual"
+            why = (
+                f"every rank has only one range {name!r}, and one step does not show what is usual"
+            )
             return f"{why}: {MORE_STEPS}, or pass --step '^{name.replace('#', '[0-9]+')}$'"
     ranks = [process for digest in own for process in digest.processes]
     units = [one for process in ranks for one in process.candidates if one.name == REPETITION]
@@ -314,7 +403,9 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     return f"{why}, and nsyspipe found a periodic launch pattern {where}"
 
 
-def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
+def _redo(
+    digest_all: _DigestAll, digests: list[ReportDigest], family: str | None
+) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
     again = dict(zip(wrong, digest_all([(digests[at].path, family) for at in wrong]), strict=True))
@@ -334,13 +425,18 @@ def _digest_all(
         with telling_shortage():
             for path, *family in calls:
                 place = place_for(running, path)
-                futures.append(running.submit(digest_report, place, reading, *family, is_decided=bool(family)))
+                futures.append(
+                    running.submit(digest_report, place, reading, *family, is_decided=bool(family))
+                )
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
                     progress(len(futures), len(calls))
             for n_done, _ in enumerate(() if works_at_once else as_completed(futures), start=1):
                 progress(n_done, len(calls))
-            return [replace(future.result(), path=path) for future, (path, *_) in zip(futures, calls, strict=True)]
+            return [
+                replace(future.result(), path=path)
+                for future, (path, *_) in zip(futures, calls, strict=True)
+            ]
     except BaseException:
         for future in futures:
             future.cancel()
@@ -348,7 +444,9 @@ def _digest_all(
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
-    families = sum((Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests), Counter[str]())
+    families = sum(
+        (Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests), Counter[str]()
+    )
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     problem, found = "matches no NVTX range, so there are no steps", shown or "no NVTX ranges"
@@ -365,9 +463,15 @@ class Rank(Struct, Generic[P], frozen=True):
     shift_ns: int  # added to report time to get aligned time
     is_alone: bool = True  # whether its report holds no rank of another process
     number: int = -1  # its rank, once ranks are numbered
-    process_number: int = -1  # then also that of its process: the same, unless some process has several devices
-    steps: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # then also the number of each of its members
-    captures: tuple[Rank[P], ...] = ()  # of a process that was captured several times, each of them, in order of time
+    process_number: int = (
+        -1
+    )  # then also that of its process: the same, unless some process has several devices
+    steps: Int64 = field(
+        default_factory=lambda: np.empty(0, np.int64)
+    )  # then also the number of each of its members
+    captures: tuple[
+        Rank[P], ...
+    ] = ()  # of a process that was captured several times, each of them, in order of time
 
     @property
     def parts(self) -> tuple[Rank[P], ...]:
@@ -408,7 +512,9 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
     return _placed(digests, [digest.hosts_with_steps for digest in digests])
 
 
-def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
+def ranks_or_hosts(
+    digests: Sequence[ReportDigest],
+) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
     """List what is numbered, in order of argument: the ranks, in a run without any the processes with steps."""
     return joined_ranks(place(digests), is_one_job=False) or place_hosts(digests)
 
@@ -416,7 +522,13 @@ def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:
     shifts = clock_shifts(digests)
     return [
-        Rank(argument, digest, process, shifts[argument], is_alone=len({one.process_id for one in own}) == 1)
+        Rank(
+            argument,
+            digest,
+            process,
+            shifts[argument],
+            is_alone=len({one.process_id for one in own}) == 1,
+        )
         for argument, (digest, own) in enumerate(zip(digests, processes, strict=True))
         for process in own
     ]

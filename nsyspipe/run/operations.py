@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
-from nsyspipe.analysis.operations import RankSteps, device_operations, event_table, overlapping_rows, phase_ranges_table
+from nsyspipe.analysis.operations import (
+    RankSteps,
+    device_operations,
+    event_table,
+    overlapping_rows,
+    phase_ranges_table,
+)
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.model.options import Reading
@@ -47,10 +53,15 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     named, families = text_families(all_ranges, task.reading)
     codes = phase_codes(named, task.reading.phases, texts_of(all_ranges))
     processes = sorted({rank.process_id for rank in task.ranks})
-    parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
+    parts = [
+        [None] * len(processes) if table is None else by_process(table, processes)
+        for table in tables
+    ]
     results = []
     for rank in task.ranks:
-        *operations_of_process, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
+        *operations_of_process, ranges, launches = (
+            part[processes.index(rank.process_id)] for part in parts
+        )
         of_rank = operations_of_process
         if (device := rank.device) is not None:
             of_rank = [device.rows_of(table) for table in operations_of_process]
@@ -66,11 +77,15 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     return results
 
 
-def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None) -> Members:
+def _members(
+    rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None
+) -> Members:
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
         code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
-        starts, ends, thread = (ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id"))
+        starts, ends, thread = (
+            ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id")
+        )
         at = np.minimum(np.searchsorted(rank.starts, starts), rank.starts.size - 1)
         is_step = (rank.starts[at] == starts) & (rank.ends[at] == ends) & (thread == rank.thread_id)
         rows = np.flatnonzero(is_step & (code == families.names.index(family)))
@@ -102,16 +117,24 @@ def run_operations(
                 times = rows.start_ns[own][of_part], rows.end_ns[own][of_part]
                 asked = _rank_steps(part, times, seqs[own][of_part], steps)
                 of_reports.setdefault(part.argument, []).append((part, asked))
-    return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
+    return _in_order(
+        [_task(of_report, reading) for of_report in of_reports.values()], jobs, executor
+    )
 
 
 def _parts(rank: Rank[ProcessDigest], starts: Int64) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
     """Yield each capture of a rank with which of its communication operations, of which these are the starts, are in it."""
     edges = np.searchsorted(starts, [part.span[0] for part in rank.parts[1:]]).tolist()
-    return zip(rank.parts, itertools.starmap(slice, itertools.pairwise([0, *edges, starts.size])), strict=True)
+    return zip(
+        rank.parts,
+        itertools.starmap(slice, itertools.pairwise([0, *edges, starts.size])),
+        strict=True,
+    )
 
 
-def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[OfRank]:
+def _in_order(
+    tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
+) -> Iterator[OfRank]:
     """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
     ready: dict[int, list[OfRank]] = {}  # of each capture
     n_captures = Counter(rank.rank for task in tasks for rank in task.ranks)
@@ -137,7 +160,9 @@ def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
     if len(captures) == 1:
         return captures[0]
     (number, *_), *_ = captures
-    events, ranges = (pa.concat_tables([one[at] for one in captures]).unify_dictionaries() for at in (1, 2))
+    events, ranges = (
+        pa.concat_tables([one[at] for one in captures]).unify_dictionaries() for at in (1, 2)
+    )
     return number, events, ranges
 
 
@@ -171,15 +196,27 @@ def _takes_work(executor: Executor) -> bool:
 
 
 def _rank_steps(
-    rank: Rank[ProcessDigest], times: tuple[Int64, Int64], seqs: Int64, steps: tuple[int, int] | None
+    rank: Rank[ProcessDigest],
+    times: tuple[Int64, Int64],
+    seqs: Int64,
+    steps: tuple[int, int] | None,
 ) -> RankSteps:
     """Return what the first reading says of a rank; of each communication operation aligned `times`, and its place in its step."""
     process, family = rank.process, rank.report.family
-    windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
+    windows = Windows(
+        *(
+            process.windows[name].to_numpy()
+            for name in ("member", "start_ns", "end_ns", "is_complete")
+        )
+    )
     starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
     comm_starts, comm_ends = (column - rank.shift_ns for column in times)
     comm = {"comm_starts": comm_starts, "comm_ends": comm_ends, "seqs": seqs}
-    span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
+    span = (
+        None
+        if steps is None
+        else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
+    )
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)
         comm = {name: column[rows] for name, column in comm.items()}
@@ -220,7 +257,9 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
     launched = pa.concat_tables(rank.process.members.filter(one.is_chosen) for rank, one in ranks)
     firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()
     # The last may begin where it ends.
-    lasts = [last for _, last in spans] + [end + 1 for end in launched["device_end_ns"].drop_null().to_pylist()]
+    lasts = [last for _, last in spans] + [
+        end + 1 for end in launched["device_end_ns"].drop_null().to_pylist()
+    ]
     if report.called.launches.num_rows:
         # Of a collective that is made of copies all are read, or it would be shorter than it was.
         firsts += [int(one.comm_starts.min()) for _, one in ranks if one.comm_starts.size]
@@ -229,7 +268,9 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         span=(min(firsts), max(lasts)) if spans else None,
         steps=(starts, ends),
         host_span=_hull(starts, ends, chosen) if chosen.any() else None,
-        threads=tuple(sorted({thread for one in steps if one.starts.size for thread in one.threads})),
+        threads=tuple(
+            sorted({thread for one in steps if one.starts.size for thread in one.threads})
+        ),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,

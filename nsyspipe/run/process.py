@@ -62,7 +62,9 @@ class ProcessEvents(Struct, frozen=True):
     operations: ProcessOperations  # of the rank's device; all else is of the process
     ranges: pa.Table  # `canonical.RANGES` of the process
     has_launches: bool
-    blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
+    blocking_calls: (
+        pa.Table | None
+    )  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clock: DeviceClock  # of the device against the host's
     # Where the process used several devices: which one is the rank's, all of them, the one with most operations first,
@@ -70,8 +72,12 @@ class ProcessEvents(Struct, frozen=True):
     device: RankDevice | None = None
     process_devices: tuple[int, ...] = ()
     messages: pa.Table | None = None
-    strays: tuple[StrayDevice, ...] = ()  # devices that are no rank; told by the first rank of the process
-    blocking_copies: pa.Table | None = None  # `canonical.BLOCKING_COPIES` of the rank; None when not recorded
+    strays: tuple[
+        StrayDevice, ...
+    ] = ()  # devices that are no rank; told by the first rank of the process
+    blocking_copies: pa.Table | None = (
+        None  # `canonical.BLOCKING_COPIES` of the rank; None when not recorded
+    )
     device_waits: IntervalSet | None = (
         None  # as `launching.device_waits` finds them; None where calls were not recorded
     )
@@ -81,11 +87,25 @@ def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iter
     """Yield the events of each rank: of the processes that `devices.operations_by_process` has found, in that order."""
     calls = capture.calls
     copies = calls.blocking_copies if capture.recorded.memcpy and capture.recorded.kinds else None
-    tables = capture.ranges.table, capture.payloads.table, calls.blocking, copies, calls.waits, calls.all
-    of_processes = zip(shares.items(), *(by_process(table, [*shares]) for table in tables), strict=True)
-    for (process_id, share), ranges, payloads, blocking, own_copies, waits, own_calls in of_processes:
+    tables = (
+        capture.ranges.table,
+        capture.payloads.table,
+        calls.blocking,
+        copies,
+        calls.waits,
+        calls.all,
+    )
+    of_processes = zip(
+        shares.items(), *(by_process(table, [*shares]) for table in tables), strict=True
+    )
+    for (
+        process_id,
+        share,
+    ), ranges, payloads, blocking, own_copies, waits, own_calls in of_processes:
         is_shared = len(share.ranks) > 1
-        messages = messages_of(share.whole, capture.operations.names, payloads) if is_shared else None
+        messages = (
+            messages_of(share.whole, capture.operations.names, payloads) if is_shared else None
+        )
         for at, rank in enumerate(share.ranks):
             own = rank.operations
             of_rank = pa.array(rank.is_of_rank[share.whole.is_comm])
@@ -123,7 +143,9 @@ class ProcessSteps(Struct, frozen=True):
     members: Members
     phases: Mapping[str, PhaseRanges]  # as `phases.phase_ranges` finds them
     others: LaunchingThreads  # whose ranges are phases too
-    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    backward: (
+        PhaseRanges | None
+    )  # where no range marks it; None where one does, or nothing shows it
     passes: PhaseRanges  # the backward passes: `backward`, else those of `phases`, ranges of one pass joined
     problems: tuple[Problem, ...]
 
@@ -145,7 +167,9 @@ class ProcessDigest(_Process, frozen=True):
 
     device_id: int | None  # the rank's device
     device_ids: tuple[int, ...]  # all of the process, the one with most operations first
-    device: RankDevice | None  # which operations of the process are the rank's; None where it used one device
+    device: (
+        RankDevice | None
+    )  # which operations of the process are the rank's; None where it used one device
     compute_stream_id: int | None  # the stream that most compute kernels run on
     n_kernels: int | None
     n_comm: int | None
@@ -153,16 +177,26 @@ class ProcessDigest(_Process, frozen=True):
     span: tuple[int, int]  # first start and last end of its operations, report time, ns
     has_launches: bool  # whether any operation has a launch
     comm: CommOperations  # its communication operations
-    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    backward: (
+        PhaseRanges | None
+    )  # where no range marks it; None where one does, or nothing shows it
     # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of graphs captured as a whole)
     windows: pa.Table
     phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
-    kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
+    kernels: (
+        pa.Table
+    )  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
-    blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
-    of_copies_ns_by_call: dict[str, Int64]  # the part of it that is of blocking copies from the host
+    blocked_ns_by_call: dict[
+        str, Int64
+    ]  # idle time by the API call that blocked the host, one value per window
+    of_copies_ns_by_call: dict[
+        str, Int64
+    ]  # the part of it that is of blocking copies from the host
     hidden: NarrowIntervals  # when communication ran beside compute, report time
-    others: LaunchingThreads = NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
+    others: LaunchingThreads = (
+        NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
+    )
 
 
 _NO_KERNEL_LATER = "no kernel launched in these ranges starts later than the preceding step"
@@ -181,7 +215,12 @@ class HostDigest(_Process, frozen=True):
 
 
 def digest_process(
-    events: ProcessEvents, steps: ProcessSteps, between: Inputs, capture: Capture, *, is_one_window: bool
+    events: ProcessEvents,
+    steps: ProcessSteps,
+    between: Inputs,
+    capture: Capture,
+    *,
+    is_one_window: bool,
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `between`: what its host does between steps."""
     operations, recorded, members = events.operations, capture.recorded, steps.members
@@ -224,7 +263,9 @@ def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
     return np.searchsorted(launches, members.ends) - np.searchsorted(launches, members.starts)
 
 
-def _problems_of_steps(events: ProcessEvents, members: Members, windows: Windows, phases: _Phases) -> Iterator[Problem]:
+def _problems_of_steps(
+    events: ProcessEvents, members: Members, windows: Windows, phases: _Phases
+) -> Iterator[Problem]:
     """Say which steps have no window, and what of the rank lies outside of its steps or shows no backward pass."""
     operations = events.operations
     if not members.starts.size:
@@ -238,10 +279,14 @@ def _problems_of_steps(events: ProcessEvents, members: Members, windows: Windows
     of_comm = launches[operations.is_comm[: launches.size]]
     # Of all, and of communication: how many are in a range, between it and the next, in the next, ...
     in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, of_comm)]
-    (_, share), (n_comm, share_of_comm) = ((n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn)
+    (_, share), (n_comm, share_of_comm) = (
+        (n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn
+    )
     if max(share, share_of_comm) > _MOST_BETWEEN:
         code = "comm-between-steps" if n_comm else "launches-between-steps"
-        yield problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm)
+        yield problem(
+            code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm
+        )
     if not phases["backward"].starts.size and events.has_launches:
         length = (operations.kernel_end - operations.kernel_start)[: launches.size]
         _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
@@ -264,7 +309,11 @@ def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
 def _is_known(clock: DeviceClock, windows: Windows) -> bool:
     """Tell whether the error of figures that compare device and host is not told, or less than the median window."""
     span_ns = clock.span_ns or 0
-    return span_ns <= _LARGE_SPAN_NS or not len(windows) or bool(span_ns < np.median(windows.ends - windows.starts))
+    return (
+        span_ns <= _LARGE_SPAN_NS
+        or not len(windows)
+        or bool(span_ns < np.median(windows.ends - windows.starts))
+    )
 
 
 def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
@@ -277,7 +326,9 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
         code = "device-clock-uncertain" if _is_known(clock, windows) else "device-clock-unknown"
         yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
     for stray in events.strays:
-        yield problem("stray-device", process_id=process, device=stray.device_id, n=stray.n_operations)
+        yield problem(
+            "stray-device", process_id=process, device=stray.device_id, n=stray.n_operations
+        )
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)
@@ -286,13 +337,21 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
 
 
 def _measured(
-    events: ProcessEvents, capture: Capture, windows: Windows, phases: _Phases, steps: ProcessSteps, *, between: Inputs
+    events: ProcessEvents,
+    capture: Capture,
+    windows: Windows,
+    phases: _Phases,
+    steps: ProcessSteps,
+    *,
+    between: Inputs,
 ) -> dict[str, Any]:
     operations, recorded, names = events.operations, capture.recorded, capture.operations.names
     device, offset = device_time(operations, windows), events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
-    parts = breakdown(device, _in_backward(phases, kernel_phase) if operations.n_launched else None, recorded)
+    parts = breakdown(
+        device, _in_backward(phases, kernel_phase) if operations.n_launched else None, recorded
+    )
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     all_phases = np.append(kernel_phase, copy_phase)
@@ -307,25 +366,40 @@ def _measured(
     is_known = recorded.kernels and recorded.names
     of_comm = operations.kernel_column("stream_id")[operations.is_comm]
     stream = compute_stream(operations, of_comm) if is_known else None
-    overhead = None if capture.overhead is None else union(*capture.overhead.of_process(events.process_id))
+    overhead = (
+        None if capture.overhead is None else union(*capture.overhead.of_process(events.process_id))
+    )
     parts |= {
-        "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows) if is_known else None,
+        "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows)
+        if is_known
+        else None,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
         "overhead_ns": None if overhead is None else windows.covered(overhead),
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
-        costs[name] = phase_costs(own, steps.members, device, (kernel_phase == code, copy_phase == code), idle[code])
-        costs[name]["n_blocking_copies"] = launches_in_phase(own, steps.members, events.blocking_copies)
+        costs[name] = phase_costs(
+            own, steps.members, device, (kernel_phase == code, copy_phase == code), idle[code]
+        )
+        costs[name]["n_blocking_copies"] = launches_in_phase(
+            own, steps.members, events.blocking_copies
+        )
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
-    columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
+    columns: dict[str, Int64 | Flags | None] = {
+        "member": windows.member,
+        "start_ns": windows.starts,
+    }
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
     unknown = pa.nulls(len(windows), pa.int64())
     return {
         "compute_stream_id": stream,
-        "comm": comm_operations(device, names, steps.members, events.payloads, steps.passes, messages=events.messages),
-        "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
+        "comm": comm_operations(
+            device, names, steps.members, events.payloads, steps.passes, messages=events.messages
+        ),
+        "windows": pa.table(
+            {name: unknown if part is None else pa.array(part) for name, part in columns.items()}
+        ),
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
@@ -342,19 +416,31 @@ def _host_times(
     if events.device_waits is None or not events.operations.n_launched:
         return dict.fromkeys(("host_launch_ns", "host_input_ns", "host_lead_ns"))
     waits, offset_ns = events.device_waits, events.clock.offset_ns
-    times = host_times(events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns)
-    return {"host_launch_ns": times.launch_ns, "host_input_ns": times.input_ns, "host_lead_ns": times.lead_ns}
+    times = host_times(
+        events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns
+    )
+    return {
+        "host_launch_ns": times.launch_ns,
+        "host_input_ns": times.input_ns,
+        "host_lead_ns": times.lead_ns,
+    }
 
 
 def _idle(
-    events: ProcessEvents, device: DeviceTime, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
+    events: ProcessEvents,
+    device: DeviceTime,
+    idle_ns: Int64 | None,
+    inputs: Inputs,
+    phase: NDArray[np.int8],
 ) -> tuple[IdleCauses, list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
     windows, offset, blocking = device.windows, events.clock.offset_ns, events.blocking_calls
     gaps = idle_gaps(events.operations, offset)
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):
-            blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
+            blocking = blocking.set_column(
+                blocking.column_names.index(name), name, pc.add(blocking[name], offset)
+            )
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if _is_known(events.clock, windows) else None
     causes = idle_causes(gaps, windows, told, inputs, blocking)
@@ -362,7 +448,10 @@ def _idle(
     if told is not None:
         late_start_ns = late_starts(gaps, windows)
         exposed_late_comm_ns = exposed_by_late_launches(device, gaps.latency_ns, offset)
-    by_launches = {"idle_late_start_ns": late_start_ns, "exposed_late_comm_ns": exposed_late_comm_ns}
+    by_launches = {
+        "idle_late_start_ns": late_start_ns,
+        "exposed_late_comm_ns": exposed_late_comm_ns,
+    }
     causes = replace(causes, columns=causes.columns | by_launches)
     return causes, by_phase
 

@@ -41,7 +41,9 @@ def doubt_before_matching(rows: CommRows, n_ranks: int) -> Doubt | None:
     if rows.has_ids or n_ranks < MIN_RANKS or not chosen.size:
         return None
     stages = kernels_before_sends(rows, rows.in_step)
-    doubt = doubt_of_purposes(_calls(rows, chosen), has_stages=any(map(begins_in_stages, stages.values())))
+    doubt = doubt_of_purposes(
+        _calls(rows, chosen), has_stages=any(map(begins_in_stages, stages.values()))
+    )
     return doubt or _doubt_of_counts(rows, chosen, n_ranks)
 
 
@@ -58,12 +60,16 @@ def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
     collective[communicator] = rows.collective[chosen]
     return [
         Calls(COLLECTIVES[code], float(forward), float(backward))
-        for code, forward, backward in zip(collective.tolist(), in_forward, in_backward, strict=True)
+        for code, forward, backward in zip(
+            collective.tolist(), in_forward, in_backward, strict=True
+        )
     ]
 
 
 def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | None:
-    has_each_rank = np.unique(rows.rank[chosen]).size == n_ranks  # else a rank's communication was not recorded
+    has_each_rank = (
+        np.unique(rows.rank[chosen]).size == n_ranks
+    )  # else a rank's communication was not recorded
     for communicator in np.unique(rows.communicator[chosen]).tolist() if has_each_rank else ():
         own = chosen[rows.communicator[chosen] == communicator]
         if is_contradicted_by_counts(rows.step[own], rows.rank[own], n_ranks):
@@ -76,8 +82,14 @@ def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float
     sends = np.flatnonzero(chosen & (rows.collective == _SEND_RECV))
     use = use_of(rows)[sends]
     # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
-    columns = {"use": use if rows.has_ids else np.zeros_like(use), "rank": rows.rank[sends], "step": rows.step[sends]}
-    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(["use", "rank", "step"], use_threads=False)
+    columns = {
+        "use": use if rows.has_ids else np.zeros_like(use),
+        "rank": rows.rank[sends],
+        "step": rows.step[sends],
+    }
+    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(
+        ["use", "rank", "step"], use_threads=False
+    )
     firsts = calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False)
     before: dict[int, list[float]] = {}
     for row in firsts.aggregate([("n_min", "list")]).sort_by("rank").to_pylist():
@@ -143,7 +155,9 @@ def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], s
         return {}
     names: dict[tuple[int, ...], str] = {}
     for one in communicators:
-        names.setdefault(tuple(sorted(pids.index(member.pid) for member in one.members)), one.comm_id)
+        names.setdefault(
+            tuple(sorted(pids.index(member.pid) for member in one.members)), one.comm_id
+        )
     return names
 
 
@@ -151,7 +165,11 @@ def _without_doubles(
     rows: CommRows, found: dict[int, dict[int, tuple[int, ...]]]
 ) -> dict[int, dict[int, tuple[int, ...]]]:
     """Leave out communicators of one collective that would be one group: their calls have no common order."""
-    used = Counter((_collective_of(rows, one), group) for one, own in found.items() for group in set(own.values()))
+    used = Counter(
+        (_collective_of(rows, one), group)
+        for one, own in found.items()
+        for group in set(own.values())
+    )
     return {
         one: own
         for one, own in found.items()

@@ -46,7 +46,9 @@ NSYS_OF_EACH = (
     "(launchers/ddp.sh does this)"
 )
 # A second nsys that counts on the same GPU fails to start.
-ONE_NSYS_PER_GPU = ", on only one rank of each host (only one nsys at a time can sample the metrics of a GPU)"
+ONE_NSYS_PER_GPU = (
+    ", on only one rank of each host (only one nsys at a time can sample the metrics of a GPU)"
+)
 _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
 _ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
@@ -55,21 +57,27 @@ LESS_WAITING = "capture a second run with less wait time or less communication, 
 _MOSTLY_HIDDEN = 0.5  # of communication
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
-    "sidecar": "the sidecar of the capture", "nccl_payload": "NCCL's NVTX payloads", "nvtx_mpi": "MPI's thread names",
+    "sidecar": "the sidecar of the capture",
+    "nccl_payload": "NCCL's NVTX payloads",
+    "nvtx_mpi": "MPI's thread names",
     "file_name": "the file names",
-}  # fmt: skip
+}
 
 
 class Answer(Struct, frozen=True):
     """What one report has for one question."""
 
     status: str
-    counts: tuple[tuple[str, int], ...] = ()  # how many there are of what; those of several reports add up
+    counts: tuple[
+        tuple[str, int], ...
+    ] = ()  # how many there are of what; those of several reports add up
     text: str = ""  # what there is, in words; shown without counts
     fix: str | None = None
 
 
-def _lack(code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *, status: str = NO) -> Answer:
+def _lack(
+    code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *, status: str = NO
+) -> Answer:
     return Answer(status, counts, text, CATALOGUE[code].fix)
 
 
@@ -104,12 +112,19 @@ class Examined(Struct, frozen=True):
     @property
     def pids(self) -> list[int]:
         """The process of each rank."""
-        return [one.pid for one in (self.digest.hosts_with_steps if self.is_host_only else self.digest.processes)]
+        return [
+            one.pid
+            for one in (
+                self.digest.hosts_with_steps if self.is_host_only else self.digest.processes
+            )
+        ]
 
     @property
     def families(self) -> list[tuple[str, int]]:
         """The users' ranges that no step pattern names: texts with digits as ``#`` and how many, most time first."""
-        return [one for one in self.digest.families if one[0] != "nsyspipe.capture"]  # our own captures' range
+        return [
+            one for one in self.digest.families if one[0] != "nsyspipe.capture"
+        ]  # our own captures' range
 
     @property
     def n_comm(self) -> int:
@@ -125,12 +140,18 @@ class Examined(Struct, frozen=True):
     @property
     def has_only_nccl(self) -> bool:
         """Whether all kernels that communicate are NCCL's, as far as this program knows them by their names."""
-        labels = {label for process in self.digest.processes for label in process.kernels["name"].unique().to_pylist()}
+        labels = {
+            label
+            for process in self.digest.processes
+            for label in process.kernels["name"].unique().to_pylist()
+        }
         return self.reading.comm_kernel is None and not any(map(library_of, labels))
 
     def fix_of(self, code: str) -> str | None:
         """Return what mends a problem, as the analysis says it of the report, else as the catalogue does."""
-        return next((one.fix for one in self.digest.problems if one.code == code), CATALOGUE[code].fix)
+        return next(
+            (one.fix for one in self.digest.problems if one.code == code), CATALOGUE[code].fix
+        )
 
     def has(self, code: str) -> bool:
         """Tell whether the analysis has a problem with the report alone."""
@@ -150,7 +171,9 @@ class Examined(Struct, frozen=True):
     def replays_communication(self) -> bool:
         """Whether its communication may be inside CUDA graphs, which make no call of NCCL when they run, though NVTX was traced."""
         has_graphs = self.digest.n_graphs or self.counts.n_graph_kernels
-        return bool(has_graphs and self.counts.rows[versions.NVTX]) and not self.digest.n_nccl_ranges
+        return (
+            bool(has_graphs and self.counts.rows[versions.NVTX]) and not self.digest.n_nccl_ranges
+        )
 
     @property
     def phase_counts(self) -> tuple[tuple[str, int], ...]:
@@ -164,7 +187,9 @@ class Examined(Struct, frozen=True):
 
 def _steps(report: Examined) -> Answer:
     digest, step, family = report.digest, report.reading.step, report.family
-    others = [(repr(_short(text)), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
+    others = [(repr(_short(text)), n) for text, n in report.families if text != family][
+        :_SHOWN_FAMILIES
+    ]
     of_process = {one.process_id: one for one in digest.processes if one.windows.num_rows}
     with_members = (*of_process.values(), *digest.hosts)
     n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
@@ -173,7 +198,9 @@ def _steps(report: Examined) -> Answer:
     elif not report.counts.rows[versions.NVTX]:
         is_lost = report.has("no-nvtx")
         return (
-            _lack("no-nvtx", "NVTX ranges were not recorded") if is_lost else _lack("no-nvtx-ranges", "no NVTX range")
+            _lack("no-nvtx", "NVTX ranges were not recorded")
+            if is_lost
+            else _lack("no-nvtx-ranges", "no NVTX range")
         )
     elif not report.families and not digest.n_named_steps:
         return _lack("no-steps", "only NVTX ranges of libraries")
@@ -188,12 +215,16 @@ def _steps(report: Examined) -> Answer:
         return Answer(NO, tuple(others), fix=fix)
     else:
         counts = [(repr(_short(family)), n_steps), *others[: _SHOWN_FAMILIES - 1]]
-    complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()]
+    complete = [
+        pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()
+    ]
     counted = [max(n - 1, 1) for n in complete if n]  # without the first
     if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:
         counts.insert(1, ("used", sum(counted)))
     if n_steps < _MIN_STEPS or is_few:
-        return _lack("few-steps" if is_few else "no-complete-step", counts=tuple(counts), status=PARTLY)
+        return _lack(
+            "few-steps" if is_few else "no-complete-step", counts=tuple(counts), status=PARTLY
+        )
     return Answer(YES, tuple(counts))
 
 
@@ -205,7 +236,9 @@ def _phases(report: Examined) -> Answer:
     lacking = next(filter(report.has, ("backward-in-graphs", "no-backward")), None)
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
-            n_steps = sum({one.process_id: one.windows.num_rows for one in report.digest.processes}.values())
+            n_steps = sum(
+                {one.process_id: one.windows.num_rows for one in report.digest.processes}.values()
+            )
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     if report.family is not None and has_backward and lacking is None:
         return Answer(YES, counts)
@@ -217,7 +250,9 @@ def _phases(report: Examined) -> Answer:
 def _kernels(report: Examined) -> Answer:
     n_kernels = report.counts.rows[versions.KERNEL]
     if not n_kernels and report.counts.rows[versions.GRAPH]:
-        return _lack("graphs-as-a-whole", "only CUDA graphs as a whole, no single kernel", status=PARTLY)
+        return _lack(
+            "graphs-as-a-whole", "only CUDA graphs as a whole, no single kernel", status=PARTLY
+        )
     if not n_kernels and report.has("no-kernels"):
         return _lack("no-kernels", "kernels were launched, but not recorded")
     if not n_kernels:
@@ -229,7 +264,11 @@ def _kernels(report: Examined) -> Answer:
     if report.n_copied:
         counts.append(("collectives made of copies", report.n_copied))
     if report.hides_comm or (report.is_several and not report.n_comm):
-        return _lack("comm-in-graphs" if report.hides_comm else "no-comm-kernels", counts=tuple(counts), status=PARTLY)
+        return _lack(
+            "comm-in-graphs" if report.hides_comm else "no-comm-kernels",
+            counts=tuple(counts),
+            status=PARTLY,
+        )
     return Answer(YES, tuple(counts))
 
 
@@ -240,13 +279,19 @@ def _copies(report: Examined) -> Answer:
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
     counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
     if report.digest.n_graphs:
-        return _lack("graphs-as-a-whole", "copies inside CUDA graphs are not visible", counts, status=PARTLY)
+        return _lack(
+            "graphs-as-a-whole", "copies inside CUDA graphs are not visible", counts, status=PARTLY
+        )
     return Answer(YES, counts)
 
 
 def _gpu_model(report: Examined) -> Answer:
     names = sorted(set(report.digest.facts.gpu_names.values()))
-    return Answer(YES, text=", ".join(map(_short, names))) if names else _lack("no-kernels", "not recorded")
+    return (
+        Answer(YES, text=", ".join(map(_short, names)))
+        if names
+        else _lack("no-kernels", "not recorded")
+    )
 
 
 def _message_bytes(report: Examined) -> Answer:
@@ -268,7 +313,11 @@ def _idle_causes(report: Examined) -> Answer:
         if report.digest.n_graphs:
             return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
         return Answer(YES, (("timed calls", n_calls), records))
-    return _lack("no-launches", counts=(records,), status=PARTLY) if records[1] else _lack("no-launches", _NO_CALLS)
+    return (
+        _lack("no-launches", counts=(records,), status=PARTLY)
+        if records[1]
+        else _lack("no-launches", _NO_CALLS)
+    )
 
 
 def _nccl_ranges(report: Examined) -> Answer:
@@ -290,7 +339,9 @@ def _compared(report: Examined) -> float | None:
     if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
         return None
     tables = enumerate(rank.kernels for rank in ranks)
-    numbered = (own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in tables)
+    numbered = (
+        own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in tables
+    )
     return compared_kernels(pa.concat_tables(numbered)).share
 
 
@@ -303,14 +354,17 @@ def _kernel_shapes(report: Examined) -> Answer:
     share = _compared(report)
     if share is None or share >= LEAST_COMPARED:
         return Answer(YES, text=_SHAPES)
-    return Answer(PARTLY, text=_SHAPES, fix=LESS_HIDDEN if _is_mostly_hidden(report) else LESS_WAITING)
+    return Answer(
+        PARTLY, text=_SHAPES, fix=LESS_HIDDEN if _is_mostly_hidden(report) else LESS_WAITING
+    )
 
 
 def _is_mostly_hidden(report: Examined) -> bool:
     """Tell whether compute hides most of the communication: else that is long, as where ranks wait, and compute is all beside it."""
     windows = [rank.windows for rank in report.digest.processes if rank.windows.num_rows]
     overlap, comm = (
-        sum(pc.sum(own[name]).as_py() or 0 for own in windows) for name in ("overlap_compute_ns", "comm_ns")
+        sum(pc.sum(own[name]).as_py() or 0 for own in windows)
+        for name in ("overlap_compute_ns", "comm_ns")
     )
     return bool(overlap >= _MOSTLY_HIDDEN * comm)
 
@@ -336,7 +390,10 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    nouns = {"launches as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
+    nouns = {
+        "launches as a whole": report.counts.rows[versions.GRAPH],
+        "kernels inside": report.counts.n_graph_kernels,
+    }
     counts = tuple((noun, n) for noun, n in nouns.items() if n)
     if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
@@ -356,14 +413,20 @@ def _gpu_metrics_of(report: Examined, n_ranks: int) -> Answer:
     version = versions.version_numbers(report.digest.facts.nsys_version)
     option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
     fix = f"capture with nsys profile {option}=all"
-    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < max(n_ranks, report.job.n_ranks or 0)
+    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < max(
+        n_ranks, report.job.n_ranks or 0
+    )
     if has_nsys_of_its_own:
         fix += ONE_NSYS_PER_GPU
     return Answer(NO, text="none recorded", fix=fix)
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return (
+        text
+        if len(text) <= _LONGEST_TEXT
+        else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _pids(reports: Sequence[Examined]) -> list[int]:
@@ -401,7 +464,9 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
             best = Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
         return best
-    return Answer(YES, text="one rank" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process")
+    return Answer(
+        YES, text="one rank" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process"
+    )
 
 
 def _of_processes(numbers: Sequence[int], n_ranks: int) -> str:
@@ -427,16 +492,22 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     n_here = sum(report.n_processes for report in reports)
     here = Answer(YES, text=shown_ranks(known))
     if is_shared:
-        here = Answer(YES, text=f"{shown_ranks(known)} processes, with {n_ranks} GPUs in these reports")
+        here = Answer(
+            YES, text=f"{shown_ranks(known)} processes, with {n_ranks} GPUs in these reports"
+        )
     if len(known) > 1:
         here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
     elif known and n_here < known[0]:
-        here = _lack("ranks-missing", f"{known[0]}, but only {n_here} in these reports", status=PARTLY)
+        here = _lack(
+            "ranks-missing", f"{known[0]}, but only {n_here} in these reports", status=PARTLY
+        )
     answers = []
     for report, size in zip(reports, sizes, strict=True):
         # Of one nsys around a launcher the environment is the launcher's, which does not have it.
         fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        answers.append(Answer(NO, text="WORLD_SIZE was not recorded", fix=fix) if size is None else here)
+        answers.append(
+            Answer(NO, text="WORLD_SIZE was not recorded", fix=fix) if size is None else here
+        )
     return answers
 
 
@@ -452,13 +523,21 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     if all(report.sends_nothing for report in reports) and len(reports) == 1:
         there = Answer(YES, text=_ONE_RANK)
     if there.status == YES and len(_pids(reports)) < max(sizes):
-        there = _lack("ranks-missing", "waiting is unknown for communication with missing ranks", status=PARTLY)
+        there = _lack(
+            "ranks-missing",
+            "waiting is unknown for communication with missing ranks",
+            status=PARTLY,
+        )
     elif there.status == YES and any(report.hides_comm for report in reports):
         there = _lack("comm-in-graphs", "communication inside CUDA graphs is not visible")
     elif there.status == YES and any(report.lacks_groups for report in reports):
-        there = _lack("groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY)
+        there = _lack(
+            "groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY
+        )
     absent = _lack("no-session-start", "no session start")
-    return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
+    return [
+        absent if report.digest.facts.session_start_utc_ns is None else there for report in reports
+    ]
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
@@ -479,7 +558,11 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
-        return Answer(NO, text="no NCCL log and no topology file was passed or lies next to the reports", fix=fix)
+        return Answer(
+            NO,
+            text="no NCCL log and no topology file was passed or lies next to the reports",
+            fix=fix,
+        )
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
     # Which GPU a process without a log has its rank says.
@@ -488,21 +571,29 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     alone = [(number, ranks[at]) for at, number in enumerate(numbers) if ranks[at].is_alone]
     local_ranks = {number: rank.report.facts.number("LOCAL_RANK") for number, rank in alone}
     if _are_shared(reports):
-        local_ranks = {number: rank.process.device_id for number, rank in zip(numbers, ranks, strict=False)}
+        local_ranks = {
+            number: rank.process.device_id for number, rank in zip(numbers, ranks, strict=False)
+        }
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
     if (link := slowest(rows)) is not None:
         # Direct access is over NVLink or PCIe, which the topology tells.
         if not (unclear := {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())):
             return Answer(YES, text=link.text)
         text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
-        fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * ("p2p" in unclear and topology is None)
+        fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * (
+            "p2p" in unclear and topology is None
+        )
         return Answer(PARTLY, text=text, fix=". Also ".join(fixes) or _LOG)
     if topology is None:
-        return Answer(PARTLY, text="the log does not show what NCCL uses", fix=f"{_LOG}. Also {_TOPOLOGY}")
+        return Answer(
+            PARTLY, text="the log does not show what NCCL uses", fix=f"{_LOG}. Also {_TOPOLOGY}"
+        )
     gpus = {f"GPU{index}" for index in topology.gpus}
     paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
     text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
-    return Answer(PARTLY, text=f"{text}, but no NCCL log shows what NCCL uses", fix=_log_fix(reports))
+    return Answer(
+        PARTLY, text=f"{text}, but no NCCL log shows what NCCL uses", fix=_log_fix(reports)
+    )
 
 
 def _log_fix(reports: Sequence[Examined]) -> str:
@@ -527,14 +618,22 @@ def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
 def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
 ) -> Callable[..., list[Answer]]:
-    return _each(lambda report: Answer(YES, ((noun, n),)) if (n := count(report)) else Answer(NO, text=text, fix=fix))
+    return _each(
+        lambda report: (
+            Answer(YES, ((noun, n),)) if (n := count(report)) else Answer(NO, text=text, fix=fix)
+        )
+    )
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:
-    return _counted(lambda report: report.counts.rows[table], noun, flag and f"capture with nsys profile {flag}")
+    return _counted(
+        lambda report: report.counts.rows[table], noun, flag and f"capture with nsys profile {flag}"
+    )
 
 
-_CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)
+_CALLS = _counted(
+    lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS
+)
 _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
 QUESTIONS = (
@@ -554,7 +653,9 @@ QUESTIONS = (
     Question("kernel_shapes", "slowdown under communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
     # Records of overhead nest, so that they are no count of pauses.
-    Question("profiler_overhead", "the cost of the capture itself", _rows(versions.OVERHEAD, "records")),
+    Question(
+        "profiler_overhead", "the cost of the capture itself", _rows(versions.OVERHEAD, "records")
+    ),
     Question("os_runtime", "system calls that block the CPU", _SYSTEM_CALLS, is_used=False),
     Question("cpu_samples", "which CPU code runs", _CPU_SAMPLES, is_used=False),
     Question("gpu_metrics", "utilization of GPU units and links", _gpu_metrics, is_used=False),

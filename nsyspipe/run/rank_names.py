@@ -15,7 +15,9 @@ _RANK: Final = re.compile(r"(?<!['\"\w])rank (\d+)\b(?! \(process)")
 class RankNames(Struct, frozen=True):
     """The names of a run's ranks, as they stand behind the word "rank": ``1``, or ``1 (process 0, GPU 1)``."""
 
-    names: Mapping[int, str] = field(default_factory=dict)  # of those that are not called by their number alone
+    names: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of those that are not called by their number alone
 
     @classmethod
     def of(cls, ranks: pa.Table) -> "RankNames":

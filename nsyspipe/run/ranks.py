@@ -28,12 +28,18 @@ from nsyspipe.run.sidecars import RunSidecars
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS, _LONG_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9, 600 * 10**9
 _SHOWN = 4
-_TWICE, _DIFFERENT, _ACTIVE = "are the same report", "{}, so they are reports of different runs", "active"
+_TWICE, _DIFFERENT, _ACTIVE = (
+    "are the same report",
+    "{}, so they are reports of different runs",
+    "active",
+)
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES, _LONG = 8, 60
-_MOST_RANKS = 100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
+_MOST_RANKS = (
+    100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
+)
 # A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in containers, say nothing.
 _LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
 
@@ -51,7 +57,9 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
         return
     is_told = is_surely_one_run(digests, sidecars)
     in_order = sorted(ranks, key=lambda rank: rank.span[0])
-    last_to_end = itertools.accumulate(in_order, lambda *pair: max(*pair, key=lambda rank: rank.span[1]))
+    last_to_end = itertools.accumulate(
+        in_order, lambda *pair: max(*pair, key=lambda rank: rank.span[1])
+    )
     for latest, rank in zip(last_to_end, in_order[1:], strict=False):
         gap_ns = rank.span[0] - latest.span[1]
         if gap_ns > (_ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)):
@@ -64,7 +72,8 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     """Raise if reports seem to be captures of one process, and nothing shows that they are: analyzing each is right anyway."""
     processes = [rank for rank in ranks if isinstance(rank.process, ProcessDigest)]
     of_number = grouped(
-        ((rank.report.facts.host, rank.process.pid, rank.process.device_id), rank) for rank in processes
+        ((rank.report.facts.host, rank.process.pid, rank.process.device_id), rank)
+        for rank in processes
     )
     groups = [sorted(group, key=lambda rank: rank.span) for group in of_number.values()]
     pairs = itertools.chain.from_iterable(map(itertools.pairwise, groups))
@@ -79,7 +88,9 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     )
     captures = capture_numbers(groups)
     first = [
-        as_given(digest.path) for at, digest in enumerate(digests) if captures.get(at) == captures[before.argument]
+        as_given(digest.path)
+        for at, digest in enumerate(digests)
+        if captures.get(at) == captures[before.argument]
     ]
     words = " ".join(shlex.quote(decoded(str(files.source_of(Path(path))))) for path in first)
     example = f": nsyspipe analyze {words}" if len(first) <= _SHOWN_NAMES else ""
@@ -89,13 +100,17 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
 
 def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
     """Return how long after one report of a run another may begin: less where both communicate on one host, named apart."""
-    names = {files.RANK_OF_NAME.sub("", files.source_of(Path(one.path)).stem) for one in (first, second)}
+    names = {
+        files.RANK_OF_NAME.sub("", files.source_of(Path(one.path)).stem) for one in (first, second)
+    }
     is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
     may_meet = first.has_communication and second.has_communication
     return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
 
 
-def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> Iterator[_Identity]:
+def _identities(
+    digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars
+) -> Iterator[_Identity]:
     for at, digest in enumerate(digests):
         status = Path(digest.path).stat()
         yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
@@ -122,17 +137,28 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
             yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
     for rank in ranks:
         if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
-            yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
+            yield (
+                rank.report,
+                ("RANK", number),
+                rank.argument,
+                _DIFFERENT.format(f"captured RANK is {number} in both"),
+            )
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
         if value := digest.facts.variables.get(variable, "").strip():
             yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
 
 
-def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
-    names = " and ".join(decoded(str(files.source_of(Path(digest.path)))) for digest in (one, other))
+def _conflict(
+    digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str
+) -> RankConflictError:
+    names = " and ".join(
+        decoded(str(files.source_of(Path(digest.path)))) for digest in (one, other)
+    )
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
     groups = files.words_of_runs((as_given(digest.path) for digest in digests), is_whole=True)
-    has_ranks = any(files.RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
+    has_ranks = any(
+        files.RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group
+    )
     if one.path == other.path:
         return RankConflictError(names, what, fix="pass each report once")
     if what != _TWICE and len(groups) > 1 and has_ranks:
@@ -183,8 +209,13 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     if len(captures) == 1 and None not in captures:
         return True
     variables = [digests[at].facts.variables for at in used]
-    ids = [{own.get(name, "").strip() for own in variables} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
-    return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
+    ids = [
+        {own.get(name, "").strip() for own in variables}
+        for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+    ]
+    return any(
+        len(values) == 1 and not values & {"", "none"} for values in ids
+    )  # torchrun's default id says nothing
 
 
 class Numbering(Struct, frozen=True):
@@ -216,7 +247,10 @@ def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
 
 
 def number_ranks(
-    digests: Sequence[ReportDigest], ranks: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
+    digests: Sequence[ReportDigest],
+    ranks: Ranks,
+    rank_map: Mapping[str, int] | None,
+    sidecars: RunSidecars,
 ) -> Numbering:
     """Give each process its number, by the rank map, else one of `rank_sources`, else order; then each rank.
 
@@ -237,7 +271,9 @@ def _with_ranks(
     of_ranks = [number_of[rank.place] for rank in ranks]
     if len(processes) == len(ranks):
         return Numbering(tuple(of_ranks), tuple(of_ranks), source, tuple(problems))
-    in_order = sorted(range(len(ranks)), key=lambda at: (of_ranks[at], _device_key(ranks[at].process.device_id)))
+    in_order = sorted(
+        range(len(ranks)), key=lambda at: (of_ranks[at], _device_key(ranks[at].process.device_id))
+    )
     place_of = {at: place for place, at in enumerate(in_order)}
     counted = tuple(place_of[at] for at in range(len(ranks)))
     return Numbering(counted, tuple(of_ranks), source, tuple(problems))
@@ -268,11 +304,18 @@ def _device_key(device: int | None) -> int:
     return -1 if device is None else device
 
 
-def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> Iterator[Problem]:
+def _contradictions(
+    ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars
+) -> Iterator[Problem]:
     """Say which process has another number than its capture recorded, in RANK or else in the sidecar, and how many more."""
     recorded = [of_each for _, of_each in itertools.islice(rank_sources(ranks, sidecars), 2)]
-    told = [next((number for number in own if number is not None), None) for own in zip(*recorded, strict=True)]
-    if wrong := [one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}]:
+    told = [
+        next((number for number in own if number is not None), None)
+        for own in zip(*recorded, strict=True)
+    ]
+    if wrong := [
+        one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}
+    ]:
         rank, number, captured = wrong[0]
         name = decoded(files.source_of(Path(rank.report.path)).name)
         more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
@@ -280,7 +323,12 @@ def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars)
 
 
 def ranks_table(
-    across: CrossRank, source: str, names: Sequence[str], sidecars: RunSidecars, *, is_comm_in_graphs: bool = False
+    across: CrossRank,
+    source: str,
+    names: Sequence[str],
+    sidecars: RunSidecars,
+    *,
+    is_comm_in_graphs: bool = False,
 ) -> pa.Table:
     """Return `schema.RANKS`, numbers from `source`; counts are null where whole CUDA graphs hold, or may hold, such work."""
     rows: list[dict[str, object]] = []
@@ -322,7 +370,9 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
         return f"{_ENVIRONMENT}{variable}", numbers
 
     yield captured("RANK")
-    entries = [sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone) for rank in ranks]
+    entries = [
+        sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone) for rank in ranks
+    ]
     yield "sidecar", [entry.rank if entry else None for entry in entries]
     yield from map(captured, LAUNCHER_SIZES)
     comm_ranks = [rank.report.comm_ranks.get(rank.process.process_id) for rank in ranks]
@@ -334,7 +384,9 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
 def _numbers_of_names(ranks: Ranks) -> list[int | None]:
     """Return the number that ends each report's name; of none where these are process IDs, or no rank can have one of them."""
     numbers = [_number_of_names(rank) if rank.is_alone else None for rank in ranks]
-    named = [(rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None]
+    named = [
+        (rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None
+    ]
     are_process_ids = all(_may_be_process_id(number, rank.process.pid) for rank, number in named)
     if are_process_ids or not all(_may_be_rank(number, rank.report) for rank, number in named):
         return [None] * len(numbers)
@@ -361,7 +413,9 @@ def _may_be_rank(number: int, report: ReportDigest) -> bool:
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
     """Return the numbers of the first source that numbers every process, all different, and its name; None for none."""
-    numbering = ((_all_numbers(of_each), source) for source, of_each in rank_sources(ranks, sidecars))
+    numbering = (
+        (_all_numbers(of_each), source) for source, of_each in rank_sources(ranks, sidecars)
+    )
     return next(((numbers, source) for numbers, source in numbering if numbers is not None), None)
 
 
@@ -379,10 +433,14 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     return size if size is not None and size > max(numbers, default=0) else None
 
 
-def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None) -> int | None:
+def told_world_size(
+    digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None
+) -> int | None:
     """Return the captured WORLD_SIZE, else what the sidecars say: the ranks of the job, not of a communicator."""
     captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
-    return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
+    return next(
+        (size for size in captured if size is not None), sidecars.world_size if sidecars else None
+    )
 
 
 class JobSize(Struct, frozen=True):
@@ -398,7 +456,12 @@ class JobSize(Struct, frozen=True):
 
 
 def job_size(
-    gathered: Gathered, ranks: Ranks, numbering: Numbering, *, log: NcclLog | None, there: Iterable[int]
+    gathered: Gathered,
+    ranks: Ranks,
+    numbering: Numbering,
+    *,
+    log: NcclLog | None,
+    there: Iterable[int],
 ) -> JobSize:
     """Return how large the job was.
 
@@ -407,7 +470,9 @@ def job_size(
     not count from 0: ``%p`` and dates are numbers too. Where processes have several devices, NCCL counts more than launchers.
     """
     processes = one_of_each_process(ranks)
-    launched = None if numbering.source == "rank_map" else launcher_size(processes, gathered.sidecars)
+    launched = (
+        None if numbering.source == "rank_map" else launcher_size(processes, gathered.sidecars)
+    )
     if len(processes) == len(ranks):
         size = world_size(gathered.digests, gathered.sidecars, log, launched)
         size = _least_size(numbering, there) if size is None else size
@@ -454,14 +519,25 @@ def world_size(
 ) -> int | None:
     """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
     sizes = [n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()]
-    largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
-    return next((size for size in (told_world_size(digests, sidecars), launched, largest) if size is not None), None)
+    largest = max(
+        sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None
+    )
+    return next(
+        (
+            size
+            for size in (told_world_size(digests, sidecars), launched, largest)
+            if size is not None
+        ),
+        None,
+    )
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
     """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
     digests = gathered.digests
-    n_ranks = len(joined_ranks(place(digests), is_one_job=is_surely_one_run(digests, gathered.sidecars)))
+    n_ranks = len(
+        joined_ranks(place(digests), is_one_job=is_surely_one_run(digests, gathered.sidecars))
+    )
     launched = [digest.facts.number(name) for digest in digests for name in LAUNCHER_SIZES.values()]
     possible = {size for size in launched if size is not None and size >= n_ranks}
     return sorted({n_ranks, world_size(digests, gathered.sidecars) or n_ranks, *possible})
@@ -479,7 +555,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     # A process that was captured several times may be named by any of its reports.
     of_parts = [[_names_of(part) for part in rank.parts] for rank in ranks]
     names = [parts[0] for parts in of_parts]
-    named = [next((key for keys in parts for key in keys if key in rank_map), None) for parts in of_parts]
+    named = [
+        next((key for keys in parts for key in keys if key in rank_map), None) for parts in of_parts
+    ]
     told = {key for parts in of_parts for key in _first_names(parts, rank_map)}
     for parts in of_parts:
         of_process = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
@@ -490,19 +568,35 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     if unused := rank_map.keys() - told:  # or another name of one that is named already
         problem = f"names {min(unused)}, but no such report has GPU activity or steps"
         there = few([keys[0] for keys in names], _SHOWN_NAMES)
-        raise OptionError("--rank-map", problem, found=there, fix="use one of these reports, or leave out --rank-map")
-    if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]:
-        found, given = ", ".join([*rank_map][:_SHOWN_NAMES]), [f"{key}={rank_map[key]}" for key in named if key]
+        raise OptionError(
+            "--rank-map",
+            problem,
+            found=there,
+            fix="use one of these reports, or leave out --rank-map",
+        )
+    if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][
+        :_SHOWN_NAMES
+    ]:
+        found, given = (
+            ", ".join([*rank_map][:_SHOWN_NAMES]),
+            [f"{key}={rank_map[key]}" for key in named if key],
+        )
         fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
-        raise OptionError("--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=fix)
+        raise OptionError(
+            "--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=fix
+        )
     for key in filter(None, named):
         if rank_map[key] in numbers:
-            raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
+            raise OptionError(
+                "--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank"
+            )
         numbers.append(rank_map[key])
     sizes = (told_world_size([rank.report], sidecars) for rank in ranks)
     most = max((size for size in sizes if size is not None), default=None)
     if most is not None and max(numbers) >= most:
-        raise OptionError("--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}")
+        raise OptionError(
+            "--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}"
+        )
     return numbers
 
 
@@ -520,7 +614,9 @@ def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) ->
 def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names a rank map may use: stem, every tail of the path, its export's; of several processes with ``:PID``."""
     both = path, path.with_suffix(files.EXPORT_SUFFIX)
-    tails, exported = (["/".join(one.parts[-depth:]) for depth in range(1, len(one.parts) + 1)] for one in both)
+    tails, exported = (
+        ["/".join(one.parts[-depth:]) for depth in range(1, len(one.parts) + 1)] for one in both
+    )
     names = [*tails, path.stem, str(path), *exported]
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
@@ -538,36 +634,52 @@ class ChosenRanks(Struct, frozen=True):
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
             problem = f"does not match the reports, because their names and ranks differ ({source})"
-            raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP)
+            raise OptionError(
+                f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP
+            )
 
 
 def choose_ranks(
-    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[Any, int] | str | None
+    asked: str | int | Iterable[int],
+    paths: Sequence[Path],
+    rank_map: Mapping[Any, int] | str | None,
 ) -> ChosenRanks:
     """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
 
     That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
     """
     wanted_ranks = asked_ranks(asked)
-    text = asked if isinstance(asked, str) and len(asked) < _LONG else shown_ranks(wanted_ranks).replace(", ", ",")
+    text = (
+        asked
+        if isinstance(asked, str) and len(asked) < _LONG
+        else shown_ranks(wanted_ranks).replace(", ", ",")
+    )
     given_map = parse_rank_map(rank_map)
     if (of_reports := _ranks_of(paths, given_map)) is None:
-        problem = (
-            "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no recorded RANK)"
+        problem = "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no recorded RANK)"
+        pairs = ",".join(
+            f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN])
         )
-        pairs = ",".join(f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN]))
         fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave out --ranks'
         fix = fix if len(paths) > 1 else "leave out --ranks, nsyspipe reads one report as a whole"
         raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
         fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else RANK_MAP
-        raise OptionError(f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix)
+        raise OptionError(
+            f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix
+        )
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
-    ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
+    ranks = frozenset(
+        rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own
+    )
     if others := ranks - wanted_ranks:
-        problem = f"leaves out {shown_ranks(others)}, but nsyspipe reads a report with all its ranks"
-        raise OptionError(f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks")
+        problem = (
+            f"leaves out {shown_ranks(others)}, but nsyspipe reads a report with all its ranks"
+        )
+        raise OptionError(
+            f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks"
+        )
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
 
@@ -577,13 +689,20 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
         named = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
-        return [next(({*named[key]} for key in _map_keys(path, None) if key in named), set()) for path in sources]
+        return [
+            next(({*named[key]} for key in _map_keys(path, None) if key in named), set())
+            for path in sources
+        ]
     numbers = _all_numbers([stem_rank(str(path)) for path in sources])
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
-        captured = ([one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES))
+        captured = (
+            [one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES)
+        )
         # Reports of one rank are its captures.
-        of_variables = ([number for number in own if number is not None] for own in map(list, captured))
+        of_variables = (
+            [number for number in own if number is not None] for own in map(list, captured)
+        )
         numbers = next((own for own in of_variables if len(own) == len(paths)), None)
     return None if numbers is None else [{rank} for rank in numbers]
 

@@ -89,12 +89,20 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor, "on_progress": self.on_progress}
+        running: dict[str, Any] = {
+            "jobs": self.jobs,
+            "executor": self.executor,
+            "on_progress": self.on_progress,
+        }
         return gather(self.paths, self.reading, self._sidecars, **running)
 
     @cached_property
     def _candidates(self) -> Candidates:
-        return find_beside([source_of(path) for path in self.paths]) if self.looks_beside else Candidates()
+        return (
+            find_beside([source_of(path) for path in self.paths])
+            if self.looks_beside
+            else Candidates()
+        )
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
@@ -121,9 +129,13 @@ class ReportRun(Run):
     def _tables(self) -> RunTables:
         there = self.chosen.there if self.chosen else frozenset()
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
-        vars(self)["_gathered"] = tables.gathered  # thousands of digests take more memory than what is made of them
+        vars(self)["_gathered"] = (
+            tables.gathered
+        )  # thousands of digests take more memory than what is made of them
         if self.chosen and tables.ranks.num_rows:
-            self.chosen.check(tables.ranks["process_rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+            self.chosen.check(
+                tables.ranks["process_rank"].to_pylist(), tables.ranks["rank_source"][0].as_py()
+            )
         return tables
 
     @cached_property
@@ -132,21 +144,32 @@ class ReportRun(Run):
         (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
         if given is not None and log is None and ranks.num_rows:
             sizes = run_sizes(self._gathered)
-            problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
+            problems = [
+                problem("log-of-another-run", sizes=" or ".join(map(str, sizes))),
+                *problems,
+            ]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]
         elif log is not None and log.communicators:
             pids = {*ranks["pid"].to_pylist()}
-            logged = pids.intersection(member.pid for one in log.communicators for member in one.members)
+            logged = pids.intersection(
+                member.pid for one in log.communicators for member in one.members
+            )
             code = "log-of-some-processes" if logged else "log-of-other-processes"
             problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
         if log is None and topology is None:
             return None, problems
         # Where processes have several devices, a local rank is the process's, not the number of a GPU.
         is_shared = self._tables.n_processes < ranks.num_rows
-        local = ranks["device_id"] if is_shared else pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        local = (
+            ranks["device_id"]
+            if is_shared
+            else pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        )
         of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
-        local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
+        local_ranks, hosts, gpu_names = (
+            dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks
+        )
         known: dict[str, Any] = {
             "n_ranks": self._tables.n_job_ranks or ranks.num_rows,
             "pids": ranks["pid"].to_pylist(),
@@ -154,7 +177,10 @@ class ReportRun(Run):
         known |= {"local_ranks": local_ranks, "hosts": hosts}
         table, absent = links(log, topology, gpu_names, **known)
         if absent:
-            problems = [problem("topology-of-another-machine", gpus=", ".join(map(str, absent))), *problems]
+            problems = [
+                problem("topology-of-another-machine", gpus=", ".join(map(str, absent))),
+                *problems,
+            ]
         return table, problems
 
     @cached_property
@@ -177,7 +203,11 @@ class ReportRun(Run):
             blocked_ns_by_call=_without_copies(calls),
             skipped_steps=tuple(self.skipped_steps),
             n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
-            hosts={row["rank"]: row["host"] for row in merged.ranks.to_pylist() if row["host"] is not None},
+            hosts={
+                row["rank"]: row["host"]
+                for row in merged.ranks.to_pylist()
+                if row["host"] is not None
+            },
             clock_error_ns=pc.max(merged.ranks["clock_error_ns"], skip_nulls=False).as_py(),
             gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
@@ -201,7 +231,11 @@ class ReportRun(Run):
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
         checks = (one.skipped_check for one in self._judged[1])
         names = self.rank_names
-        return tuple(replace(check, reason=names.in_text(check.reason)) for check in checks if check is not None)
+        return tuple(
+            replace(check, reason=names.in_text(check.reason))
+            for check in checks
+            if check is not None
+        )
 
     @property
     def _summary_phases(self) -> pa.Table:
@@ -230,12 +264,20 @@ class ReportRun(Run):
         return [*self._tables.problems, *self._linked[1], *self._judged[1], *self._stale()]
 
     def _with_rank_names(self, one: Problem) -> Problem:
-        return replace(one, message=self.rank_names.in_text(one.message)) if self.rank_names.names else one
+        return (
+            replace(one, message=self.rank_names.in_text(one.message))
+            if self.rank_names.names
+            else one
+        )
 
     def _stale(self) -> list[Problem]:
         """Return that reports are no longer as they were when they were read; nothing where all are."""
         digests = self._gathered.digests
-        changed = [source_of(Path(one.path)).name for one in digests if not _is_as_read(one.path, one.facts.file_state)]
+        changed = [
+            source_of(Path(one.path)).name
+            for one in digests
+            if not _is_as_read(one.path, one.facts.file_state)
+        ]
         return [problem("reports-changed", reports=few(changed, _SHOWN))] if changed else []
 
     @cached_property
@@ -244,7 +286,11 @@ class ReportRun(Run):
         names, ranks = display_names(self.paths), tables.ranks
         facts = [digest.facts for digest in digests]
         starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
-        start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000) if starts else None
+        start = (
+            datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000)
+            if starts
+            else None
+        )
         # The capture's name, if it is that of all reports.
         captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
         return RunHeader(
@@ -262,12 +308,22 @@ class ReportRun(Run):
             reports=[*names],
             capture=sidecars.facts,
             environment=joined_environments(one.environment for one in facts),
-            driver_versions=_distinct(itertools.chain.from_iterable(one.driver_versions for one in facts)),
-            cuda_driver_versions=_distinct(itertools.chain.from_iterable(one.cuda_driver_versions for one in facts)),
-            traced_events=_distinct(itertools.chain.from_iterable(one.traced_events for one in facts)),
-            cuda_graph_traces=_distinct(itertools.chain.from_iterable(one.cuda_graph_traces for one in facts)),
+            driver_versions=_distinct(
+                itertools.chain.from_iterable(one.driver_versions for one in facts)
+            ),
+            cuda_driver_versions=_distinct(
+                itertools.chain.from_iterable(one.cuda_driver_versions for one in facts)
+            ),
+            traced_events=_distinct(
+                itertools.chain.from_iterable(one.traced_events for one in facts)
+            ),
+            cuda_graph_traces=_distinct(
+                itertools.chain.from_iterable(one.cuda_graph_traces for one in facts)
+            ),
             commands=_distinct(itertools.chain.from_iterable(one.commands for one in facts)),
-            steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, self._gathered.family),
+            steps_from=steps_source(
+                ranks.num_rows, tables.host_steps.num_rows, self._gathered.family
+            ),
         )
 
     @property
@@ -295,11 +351,15 @@ class ReportRun(Run):
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
 
-    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
+    def operations(
+        self, steps: AskedSteps = None, ranks: AskedRanks = None
+    ) -> Iterator[schema.OfRank]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
         running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor}
-        return run_operations(self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, **running)
+        return run_operations(
+            self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, **running
+        )
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:
@@ -309,8 +369,15 @@ class ReportRun(Run):
 
 def _without_copies(calls: pa.Table) -> dict[str, float]:
     """Return the idle time per step of each call, less that of blocking copies from the host, largest first."""
-    own = {row["call"]: row["blocked_ns_per_step"] - row["of_copies_ns_per_step"] for row in calls.to_pylist()}
-    return dict(sorted(((call, ns) for call, ns in own.items() if ns > 0), key=lambda pair: (-pair[1], pair[0])))
+    own = {
+        row["call"]: row["blocked_ns_per_step"] - row["of_copies_ns_per_step"]
+        for row in calls.to_pylist()
+    }
+    return dict(
+        sorted(
+            ((call, ns) for call, ns in own.items() if ns > 0), key=lambda pair: (-pair[1], pair[0])
+        )
+    )
 
 
 def _is_as_read(path: str, state: FileState | None) -> bool:
@@ -332,7 +399,9 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     hosts: list[tuple[int | None, ...]] = []
     for digest in digests:
         session = digest.facts.session_start_utc_ns or 0
-        captures += [(session, one.process_id, *one.span, one.n_kernels) for one in digest.processes]
+        captures += [
+            (session, one.process_id, *one.span, one.n_kernels) for one in digest.processes
+        ]
         hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
     captures = sorted(captures or hosts)
     fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]

@@ -18,7 +18,14 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
-from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr, shortened
+from nsyspipe.errors import (
+    NsyspipeError,
+    OptionError,
+    in_python,
+    rows_in_python,
+    short_repr,
+    shortened,
+)
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
@@ -33,16 +40,34 @@ from nsyspipe.run.rank_names import RankNames
 if TYPE_CHECKING:
     import pandas as pd
 
-AskedSteps: TypeAlias = tuple[int, int] | int | None  # the first and the last, or one, by number; None for all
+AskedSteps: TypeAlias = (
+    tuple[int, int] | int | None
+)  # the first and the last, or one, by number; None for all
 AskedRanks: TypeAlias = Iterable[int] | int | str | None  # likewise, or as text: 0-7,63
 _SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 # What commands and pages ask of runs and answers, which completion in Python does not offer.
 _PLUMBING = {
-    "chosen", "chosen_ranks", "executor", "files", "finding_rows", "given_label", "given_run_id", "jobs", "judged_findings",
-    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "rank_names", "reading", "settings", "telling_ranks",
-}  # fmt: skip
+    "chosen",
+    "chosen_ranks",
+    "executor",
+    "files",
+    "finding_rows",
+    "given_label",
+    "given_run_id",
+    "jobs",
+    "judged_findings",
+    "judged_rows",
+    "nccl_logs",
+    "on_progress",
+    "problem_rows",
+    "rank_map",
+    "rank_names",
+    "reading",
+    "settings",
+    "telling_ranks",
+}
 
 
 @dataclass(frozen=True)
@@ -62,24 +87,34 @@ class RunHeader:
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
     # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
     n_processes: int | None = None
-    n_processes_without_kernels: int | None = None  # that did what ranks do, and are none: `run.unrecorded`
+    n_processes_without_kernels: int | None = (
+        None  # that did what ranks do, and are none: `run.unrecorded`
+    )
     # Training variables of the programs when they started, by the reports, as they may be written down; values of different
     # processes side by side; None where no report captured them.
     environment: dict[str, str] | None = None
-    steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+    steps_from: str | None = (
+        None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+    )
     # What reports say; nothing where they do not, and in runs saved before this was read.
     driver_versions: list[str] = field(default_factory=list)
-    cuda_driver_versions: list[str] = field(default_factory=list)  # of CUDA that the driver supports
+    cuda_driver_versions: list[str] = field(
+        default_factory=list
+    )  # of CUDA that the driver supports
     traced_events: list[str] = field(default_factory=list)  # kinds of events, as nsys calls them
     cuda_graph_traces: list[str] = field(default_factory=list)  # ``graph`` or ``node``
-    commands: list[str] = field(default_factory=list)  # of the programs that nsys started, as they may be written down
+    commands: list[str] = field(
+        default_factory=list
+    )  # of the programs that nsys started, as they may be written down
 
     @property
     def training_variables(self) -> dict[str, str] | None:
         """What reports captured, before what a launcher saw unless it is hidden; None where neither recorded any."""
         seen = self.capture.environment if self.capture else {}
         captured = self.environment or {}
-        shown = {name: value for name, value in captured.items() if name not in seen or MASK not in value}
+        shown = {
+            name: value for name, value in captured.items() if name not in seen or MASK not in value
+        }
         return None if self.environment is None and not seen else {**seen, **shown}
 
     @property
@@ -173,7 +208,9 @@ class Run(ShownInNotebooks, ABC):
     0.12
     """
 
-    given_label: str | None  # what whoever opened it calls it; None: it is called by what is known of it
+    given_label: (
+        str | None
+    )  # what whoever opened it calls it; None: it is called by what is known of it
 
     def _table(self, name: str) -> pa.Table:
         if name not in self._made:
@@ -293,7 +330,9 @@ class Run(ShownInNotebooks, ABC):
         rows = rows_in_python(self.finding_rows, "title", "action", "advice")
         for row in rows:
             told = json.loads(row["evidence"]).items()
-            row["evidence"] = json.dumps({key: in_python(one) if isinstance(one, str) else one for key, one in told})
+            row["evidence"] = json.dumps(
+                {key: in_python(one) if isinstance(one, str) else one for key, one in told}
+            )
         return schema.FINDINGS.from_rows(rows)
 
     @property
@@ -335,7 +374,9 @@ class Run(ShownInNotebooks, ABC):
 
     def evenness(self) -> Evenness | None:
         """Return how much the step times of the summary steps vary, in ns. None without steps."""
-        return None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
+        return (
+            None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
+        )
 
     def rank_summary(self) -> pa.Table:
         """`schema.RANK_SUMMARY`: the metrics of each rank, sorted by rank."""
@@ -374,19 +415,26 @@ class Run(ShownInNotebooks, ABC):
         if step is None and (step := drawing.representative_step(self.steps())) is None:
             return schema.TIMELINE.empty()
         if ranks is None:
-            telling = [*self.telling_ranks(drawing.MAX_RANKS // 8), *self.telling_ranks(drawing.MAX_RANKS)]
+            telling = [
+                *self.telling_ranks(drawing.MAX_RANKS // 8),
+                *self.telling_ranks(drawing.MAX_RANKS),
+            ]
             ranks = drawing.drawn_ranks(self.steps(), step, telling)
         operations = self.operations((step, step), ranks)
         # With the first one asked for, workers go on reading while this process makes its collectives.
         first = list(itertools.islice(operations, 1))
-        return drawing.timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)
+        return drawing.timeline(
+            self.steps(), self.collectives(), itertools.chain(first, operations), step
+        )
 
     def host_steps(self) -> pa.Table:
         """`schema.HOST_STEPS`: the CPU times of the steps of a run without GPU activity. Other runs have no rows."""
         return self._table("host_steps")
 
     @abstractmethod
-    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
+    def operations(
+        self, steps: AskedSteps = None, ranks: AskedRanks = None
+    ) -> Iterator[schema.OfRank]:
         """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
 
         Parameters
@@ -446,7 +494,9 @@ class Run(ShownInNotebooks, ABC):
             return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         steps = "a capture without steps" if self.is_capture else steps
-        told = f": {self.headline}" if "findings" in self._made else ""  # what it rests on may take long
+        told = (
+            f": {self.headline}" if "findings" in self._made else ""
+        )  # what it rests on may take long
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}{told}>"
 
     def table(self, name: str) -> pa.Table:
@@ -465,4 +515,8 @@ class Run(ShownInNotebooks, ABC):
         if name in [*schema.EVENT_TABLES]:
             fix = "for rank, events, phase_ranges in run.operations()"
             raise OptionError(f"table {name!r}", "is given rank by rank", fix=fix)
-        return self._table(name) if name in self._TABLES and not hasattr(self, name) else super()._named_table(name)
+        return (
+            self._table(name)
+            if name in self._TABLES and not hasattr(self, name)
+            else super()._named_table(name)
+        )

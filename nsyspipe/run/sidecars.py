@@ -73,7 +73,10 @@ class RunSidecars(Struct, frozen=True):
             elif name == "hash_key" and len(set(values)) > 1:
                 joined[name] = PER_CAPTURE
             elif values and name == "environment":
-                told_of = {key: [own[key] for own in values if key in own] for key in sorted(set().union(*values))}
+                told_of = {
+                    key: [own[key] for own in values if key in own]
+                    for key in sorted(set().union(*values))
+                }
                 joined[name] = {key: " | ".join(dict.fromkeys(own)) for key, own in told_of.items()}
             elif values:
                 joined[name] = values[0]
@@ -85,7 +88,9 @@ def _same(values: Iterable[T | None]) -> T | None:
     return known.pop() if len(known) == 1 else None
 
 
-def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> tuple[ReportDigest, ...]:
+def with_sidecar_facts(
+    digests: Sequence[ReportDigest], sidecars: RunSidecars
+) -> tuple[ReportDigest, ...]:
     """Fill in the host and the GPU models that reports lack."""
     result = list(digests)
     for argument, (sidecar, ranks) in sidecars.by_argument.items():
@@ -98,19 +103,31 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
             rank = sidecars.rank_of(argument, process.pid, is_alone=is_alone)
             if rank and rank.gpu_name and process.device_id is not None:
                 of_ordinal[process.pid, process.device_id] = models.index(rank.gpu_name)
-        if not facts.gpu_names and len(of_ordinal) == len(processes):  # one model alone would count for all
+        if not facts.gpu_names and len(of_ordinal) == len(
+            processes
+        ):  # one model alone would count for all
             facts = replace(facts, gpu_names=dict(enumerate(models)), gpu_of_ordinal=of_ordinal)
         result[argument] = replace(digests[argument], facts=facts)
     return tuple(result)
 
 
-def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> RunSidecars:
+def run_sidecars(
+    found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
+) -> RunSidecars:
     """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
     pairs = [(one, _misfit(one, digests)) for one in found.found]
-    stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
+    stale = [
+        problem("stale-sidecar", file=_shown(one.sidecar), reason=reason)
+        for one, reason in pairs
+        if reason
+    ]
     agreeing, conflicts = _agreeing([one for one, reason in pairs if not reason])
     sidecars = tuple(one.sidecar for one in agreeing)
-    by_argument = {argument: (one.sidecar, ranks) for one in agreeing for argument, ranks in one.by_argument.items()}
+    by_argument = {
+        argument: (one.sidecar, ranks)
+        for one in agreeing
+        for argument, ranks in one.by_argument.items()
+    }
     family, ignored = _step_family(sidecars, digests) if asks_for_steps else (None, [])
     problems = (*found.problems, *stale, *conflicts, *_failures(sidecars), *ignored)
     return RunSidecars(sidecars, by_argument, family, problems)
@@ -141,12 +158,20 @@ def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[P
         return agreeing, []
     files = ", ".join(_shown(one.sidecar) for one in others)
     first = min(disputed & set(others[0].by_argument))
-    return agreeing, [problem("conflicting-sidecars", files=files, of=others[0].by_argument[first][0].report)]
+    return agreeing, [
+        problem("conflicting-sidecars", files=files, of=others[0].by_argument[first][0].report)
+    ]
 
 
-def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -> tuple[str | None, list[Problem]]:
+def _step_family(
+    sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
+) -> tuple[str | None, list[Problem]]:
     """Return the family that the sidecars name, if it has a member on every rank, or why not."""
-    if not (family_of := {sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern}):
+    if not (
+        family_of := {
+            sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern
+        }
+    ):
         return None, []
     families = set(family_of.values())
     family = families.pop()
@@ -154,23 +179,38 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
     if not families and family is not None:
         own = [process.candidates for digest in digests for process in digest.processes]
         if not own:  # of these, only some may be ranks
-            own = [tuple(one for host in digest.hosts for one in host.candidates) for digest in digests if digest.hosts]
+            own = [
+                tuple(one for host in digest.hosts for one in host.candidates)
+                for digest in digests
+                if digest.hosts
+            ]
         named = ([one for one in candidates if one.name == family] for candidates in own)
-        is_there = [any(one.n_launched_inside > 0 or not one.n_launched for one in candidates) for candidates in named]
+        is_there = [
+            any(one.n_launched_inside > 0 or not one.n_launched for one in candidates)
+            for candidates in named
+        ]
         if all(is_there):
             return family, []
-        if not any(is_there):  # the launcher's own pattern, in a program that names its steps otherwise
+        if not any(
+            is_there
+        ):  # the launcher's own pattern, in a program that names its steps otherwise
             return None, []
         why = "some ranks have no such step"
-    return None, [problem("step-pattern-ignored", pattern=" and ".join(map(repr, sorted(family_of))), why=why)]
+    return None, [
+        problem("step-pattern-ignored", pattern=" and ".join(map(repr, sorted(family_of))), why=why)
+    ]
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     by_outcome: dict[str, list[int]] = {}
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
-        is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that
+        is_bad = (
+            rank.status and not rank.is_complete
+        )  # after a whole capture its status says nothing of that
         status = f"the program ended with status {rank.status}" if is_bad else None
-        if outcome := ", and ".join(filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))):
+        if outcome := ", and ".join(
+            filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))
+        ):
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""

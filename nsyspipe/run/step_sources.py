@@ -21,8 +21,22 @@ from nsyspipe.analysis.phases import (
     with_copies_behind,
 )
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
-from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence, threads_of
-from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
+from nsyspipe.analysis.repetition import (
+    LaunchSequence,
+    Repetition,
+    find_repetition,
+    launch_sequence,
+    threads_of,
+)
+from nsyspipe.analysis.steps import (
+    REPETITION,
+    Candidate,
+    Members,
+    TextFamilies,
+    candidates,
+    choose,
+    members_of,
+)
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model import canonical
 from nsyspipe.model.names import is_optimizer, is_part_of_step
@@ -61,7 +75,12 @@ def process_steps(
         if not is_decided and not reading.is_capture:
             family = choose(measured, [0] * len(events))
     may_repeat = family in {None, REPETITION} or is_part_of_step(family)
-    may_repeat = may_repeat and reading.step is None and not reading.is_capture and capture.operations.has_names
+    may_repeat = (
+        may_repeat
+        and reading.step is None
+        and not reading.is_capture
+        and capture.operations.has_names
+    )
     own_calls = by_process(capture.calls.all, [one.process_id for one in events])
 
     @functools.cache  # made where something asks for it
@@ -72,15 +91,22 @@ def process_steps(
     repeated: list[Repetition | None] = [None] * len(events)
     if may_repeat:
         sequences = [launched(at) for at in range(len(events))]
-        repeated = _of_processes(events, [find_repetition(sequence, reading.n_steps) for sequence in sequences])
+        repeated = _of_processes(
+            events, [find_repetition(sequence, reading.n_steps) for sequence in sequences]
+        )
         if reading.n_steps is not None and None in repeated:
             raise _not_as_many(reading.n_steps, launched(repeated.index(None)))
-        measured = [own if one is None else [*own, one.candidate] for own, one in zip(measured, repeated, strict=True)]
+        measured = [
+            own if one is None else [*own, one.candidate]
+            for own, one in zip(measured, repeated, strict=True)
+        ]
         family = family if is_decided else choose(measured, [0] * len(events))
     steps = []
     for at, one in enumerate(events):
         units = repeated[at] if family == REPETITION else None
-        members = units.members if units else _step_members(one.ranges, families, measured[at], family)
+        members = (
+            units.members if units else _step_members(one.ranges, families, measured[at], family)
+        )
         phases, others, passes = _phases(one, codes, members, own_calls[at])
         problems: list[Problem] = []
         if units:
@@ -93,22 +119,30 @@ def process_steps(
             if backward is not None:
                 passes = backward
                 problems.append(problem(source, process_id=one.process_id))
-        steps.append(ProcessSteps(measured[at], members, phases, others, backward, passes, tuple(problems)))
+        steps.append(
+            ProcessSteps(measured[at], members, phases, others, backward, passes, tuple(problems))
+        )
     return steps, family
 
 
-def _of_processes(events: Sequence[ProcessEvents], repeated: Sequence[Repetition | None]) -> list[Repetition | None]:
+def _of_processes(
+    events: Sequence[ProcessEvents], repeated: Sequence[Repetition | None]
+) -> list[Repetition | None]:
     """Give all ranks of a process one repetition, since they share its host: the one that says most of what a step is."""
     best: dict[int, Repetition] = {}
     for one, found in zip(events, repeated, strict=True):
-        if found is not None and (one.process_id not in best or _tells_more(found, best[one.process_id])):
+        if found is not None and (
+            one.process_id not in best or _tells_more(found, best[one.process_id])
+        ):
             best[one.process_id] = found
     return [best.get(one.process_id) for one in events]
 
 
 def _tells_more(one: Repetition, other: Repetition) -> bool:
     """Tell whether units update weights, else whether they train, else whether there are more launches in them."""
-    own, others = ((each.has_optimizer, each.is_step, int(np.ptp(each.edges))) for each in (one, other))
+    own, others = (
+        (each.has_optimizer, each.is_step, int(np.ptp(each.edges))) for each in (one, other)
+    )
     return own > others
 
 
@@ -136,13 +170,20 @@ def _unmarked_backward(
     return None if found is None else with_copies_behind(found, events.operations), source
 
 
-def _step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
+def _step_members(
+    ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None
+) -> Members:
     candidate = next((one for one in own if one.name == family), None)
     return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
 
 
-def _candidates(events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]) -> list[Candidate]:
-    operations, ids = events.operations, [number for number, name in names.items() if is_optimizer(name)]
+def _candidates(
+    events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]
+) -> list[Candidate]:
+    operations, ids = (
+        events.operations,
+        [number for number, name in names.items() if is_optimizer(name)],
+    )
     launches = operations.kernel_launch[: operations.n_launched]
     updates = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
     return candidates(events.ranges, families, operations, updates if updates.size else None)
@@ -153,14 +194,23 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     if (repeated := find_repetition(sequence)) is None:
         return OptionError(given, "no launch pattern repeats", fix="leave out --steps")
     n_units = repeated.edges.size - 1
-    found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave out --steps"
+    found, fix = (
+        f"{n_units} x {repeated.n_launches} launches",
+        f"--steps {n_units}, or leave out --steps",
+    )
     return OptionError(given, "no launch pattern repeats about as often", found=found, fix=fix)
 
 
 def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:
     """Say what the units are (marked: with one optimizer range each), how sure that is, and what much they leave out."""
-    found: dict[str, Any] = {"n_units": units.edges.size - 1, "n_launches": units.n_launches, "key": units.key}
-    yield problem("steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found)
+    found: dict[str, Any] = {
+        "n_units": units.edges.size - 1,
+        "n_launches": units.n_launches,
+        "key": units.key,
+    }
+    yield problem(
+        "steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found
+    )
     if not (units.has_optimizer or is_marked):
         yield problem("steps-without-optimizer", process_id=process_id)
     elif (n_updates := units.n_updates) > 1:
@@ -168,7 +218,9 @@ def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> It
     n_launches = units.sequence.time_ns.size
     n_covered, n_ends = int(np.ptp(units.edges)), 2 * units.n_launches
     if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
-        yield problem("steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}")
+        yield problem(
+            "steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}"
+        )
 
 
 def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
@@ -192,7 +244,9 @@ def digest_hosts(
         members = _step_members(ranges, families, own, family)
         n_members = members.starts.size
         # Such an end lies behind all that were recorded.
-        is_closed = np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
+        is_closed = (
+            np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
+        )
         phases = {
             f"{phase}_ns": pa.array(grouped_lengths(one.member, one.starts, one.ends, n_members))
             if one.starts.size

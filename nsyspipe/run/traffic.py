@@ -23,7 +23,9 @@ _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "s
 _OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
 # What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
 _FLOATS = ("exposed_part_ns", "sized_bus_bytes")
-_CELLS = pa.schema([(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)])
+_CELLS = pa.schema(
+    [(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)]
+)
 
 
 def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
@@ -32,8 +34,12 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     chosen = across.rows.in_step & np.isin(across.rows.step, summary["step"].to_numpy())
     cells = pa.Table.from_pylist([*_cells(across, summary, chosen)], _CELLS)
     is_whole = pc.ScalarAggregateOptions(skip_nulls=False)
-    sums = cells.group_by("use", use_threads=False).aggregate([(name, "sum", is_whole) for name in _SUMS])
-    pooled = sums.rename_columns(["use", *_SUMS]).append_column("rank", pa.nulls(len(sums), pa.int64()))
+    sums = cells.group_by("use", use_threads=False).aggregate(
+        [(name, "sum", is_whole) for name in _SUMS]
+    )
+    pooled = sums.rename_columns(["use", *_SUMS]).append_column(
+        "rank", pa.nulls(len(sums), pa.int64())
+    )
     uses = _uses(across, cells, pooled, chosen)
     table = pa.concat_tables([pooled.select(_CELLS.names), cells])
     at = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
@@ -46,18 +52,27 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     ranks = [texts[one.ranks] for one in uses.values()]
 
     def divided(name: str, by: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.divide(pc.cast(table[name], pa.float64(), safe=False), pc.if_else(pc.greater(by, 0), by, None))
+        return pc.divide(
+            pc.cast(table[name], pa.float64(), safe=False), pc.if_else(pc.greater(by, 0), by, None)
+        )
 
     n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
     per_step = {f"{name}_per_step": divided(name, n_steps) for name in _PER_STEP}
     if across.has_comm_between:
-        per_step |= {f"{name}_per_step": pa.nulls(len(table), pa.float64()) for name in ("calls", "bytes", "wait_ns")}
+        per_step |= {
+            f"{name}_per_step": pa.nulls(len(table), pa.float64())
+            for name in ("calls", "bytes", "wait_ns")
+        }
     is_staged, wait = pc.equal(role, PIPELINE), per_step["wait_ns_per_step"]
     seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
     columns = per_step | {
         "rank": table["rank"],
-        "communicator": pa.array([one.communicator for one in uses.values()], pa.string()).take(pa.array(at)),
-        "collective": pa.array([one.collective for one in uses.values()], pa.string()).take(pa.array(at)),
+        "communicator": pa.array([one.communicator for one in uses.values()], pa.string()).take(
+            pa.array(at)
+        ),
+        "collective": pa.array([one.collective for one in uses.values()], pa.string()).take(
+            pa.array(at)
+        ),
         "role": role,
         "n_ranks": pa.array(n_ranks, mask=n_ranks == 0),
         "ranks": pa.chunked_array([ranks[use] for use in at.tolist()], pa.string()),
@@ -84,8 +99,18 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
         own_uses = np.unique(use[span]).tolist()
         of_uses = {code: np.flatnonzero(use[span] == code) + span.start for code in own_uses}
         is_seen = rank.number not in is_hidden
-        unions = {code: union(rows.start_ns[of], rows.end_ns[of]) for code, of in of_uses.items() if is_seen}
-        parts = dict(zip(unions, exposed_parts([*unions.values()], hidden, IntervalSet(starts, ends)), strict=True))
+        unions = {
+            code: union(rows.start_ns[of], rows.end_ns[of])
+            for code, of in of_uses.items()
+            if is_seen
+        }
+        parts = dict(
+            zip(
+                unions,
+                exposed_parts([*unions.values()], hidden, IntervalSet(starts, ends)),
+                strict=True,
+            )
+        )
         for code in own_uses:
             of_use = of_uses[code]
             own = of_use[chosen[of_use]]
@@ -97,7 +122,12 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
                 times = unions[code]
                 comm = times.lengths(starts, ends).sum()
                 beside = times.intersect(hidden).lengths(starts, ends).sum()
-                cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
+                cell |= {
+                    "calls": own.size,
+                    "comm_ns": comm,
+                    "exposed_ns": comm - beside,
+                    "hidden_ns": beside,
+                }
                 cell["exposed_part_ns"] = parts[code]
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
                 if matched is not None and is_known[own].all():
@@ -108,7 +138,9 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
             yield cell
 
 
-def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -> dict[int, CommUse]:
+def _uses(
+    across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags
+) -> dict[int, CommUse]:
     """Return what the role of each use is told from, in order of its communicator's name and its collective's."""
     users: dict[int, dict[int, None]] = {}
     for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):

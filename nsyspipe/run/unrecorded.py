@@ -53,10 +53,18 @@ def unrecorded_processes(
     is_own = ~ranges["is_library"].to_numpy()
     is_step = np.zeros(ranges.num_rows, np.bool_)
     if family in families.names:
-        is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == families.names.index(family)
+        is_step = families.of_text[
+            ranges["text"].combine_chunks().indices.to_numpy()
+        ] == families.names.index(family)
     n_ranges, n_steps = (Counter(owner[rows].tolist()) for rows in (is_own, is_step))
     return tuple(
-        UnrecordedProcess(process_id, n_launches, n_ranges[process_id], n_steps[process_id], numbers.get(process_id))
+        UnrecordedProcess(
+            process_id,
+            n_launches,
+            n_ranges[process_id],
+            n_steps[process_id],
+            numbers.get(process_id),
+        )
         for process_id, n_launches in sorted(launches.items())
         if n_launches or n_ranges[process_id]
     )
@@ -87,7 +95,12 @@ def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -
 
 
 def _row(
-    processes: Sequence[UnrecordedProcess], what: str, cost: str, stand_for: str, *, severity: str | None = None
+    processes: Sequence[UnrecordedProcess],
+    what: str,
+    cost: str,
+    stand_for: str,
+    *,
+    severity: str | None = None,
 ) -> Problem:
     pids = few([str(pid_of(one.process_id)) for one in processes], _SHOWN)
     noun, them = ("process", "it") if len(processes) == 1 else ("processes", "them")

@@ -42,7 +42,10 @@ def n_steps(run: Run) -> int:
 def missing_ranks(run: Run) -> tuple[int, ...]:
     """Return which ranks of the job have no report."""
     # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be any number.
-    size, present = run.header.n_job_ranks if run.header.n_ranks else 0, {*run.ranks["rank"].to_pylist()}
+    size, present = (
+        run.header.n_job_ranks if run.header.n_ranks else 0,
+        {*run.ranks["rank"].to_pylist()},
+    )
     return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
 
 
@@ -56,25 +59,36 @@ class Work(NamedTuple):
 
     busy_ns: float | None  # None where a capture has a step of which it is not known, or none
     kernels: dict[str, float]  # time of each that is no communication, ns
-    launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
-    per_batch: dict[str, tuple[int, bool]]  # `ranks_per_batch` of each capture, by what is said of it
+    launches: dict[
+        str, float
+    ]  # how often each runs, matrix products as one; empty where a capture does not tell
+    per_batch: dict[
+        str, tuple[int, bool]
+    ]  # `ranks_per_batch` of each capture, by what is said of it
     alike: str = ""  # what else is the same of all that are ranked together
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Work:
         """Return the work of the captures of one side."""
         means = [pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs]
-        rows = pa.concat_tables(run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs)
+        rows = pa.concat_tables(
+            run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs
+        )
         rows = rows.filter(pc.invert(are_communication(rows["name"])))
         kernels, launches = defaultdict[str, float](float), defaultdict[str, float](float)
         steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
         is_counted = steps and not rows["n_in_summary"].null_count
-        for name, ns, n in zip(*(rows[column].to_pylist() for column in rows.column_names), strict=True):
+        for name, ns, n in zip(
+            *(rows[column].to_pylist() for column in rows.column_names), strict=True
+        ):
             kernels[name] += ns
             if is_counted and n:
                 launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
         busy = None if None in means else sum(means) / len(means)
-        times, alike = {name: ns for name, ns in kernels.items() if ns > 0}, " | ".join(map(_alike, runs))
+        times, alike = (
+            {name: ns for name, ns in kernels.items() if ns > 0},
+            " | ".join(map(_alike, runs)),
+        )
         return cls(busy, times, launches, dict(map(_per_batch, runs)), alike)
 
     def saved(self) -> str:
@@ -83,7 +97,10 @@ class Work(NamedTuple):
             name: f"{zlib.crc32(name.encode(errors='replace')):x}"
             for name in {*self.kernels, *self.launches} - {_PRODUCTS}
         }
-        numbers = ({codes.get(name, name): float(f"{n:.4g}") for name, n in some.items()} for some in self[1:3])
+        numbers = (
+            {codes.get(name, name): float(f"{n:.4g}") for name, n in some.items()}
+            for some in self[1:3]
+        )
         return json.dumps([self.busy_ns, *numbers, *self[3:]], separators=(",", ":"))
 
     @classmethod
@@ -91,8 +108,13 @@ class Work(NamedTuple):
         """Return what `saved` wrote; None of anything else."""
         try:
             busy, kernels, launches, per_batch, alike = json.loads(text or "")
-            batches = {str(words): (int(n), bool(is_all)) for words, (n, is_all) in per_batch.items()}
-            times, numbers = ({name: float(n) for name, n in some.items() if n > 0} for some in (kernels, launches))
+            batches = {
+                str(words): (int(n), bool(is_all)) for words, (n, is_all) in per_batch.items()
+            }
+            times, numbers = (
+                {name: float(n) for name, n in some.items() if n > 0}
+                for some in (kernels, launches)
+            )
             return cls(None if busy is None else float(busy), times, numbers, batches, str(alike))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
@@ -104,7 +126,9 @@ class Work(NamedTuple):
 
     def shared(self, other: Work) -> float:
         """Return the share of the kernels' time that is in kernels which the other runs too."""
-        return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(self.kernels.values())
+        return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(
+            self.kernels.values()
+        )
 
     @property
     def text(self) -> str:
@@ -125,7 +149,9 @@ class Work(NamedTuple):
             return True
         if max(self.shared(other), other.shared(self)) >= _FEW_SHARED:
             of_longer, of_shorter = (self, other) if times[1] == self.busy_ns else (other, self)
-            more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(_PRODUCTS, math.inf)
+            more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(
+                _PRODUCTS, math.inf
+            )
             return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
         alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())
         return alike < _LAUNCHES_ALIKE * max(self.n, other.n, _LEAST_LAUNCHES)
@@ -134,7 +160,11 @@ class Work(NamedTuple):
         """Whether more ranks share a batch than in the other, for sure; None where as many do."""
         numbers = {*self.per_batch.values(), *other.per_batch.values()}
         most = max((n for n, _ in numbers), default=1)
-        return any(n < most for n, is_all in numbers if is_all) if len(numbers) > 1 and most > 1 else None
+        return (
+            any(n < most for n, is_all in numbers if is_all)
+            if len(numbers) > 1 and most > 1
+            else None
+        )
 
     def is_unlike(self, other: Work) -> bool:
         """Whether the two are never ranked together."""
@@ -155,10 +185,18 @@ def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
 
 def _alike(run: Run) -> str:
     is_mixed = not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows])
-    return ", ".join([source_of_steps(run), *ranges(missing_ranks(run)), *([run.header.run_id] if is_mixed else [])])
+    return ", ".join(
+        [
+            source_of_steps(run),
+            *ranges(missing_ranks(run)),
+            *([run.header.run_id] if is_mixed else []),
+        ]
+    )
 
 
-def parted(members: Iterable[_Member], is_fitting: Callable[[_Member, list[_Member]], bool]) -> list[list[_Member]]:
+def parted(
+    members: Iterable[_Member], is_fitting: Callable[[_Member, list[_Member]], bool]
+) -> list[list[_Member]]:
     """Return members that fit each other together; one that fits several kinds, as one whose GPU is not recorded, is of none of them.
 
     They are to come from the least compute on: so the order in which they are given does not count.

@@ -43,11 +43,18 @@ except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
 serve(parent)
 """
-_FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
+_FLAGS = {
+    "isolated": "-I",
+    "ignore_environment": "-E",
+    "no_user_site": "-s",
+    "dont_write_bytecode": "-B",
+}
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
-_WORTH_A_PROCESS = 96 * 2**20  # below this many bytes per extra process, starting it costs more than it saves
+_WORTH_A_PROCESS = (
+    96 * 2**20
+)  # below this many bytes per extra process, starting it costs more than it saves
 
 
 class Workers(ThreadPoolExecutor):
@@ -58,13 +65,17 @@ class Workers(ThreadPoolExecutor):
 
     def __init__(self, number: int) -> None:
         # Ctrl-C is for the main thread of this process; what threads start inherits that it is blocked.
-        super().__init__(number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
+        super().__init__(
+            number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT})
+        )
         self._lock, self._own = threading.Lock(), threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: InputError | None = None
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
-        self._together = threading.Barrier(number)  # else one thread could start the process of another
+        self._together = threading.Barrier(
+            number
+        )  # else one thread could start the process of another
         try:
             for _ in range(number):
                 super().submit(self._begin)
@@ -73,7 +84,9 @@ class Workers(ThreadPoolExecutor):
             self.shutdown(cancel_futures=True)
             if not isinstance(error, RuntimeError):
                 raise
-            raise InputError("analysis", f"no more processes can be started ({error})", fix=_FEWER) from error
+            raise InputError(
+                "analysis", f"no more processes can be started ({error})", fix=_FEWER
+            ) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by the next process that is free."""
@@ -102,7 +115,16 @@ class Workers(ThreadPoolExecutor):
                 return
             try:
                 self._own.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-                    [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
+                    [
+                        sys.executable,
+                        *flags,
+                        "-P",
+                        "-X",
+                        f"utf8={sys.flags.utf8_mode}",
+                        "-c",
+                        _START,
+                        self._hello,
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
@@ -111,7 +133,9 @@ class Workers(ThreadPoolExecutor):
                 self._processes.append(self._own.process)
             except (OSError, MemoryError) as error:
                 reason = getattr(error, "strerror", None) or "no memory is left"
-                self._error = InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER)
+                self._error = InputError(
+                    "analysis", f"a worker process cannot be started ({reason})", fix=_FEWER
+                )
 
     def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
         """Have a call made by this thread's process; the error that it raises, or an `InputError` if one of all is gone."""
@@ -159,7 +183,9 @@ def _send(file: IO[bytes], payload: bytes) -> None:
 def serve(parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process."""
     # It ends with its parent: by the system, also where a call holds the interpreter for good, or by a thread that looks.
-    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)  # the parent's thread that has started us lives as long
+    prctl()(
+        SET_DEATH_SIGNAL, signal.SIGKILL
+    )  # the parent's thread that has started us lives as long
     if os.getppid() != parent:  # it was gone before
         os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
@@ -200,7 +226,9 @@ def _look_for(parent: int) -> None:
 def without_other_frames() -> None:
     """Keep pandas and polars, which libraries load (0.25 s, 45 MB), out of a process that is ours alone."""
     if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
-        sys.meta_path.insert(0, _NoOtherFrames())  # None among `sys.modules` is what Arrow does not understand
+        sys.meta_path.insert(
+            0, _NoOtherFrames()
+        )  # None among `sys.modules` is what Arrow does not understand
 
 
 class _NoOtherFrames:
@@ -227,7 +255,9 @@ class SerialExecutor(Executor):
 
 def place_for(running: Executor, path: str | Path) -> str:
     """Return how those who run the calls find a report: by its whole path, where they may be in another directory."""
-    return str(path if isinstance(running, SerialExecutor | ThreadPoolExecutor) else Path(path).absolute())
+    return str(
+        path if isinstance(running, SerialExecutor | ThreadPoolExecutor) else Path(path).absolute()
+    )
 
 
 @contextlib.contextmanager
@@ -243,17 +273,30 @@ def telling_shortage() -> Iterator[None]:
         raise told from error
 
 
-def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
+def jobs_for(
+    sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
+) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
     # The imports, and at its peak about 1.7 times the report (measured).
-    return max(1, min(wanted, len(sizes), memory // (100 * 2**20 + 2 * max(sizes, default=0)) if memory else wanted))
+    return max(
+        1,
+        min(
+            wanted,
+            len(sizes),
+            memory // (100 * 2**20 + 2 * max(sizes, default=0)) if memory else wanted,
+        ),
+    )
 
 
 @contextlib.contextmanager
-def executor_for(paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None) -> Iterator[Executor]:
+def executor_for(
+    paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None
+) -> Iterator[Executor]:
     """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
     jobs = 1 if scheduler else jobs_for([size_of(path) for path in paths], requested)
     if scheduler:
@@ -288,7 +331,9 @@ def _free_memory() -> int:
     limits = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        limits += [
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+        ]
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
         limits += [max(int(limit) - used, 1)] if limit.isdigit() else []

@@ -44,7 +44,10 @@ class Locked(Struct, frozen=True):
         """Return the names of the files that a run has in their places, of tables of the dataset alone."""
         found = set()
         for table in DATASET.keys() & self.top.names():
-            with contextlib.suppress(FileNotFoundError), self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as of_run:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as of_run,
+            ):
                 if of_run.require(layout.PART, layout.FILE):
                     found.add(layout.file_name(table))
                 for name in of_run.names():
@@ -85,8 +88,14 @@ class Locked(Struct, frozen=True):
             for name in names:
                 new.require(name, layout.FILE)
             is_left = {*names, layout.RUNS_FILE} <= listed
-            is_left = (is_left and (is_ours or files_in_row(self.top, run_id) == listed)) or not (listed or names)
-            if not (layout.RUN_ID.fullmatch(run_id) and is_left and all(map(layout.table_of_file, listed))):
+            is_left = (is_left and (is_ours or files_in_row(self.top, run_id) == listed)) or not (
+                listed or names
+            )
+            if not (
+                layout.RUN_ID.fullmatch(run_id)
+                and is_left
+                and all(map(layout.table_of_file, listed))
+            ):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
@@ -109,7 +118,9 @@ class Locked(Struct, frozen=True):
                 self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
-    def place_of(self, name: str, run_id: str, *, make: bool = False) -> contextlib.AbstractContextManager[Directory]:
+    def place_of(
+        self, name: str, run_id: str, *, make: bool = False
+    ) -> contextlib.AbstractContextManager[Directory]:
         """Return the directory that a file of a run lies in, as a context."""
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
@@ -165,7 +176,9 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
         with locked(store) as opened:
             opened.clean()
             opened.files_of(run_id)  # what is in the way is said before any work is done
-            staging = living.enter_context(opened.hidden.enter(_STAGING))  # not the lock's: these stay open
+            staging = living.enter_context(
+                opened.hidden.enter(_STAGING)
+            )  # not the lock's: these stay open
             living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
             own = living.enter_context(staging.enter(name, make=True))
             fcntl.flock(living.enter_context(own.create(_ALIVE)), fcntl.LOCK_EX)
@@ -183,14 +196,19 @@ def locked(store: Path) -> Iterator[Locked]:
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
                 top = trial.enter_context(Directory.at(root))
                 hidden = trial.enter_context(top.enter(layout.HIDDEN, make=True))
-                inside = (trial.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
+                inside = (
+                    trial.enter_context(hidden.enter(name, make=True))
+                    for name in (_STAGING, layout.SWITCH)
+                )
                 found = Locked(top, hidden, *inside)
                 if _islocked(found.hidden, trial, until):
                     opened.enter_context(trial.pop_all())
                     break
             if time.monotonic() > until:
                 what = f"has been locked by another writer for {_LONGEST_WAIT_S:.0f} s"
-                raise OutputError(str(store), what, fix="try again, or stop the process that holds .nsyspipe/lock")
+                raise OutputError(
+                    str(store), what, fix="try again, or stop the process that holds .nsyspipe/lock"
+                )
         for run_id in found.switch.names():  # by a writer that was killed
             found.settle(run_id)
         yield found
@@ -199,14 +217,18 @@ def locked(store: Path) -> Iterator[Locked]:
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
     """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
     has_lock = hidden.require(_LOCK, layout.FILE)  # a full disk makes none, and opens one
-    lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | (0 if has_lock else os.O_CREAT)))
+    lock = opened.enter_context(
+        hidden.open_file(_LOCK, os.O_RDWR | (0 if has_lock else os.O_CREAT))
+    )
     while time.monotonic() <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(_PAUSE_S)
         else:
-            return os.path.samestat(os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False), os.fstat(lock.fileno()))
+            return os.path.samestat(
+                os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False), os.fstat(lock.fileno())
+            )
     return False
 
 

@@ -20,11 +20,28 @@ from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, without_exported, words_of_runs
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
-from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, parsed_object, small_content, table_of
+from nsyspipe.store.read import (
+    AGAIN,
+    content_of,
+    digest_of,
+    nulls_first,
+    parsed_object,
+    small_content,
+    table_of,
+)
 
-_TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
+_TEXTS = (
+    Column("run_id", TEXT, "id", "the run"),
+    Column("digest", TEXT, "text", "of the bytes of its file"),
+)
 WORK = "work"
-_WORK = Column(WORK, TEXT, "text", "`Work`, of the details. Null if an older nsyspipe saved the run.", nullable=True)
+_WORK = Column(
+    WORK,
+    TEXT,
+    "text",
+    "`Work`, of the details. Null if an older nsyspipe saved the run.",
+    nullable=True,
+)
 # `RUNS` less what only the run itself is asked for.
 INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1], _WORK))
 
@@ -54,7 +71,12 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
     """
     ids = sorted(run_ids(store))
     index = read_index(store) if ids else INDEX.empty()
-    places = {pair: at for at, pair in enumerate(zip(*(index[one.name].to_pylist() for one in _TEXTS), strict=True))}
+    places = {
+        pair: at
+        for at, pair in enumerate(
+            zip(*(index[one.name].to_pylist() for one in _TEXTS), strict=True)
+        )
+    }
     known: list[int] = []
     others: list[pa.Table] = []
     unreadable: list[Unreadable] = []
@@ -66,7 +88,9 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
             else:
                 known.append(at)
         except DatasetError as error:
-            told = (error.problem, error.fix) if has_run(store, run_id) else ("is gone", None)  # since it was listed
+            told = (
+                (error.problem, error.fix) if has_run(store, run_id) else ("is gone", None)
+            )  # since it was listed
             unreadable.append(Unreadable(run_id, "runs", *told))
         if on_progress:
             on_progress(n_done, len(ids))
@@ -82,12 +106,18 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
     if found.unreadable:
         first, n_runs = found.unreadable[0], len(found.unreadable)
         what = f"contains {n_runs} saved runs, but none can be read"
-        raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
+        raise DatasetError(
+            str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix
+        )
     what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
     if store.is_file():
         what = f"is {OUTPUTS.get(store.suffix, 'a file')}, not a run store"
         name = shlex.quote(str(store))
-        fix = "pass the run store (a directory)" if store.suffix in OUTPUTS else f"nsyspipe analyze {name} --out runs"
+        fix = (
+            "pass the run store (a directory)"
+            if store.suffix in OUTPUTS
+            else f"nsyspipe analyze {name} --out runs"
+        )
     elif store.is_dir():
         there = [*store.iterdir()]
         if reports := [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]:
@@ -115,7 +145,9 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
-        raise DatasetError(str(path), f"has {row.num_rows} rows for the run instead of 1", fix=AGAIN)
+        raise DatasetError(
+            str(path), f"has {row.num_rows} rows for the run instead of 1", fix=AGAIN
+        )
     try:
         return index_row(row, run_id, digest_of(content))
     except ValueError as error:  # a directory's name that is no text
@@ -128,4 +160,6 @@ def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
     with contextlib.suppress(ValueError):  # of damaged details nobody lists more
         work = parsed_object(row["details"][0].as_py()).get(WORK)
     texts = {"run_id": run_id, "digest": digest, WORK: work if isinstance(work, str) else None}
-    return INDEX.table({one: row[one] for one in row.column_names} | {name: [text] for name, text in texts.items()})
+    return INDEX.table(
+        {one: row[one] for one in row.column_names} | {name: [text] for name, text in texts.items()}
+    )

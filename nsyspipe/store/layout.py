@@ -41,17 +41,27 @@ from nsyspipe.model.names import RUN_DIRECTORY, printable
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
-    stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK, stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
-}  # fmt: skip
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: DIRECTORY,
+    stat.S_IFLNK: LINK,
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
 HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
 _SUFFIX = ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
-RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
-FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
-_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)  # DuckDB takes more for one than Python does
+RUN_ID = re.compile(
+    rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}"
+)  # that a run which is saved can have
+FILE_NAME = re.compile(
+    r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet"
+)  # as `file_name` makes one
+_DATE = re.compile(
+    r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE
+)  # DuckDB takes more for one than Python does
 _SHOWN = 6
 _ALIKE = 0.8  # ids that may be mistyped; those of captures of one day are less alike
 
@@ -145,7 +155,10 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
     def remove_empty(self, *names: str) -> None:
         """Remove the directory that is reached by names, and those around it, as far as nothing is in them."""
         for n_names in range(len(names), 0, -1):
-            with contextlib.suppress(OSError, NotPlainError), self.within(*names[: n_names - 1]) as around:
+            with (
+                contextlib.suppress(OSError, NotPlainError),
+                self.within(*names[: n_names - 1]) as around,
+            ):
                 os.rmdir(names[n_names - 1], dir_fd=around.fd)
 
 
@@ -189,7 +202,11 @@ def name_of_store(store: Path) -> str:
 def run_ids(store: Path) -> Iterator[str]:
     """Yield the runs of a store, in no order; none where there is no store, an error where links are in place of it."""
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
-    in_place = {name.removeprefix(RUN_DIRECTORY) for name in _listed(store, "runs") if name.startswith(RUN_DIRECTORY)}
+    in_place = {
+        name.removeprefix(RUN_DIRECTORY)
+        for name in _listed(store, "runs")
+        if name.startswith(RUN_DIRECTORY)
+    }
     for run_id in in_place.union(switched):
         if has_run(store, run_id):
             yield run_id
@@ -211,7 +228,9 @@ def check_run_id(run_id: str) -> None:
     """Refuse, with one that works, an id that no directory can have, or that readers take for a number or a date."""
     mended = run_id
     if not RUN_ID.fullmatch(run_id):
-        mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
+        mended = (
+            re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
+        )
         what = f"is not a valid directory name (up to {_LONGEST} letters, digits and . _ + -, first a letter or digit)"
     elif _is_number_or_date(run_id):
         what = "looks like a number or a date, and DuckDB and pandas would convert it"
@@ -264,19 +283,30 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     if named is not None and has_run(store, named):
         labels = {named: labels.get(named, "")}
     ids = [*labels]
-    if wanted is None and (chosen := [one for one in ids if labels[one] == label] if label else ids[: len(ids) == 1]):
+    if wanted is None and (
+        chosen := [one for one in ids if labels[one] == label] if label else ids[: len(ids) == 1]
+    ):
         return store, chosen[-1]
     # The last runs, each with its label, which tells more than an id.
-    named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
-    shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+    named_so = [
+        one if label in ("", one) else f"{one} ({label})"
+        for one, label in [*labels.items()][-_SHOWN:]
+    ]
+    shown = ", ".join(named_so) + (
+        f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+    )
     listing = f"nsyspipe doctor {shlex.quote(str(store))}, which {'lists its runs' if all(labels.values()) else 'shows what is wrong'}"
     if wanted is None and label and ids:
         other = nearest_name(label, {*labels.values()} - {""}) or labels[ids[-1]]
         instead = f"--label {shlex.quote(other)}, or {listing}" if other else listing
-        raise OptionError(f"--label {label}", f"no run of {path} has that label", found=shown, fix=instead)
+        raise OptionError(
+            f"--label {label}", f"no run of {path} has that label", found=shown, fix=instead
+        )
     if wanted is None:
         # One with its operations fits every command.
-        with_operations = [one for one in ids if (store / "events" / f"{RUN_DIRECTORY}{one}").is_dir()]
+        with_operations = [
+            one for one in ids if (store / "events" / f"{RUN_DIRECTORY}{one}").is_dir()
+        ]
         fix = f"{argument_of(store, [*ids, *with_operations][-1])}, or {listing}" if ids else None
         raise OptionError(str(path), f"contains {len(ids)} runs, choose one", found=shown, fix=fix)
     # A label is no value of --run-id, but its latest run's id is.
@@ -286,7 +316,9 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         instead = f"{['ID', *ids][-1]}, or {listing}"
         if nearest:
             instead = nearest if nearest in labels else named_by[nearest]
-        raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=f"--run-id {instead}")
+        raise OptionError(
+            f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=f"--run-id {instead}"
+        )
     fix = f"{argument_of(store, nearest)}, or {listing}" if nearest else listing
     raise OptionError(str(path), "has no such run", found=shown, fix=fix)
 
@@ -313,7 +345,9 @@ def labels_by_time(store: Path) -> dict[str, str]:
     return labels | {run_id: printable(label) for run_id, label in known}
 
 
-def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, tuple[list[str], list[str]]]:
+def runs_by_label(
+    place: str, label: str, others: Sequence[object] = ()
+) -> dict[str, tuple[list[str], list[str]]]:
     """Return the paths of all runs of a label of a store, and of those of another: the one named, else the only other there is.
 
     Of a label with runs of all ranks those of some are left out: their ids come with the paths. Of others that are no label of
@@ -324,13 +358,20 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     store, asked = Path(place), f"--against {label}"
     if not is_saved(store) or is_one_run(store):
         raise OptionError(asked, f"{place} is not a run store", fix=_with_a_store(store, label))
-    found, ids = listed_runs(store), dict[str, dict[str, bool]]()  # of a label: of each run whether it has all ranks
+    found, ids = (
+        listed_runs(store),
+        dict[str, dict[str, bool]](),
+    )  # of a label: of each run whether it has all ranks
     if found.unreadable:
         problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, so its label is unknown"
         raise OptionError(asked, problem, fix="remove this run")
-    for run in found.runs.select(["run_id", "label", "n_ranks", "n_processes", "world_size"]).to_pylist():
+    for run in found.runs.select(
+        ["run_id", "label", "n_ranks", "n_processes", "world_size"]
+    ).to_pylist():
         n_there = run["n_ranks"] if run["n_processes"] is None else run["n_processes"]
-        ids.setdefault(printable(run["label"]), {})[run["run_id"]] = n_there >= (run["world_size"] or 0)
+        ids.setdefault(printable(run["label"]), {})[run["run_id"]] = n_there >= (
+            run["world_size"] or 0
+        )
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         if any(label in of for of in ids.values()):
@@ -348,24 +389,36 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         is_place = os.path.lexists(named) or glob.has_magic(named) or is_one_run(Path(named))
         if named and named not in ids and not (is_place or {*named} & {os.sep, "="}):
             fix = f"{start} {shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
-            raise OptionError(named, f"is not a label of {place}, a file or a directory", found=counts, fix=fix)
+            raise OptionError(
+                named, f"is not a label of {place}, a file or a directory", found=counts, fix=fix
+            )
         candidates = [named] if named in ids and not os.path.lexists(named) else []
     elif len(candidates) != 1:
-        problem = (
-            f"{place} has {'several other labels' if candidates else 'no other label'}, and the candidate is missing"
+        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and the candidate is missing"
+        raise OptionError(
+            asked, problem, found=counts, fix=f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}"
         )
-        raise OptionError(asked, problem, found=counts, fix=f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}")
     sides = ((name, ids[name]) for name in (label, *candidates))
-    left_out = {name: [one for one, has_all in of.items() if any(of.values()) > has_all] for name, of in sides}
-    return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}
+    left_out = {
+        name: [one for one, has_all in of.items() if any(of.values()) > has_all]
+        for name, of in sides
+    }
+    return {
+        name: ([place_of(place, one) for one in ids[name] if one not in of], of)
+        for name, of in left_out.items()
+    }
 
 
 def _with_a_store(path: Path, label: str) -> str:
     """Return a command that compares with a label, given what is no store: one run of a store may be meant as the candidate."""
     if (one := _one_run(path)) is None:
-        return f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+        return (
+            f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+        )
     store, name, _ = one
-    candidate = [] if name == label else [name if name in labels_by_time(store).values() else str(path)]
+    candidate = (
+        [] if name == label else [name if name in labels_by_time(store).values() else str(path)]
+    )
     return shlex.join(["nsyspipe", "diff", "--against", label, str(store), *candidate])
 
 
@@ -373,10 +426,20 @@ def _one_run(path: Path) -> tuple[Path, str, bool] | None:
     """Return store and id of ``STORE/<table>/run_id=ID``, or store and name of ``STORE:NAME``, and whether it is the id; else None."""
     is_whole = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
     directory = path if is_whole else Path(os.path.realpath(path))  # `.` has no name
-    run_id, store, text = directory.name.removeprefix(RUN_DIRECTORY), directory.parent.parent, str(path)
-    if directory.name.startswith(RUN_DIRECTORY) and os.path.isdir(directory) and has_run(store, run_id):  # noqa: PTH112 - a name may be too long
+    run_id, store, text = (
+        directory.name.removeprefix(RUN_DIRECTORY),
+        directory.parent.parent,
+        str(path),
+    )
+    if (
+        directory.name.startswith(RUN_DIRECTORY)
+        and os.path.isdir(directory)  # noqa: PTH112 - a name may be too long
+        and has_run(store, run_id)
+    ):
         return store, run_id, True
     if os.path.lexists(text):
         return None
-    parts = ((Path(text[:at]), text[at + 1 :]) for at, letter in enumerate(text) if letter == ":" and at)
+    parts = (
+        (Path(text[:at]), text[at + 1 :]) for at, letter in enumerate(text) if letter == ":" and at
+    )
     return next(((store, name, False) for store, name in parts if any(run_ids(store))), None)

@@ -25,7 +25,9 @@ _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
 # Texts that rows share, which take that much only where they are written out, as in a document.
 _MOST_SHARED, _MOST_SHARING = 2**30, 100_000
-_LARGEST_EXPANSION = 40_000  # bytes that Zstandard makes of one, about; Brotli, which is refused, makes many more
+_LARGEST_EXPANSION = (
+    40_000  # bytes that Zstandard makes of one, about; Brotli, which is refused, makes many more
+)
 _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 _MOST_PAGES = 10_000  # of a column in a row group of a million rows there are some dozens
 _LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
@@ -41,26 +43,55 @@ _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 # Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of a struct or what is in a
 # list. Others may be of any kind, but for those of encryption and of other files, which are refused.
 _CHUNK: _Fields = {
-    1: _I32, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
-    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT), 9: ("pages", _I64, None), 10: _I64,
-    11: ("dictionary", _I64, None), 12: _STRUCT, 13: (None, _LIST, _STRUCT),
-}  # fmt: skip
+    1: _I32,
+    2: (None, _LIST, _I32),
+    3: (None, _LIST, _BINARY),
+    4: ("codec", _I32, None),
+    5: ("values", _I64, None),
+    6: ("plain", _I64, None),
+    7: ("stored", _I64, None),
+    8: (None, _LIST, _STRUCT),
+    9: ("pages", _I64, None),
+    10: _I64,
+    11: ("dictionary", _I64, None),
+    12: _STRUCT,
+    13: (None, _LIST, _STRUCT),
+}
 _COLUMN: _Fields = {1: None, 2: _I64, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
 _GROUP: _Fields = {
-    1: ("columns", _LIST, _COLUMN), 2: _I64, 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT), 5: _I64, 6: _I64, 7: _I16,
-}  # fmt: skip
+    1: ("columns", _LIST, _COLUMN),
+    2: _I64,
+    3: ("rows", _I64, None),
+    4: (None, _LIST, _STRUCT),
+    5: _I64,
+    6: _I64,
+    7: _I16,
+}
 _ELEMENT: _Fields = {
-    **dict.fromkeys((1, 2, 6, 7, 8, 9), _I32), 3: ("repetition", _I32, None), 4: _BINARY, 5: ("children", _I32, None),
+    **dict.fromkeys((1, 2, 6, 7, 8, 9), _I32),
+    3: ("repetition", _I32, None),
+    4: _BINARY,
+    5: ("children", _I32, None),
     10: _STRUCT,
-}  # fmt: skip
+}
 _FILE: _Fields = {
-    1: _I32, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
-    5: (None, _LIST, _STRUCT), 6: _BINARY, 7: (None, _LIST, _STRUCT), 8: None, 9: None,
-}  # fmt: skip
+    1: _I32,
+    2: ("schema", _LIST, _ELEMENT),
+    3: ("rows", _I64, None),
+    4: ("groups", _LIST, _GROUP),
+    5: (None, _LIST, _STRUCT),
+    6: _BINARY,
+    7: (None, _LIST, _STRUCT),
+    8: None,
+    9: None,
+}
 _PAGE: _Fields = {
-    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _I32,
+    1: ("type", _I32, None),
+    2: ("plain", _I32, None),
+    3: ("stored", _I32, None),
+    4: _I32,
     **dict.fromkeys((5, 6, 7, 8), _STRUCT),
-}  # fmt: skip
+}
 _OPTIONAL = {"children", "dictionary", "repetition"}
 
 
@@ -77,7 +108,11 @@ def check_size(file: BinaryIO) -> int:
     tail = file.read(n_tail)
     n_footer = int.from_bytes(tail[:4], "little")
     end_of_rows = size - n_footer - n_tail
-    is_whole = tail[4:] == _MAGIC and len(_MAGIC) <= end_of_rows < size - n_tail and n_footer <= _LARGEST_FOOTER
+    is_whole = (
+        tail[4:] == _MAGIC
+        and len(_MAGIC) <= end_of_rows < size - n_tail
+        and n_footer <= _LARGEST_FOOTER
+    )
     require(is_whole, "it is not a complete Parquet file")
     file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
@@ -85,9 +120,15 @@ def check_size(file: BinaryIO) -> int:
     require(reader.at == n_footer, "its footer is longer than declared")
     chunks, n_rows, n_columns = _column_chunks(footer)
     check_rows(n_rows, n_columns, size)
-    n_stored, most = sum(chunk["stored"] for chunk in chunks), max(_SMALL_PAGES, _LARGEST_RATIO * size)
+    n_stored, most = (
+        sum(chunk["stored"] for chunk in chunks),
+        max(_SMALL_PAGES, _LARGEST_RATIO * size),
+    )
     require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
-    require(size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER, f"of its {size} bytes {n_stored} hold columns")
+    require(
+        size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER,
+        f"of its {size} bytes {n_stored} hold columns",
+    )
     larger = "claim to be larger than a file of its size has them"
     require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
     if n_stored * _LARGEST_EXPANSION > _SMALL_PAGES:  # else it does not matter what is in its pages
@@ -100,7 +141,10 @@ def check_size(file: BinaryIO) -> int:
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
     is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
-    require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+    require(
+        is_possible,
+        f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has",
+    )
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
@@ -112,10 +156,15 @@ def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
     chunks: list[_Struct] = []
     for group in footer["groups"]:
         found = [column["data"] for column in group["columns"]]
-        is_whole = len(found) == len(columns) and all(chunk["values"] == group["rows"] for chunk in found)
+        is_whole = len(found) == len(columns) and all(
+            chunk["values"] == group["rows"] for chunk in found
+        )
         require(is_whole, "its numbers of columns contradict each other")
         chunks += found
-    require(all(chunk["codec"] in _CODECS for chunk in chunks), "its columns are compressed as none of ours is")
+    require(
+        all(chunk["codec"] in _CODECS for chunk in chunks),
+        "its columns are compressed as none of ours is",
+    )
     return chunks, n_rows, len(columns)
 
 
@@ -123,7 +172,10 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
     at = chunk.get("dictionary") or chunk["pages"]
     end = at + chunk["stored"]
-    require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")
+    require(
+        len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows,
+        "a column of it does not lie in it",
+    )
     for _ in range(_MOST_PAGES):
         if at == end:
             return
@@ -159,7 +211,10 @@ class _Thrift:
                 found[name] = value
         if not fields:
             return found
-        self._check(not any(isinstance(one, int) and one < 0 for one in found.values()), "has a negative size")
+        self._check(
+            not any(isinstance(one, int) and one < 0 for one in found.values()),
+            "has a negative size",
+        )
         named = {field[0] for field in fields.values() if isinstance(field, tuple)}
         self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
         return found
@@ -220,11 +275,19 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) 
     """
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    n_bytes, most = sum(pc.sum(one).as_py() or 0 for one in lengths), max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
+    n_bytes, most = (
+        sum(pc.sum(one).as_py() or 0 for one in lengths),
+        max(_SMALL_ROWS, _LARGEST_RATIO * n_file),
+    )
     if n_bytes <= most:
         return column.cast(pa.string())
     n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)
-    is_possible = may_be_shared and n_shared <= most and n_bytes <= _MOST_SHARED and len(column) <= _MOST_SHARING
+    is_possible = (
+        may_be_shared
+        and n_shared <= most
+        and n_bytes <= _MOST_SHARED
+        and len(column) <= _MOST_SHARING
+    )
     require(is_possible, f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
     rows = ((chunk.dictionary, at) for chunk in column.chunks for at in chunk.indices.to_pylist())
     shared = [pa.nulls(1, pa.string()) if at is None else texts.slice(at, 1) for texts, at in rows]

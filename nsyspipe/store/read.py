@@ -23,17 +23,32 @@ from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 AGAIN = "analyze the reports again with --out"
 _ATTEMPTS = 20  # when another save took its place meanwhile; it takes a save longer than a reader
-_LATER = (*EVENT_TABLES, "metrics")  # not read by nsyspipe itself, or so large that they are read rank by rank
+_LATER = (
+    *EVENT_TABLES,
+    "metrics",
+)  # not read by nsyspipe itself, or so large that they are read rank by rank
 _OF_RUNS = (RUNS.name, "index")  # small, with a row per run
 _DIGEST_BYTES = 16
 _LARGEST_ROW = 64 * 2**20
 _SMALL = 200_000  # smaller files are read sooner without threads
 LARGEST = 2**62  # sums and differences of what is smaller stay in 64 bits
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
-_LONGEST_JSON = 16 * 2**20  # some twenty times that as objects; a run of 10 000 processes has some millions
-_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
+_LONGEST_JSON = (
+    16 * 2**20
+)  # some twenty times that as objects; a run of 10 000 processes has some millions
+_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {
+    "time": (-(2**61) // 1000, 2**61 // 1000)
+}
 _LONGEST_LABEL = 500  # as in a sidecar: a terminal takes minutes to lay out millions of characters
-_OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
+_OF_ONE_ROW_PER_KEY = (
+    "ranks",
+    "steps",
+    "phases",
+    "stragglers",
+    "kernels",
+    "rank_summary",
+    "phase_summary",
+)
 
 
 class RunFiles(Struct, frozen=True):
@@ -41,8 +56,12 @@ class RunFiles(Struct, frozen=True):
 
     store: Path
     run_id: str
-    listed: Mapping[str, str] | None  # digests of all files but `runs` saved together; None: not said
-    contents: Mapping[str, pa.Buffer]  # of `runs` and what is small, but for what cannot be read or is of another save
+    listed: (
+        Mapping[str, str] | None
+    )  # digests of all files but `runs` saved together; None: not said
+    contents: Mapping[
+        str, pa.Buffer
+    ]  # of `runs` and what is small, but for what cannot be read or is of another save
     runs: pa.Table | None  # None if it cannot be used
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
@@ -56,13 +75,19 @@ class RunFiles(Struct, frozen=True):
         if found is None:
             found = table_of(self.contents.get(file) or self._later(file), DATASET[name], path)
         if name == "runs" and found.num_rows != 1:
-            raise DatasetError(str(path), f"has {found.num_rows} rows for the run instead of 1", fix=AGAIN)
+            raise DatasetError(
+                str(path), f"has {found.num_rows} rows for the run instead of 1", fix=AGAIN
+            )
         return found
 
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""
         file = layout.file_name(name, rank)
-        return file in self.listed if self.listed is not None else _readable(self.store, self.run_id, file) is not None
+        return (
+            file in self.listed
+            if self.listed is not None
+            else _readable(self.store, self.run_id, file) is not None
+        )
 
     def digest(self, file: str) -> str:
         """Return the digest of a file, as it was saved; of a run that does not say, as it is."""
@@ -78,7 +103,11 @@ class RunFiles(Struct, frozen=True):
             return found
         runs = _readable(self.store, self.run_id, layout.RUNS_FILE)
         if runs is None or not runs.equals(self.contents[layout.RUNS_FILE]):
-            raise DatasetError(f"run {self.run_id}", "was replaced or removed during reading", fix="read the run again")
+            raise DatasetError(
+                f"run {self.run_id}",
+                "was replaced or removed during reading",
+                fix="read the run again",
+            )
         what = "cannot be read (damaged, or from another save of the run)"
         raise DatasetError(str(path), what, fix=AGAIN)
 
@@ -88,18 +117,32 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
     files = [layout.file_name(name) for name in DATASET if name not in (*_LATER, RUNS.name)]
     runs = _readable(store, run_id, layout.RUNS_FILE)
     for _ in range(_ATTEMPTS):
-        row = None if runs is None else _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
+        row = (
+            None
+            if runs is None
+            else _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
+        )
         listed = _listed(row)
-        found = {name: content for name in files if (content := _readable(store, run_id, name)) is not None}
+        found = {
+            name: content
+            for name in files
+            if (content := _readable(store, run_id, name)) is not None
+        }
         if listed is not None:
-            found = {name: content for name, content in found.items() if digest_of(content) == listed.get(name)}
+            found = {
+                name: content
+                for name, content in found.items()
+                if digest_of(content) == listed.get(name)
+            }
         if listed is None or len(found) == len(files):
             break
         latest = _readable(store, run_id, layout.RUNS_FILE)
         if latest is not None and latest.equals(runs):  # nobody replaced it: others are wrong
             break
         runs = latest
-    return RunFiles(store, run_id, listed, found if runs is None else found | {layout.RUNS_FILE: runs}, row)
+    return RunFiles(
+        store, run_id, listed, found if runs is None else found | {layout.RUNS_FILE: runs}, row
+    )
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -111,7 +154,9 @@ def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return a table sorted by some columns, their nulls first, which each version of Arrow is asked for in another way."""
     keys = [key for name in names for key in (pc.is_valid(table[name]), table[name])]
     numbers = [str(number) for number in range(len(keys))]
-    return table.take(pc.sort_indices(pa.table(keys, names=numbers), [(one, "ascending") for one in numbers]))
+    return table.take(
+        pc.sort_indices(pa.table(keys, names=numbers), [(one, "ascending") for one in numbers])
+    )
 
 
 def _parsed(runs: pa.Buffer, path: Path) -> pa.Table | None:
@@ -156,7 +201,10 @@ def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
     if layout.RUN_ID.fullmatch(run_id):
         # First there: a file leaves it only for its place.
-        with contextlib.suppress(FileNotFoundError), top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
+        ):
             return switch.open_file(name)
     *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:
@@ -166,7 +214,9 @@ def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
 def files_in_row(top: Directory, run_id: str) -> set[str] | None:
     """Return the names of all files of a run, as its own row has them; None if it has no usable row."""
     with contextlib.suppress(OSError, ValueError, MemoryError, pa.ArrowException):
-        listed = _listed(_parsed(_content(top, run_id, layout.RUNS_FILE), top.path / layout.RUNS_FILE))
+        listed = _listed(
+            _parsed(_content(top, run_id, layout.RUNS_FILE), top.path / layout.RUNS_FILE)
+        )
         return None if listed is None else {*listed, layout.RUNS_FILE}
     return None
 
@@ -194,7 +244,11 @@ def _whole(file: BinaryIO, size: int) -> pa.Buffer:
 def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     is_of_runs = wanted.name in _OF_RUNS
-    texts = {one.name for one in wanted.columns if pa.types.is_string(one.type) or pa.types.is_dictionary(one.type)}
+    texts = {
+        one.name
+        for one in wanted.columns
+        if pa.types.is_string(one.type) or pa.types.is_dictionary(one.type)
+    }
     try:
         source = pa.BufferReader(content)
         if is_of_runs:
@@ -202,7 +256,9 @@ def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
         footer = pq.read_metadata(source)
         there = texts.intersection(footer.schema.names)  # a former version may lack some
         source.seek(0)
-        with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True, read_dictionary=[*there]) as file:
+        with pq.ParquetFile(
+            source, metadata=footer, page_checksum_verification=True, read_dictionary=[*there]
+        ) as file:
             _check_schema(path, file, {*wanted.names} - texts)
             check_rows(file.metadata.num_rows, len(wanted.columns), content.size)
             found = file.read(wanted.names, use_threads=content.size > _SMALL)
@@ -211,7 +267,9 @@ def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
         check_values(found, wanted)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow has all of these for a file that is not what its footer says.
-        raise DatasetError(str(path), f"cannot be read ({' '.join(str(error).split())})", fix=AGAIN) from error
+        raise DatasetError(
+            str(path), f"cannot be read ({' '.join(str(error).split())})", fix=AGAIN
+        ) from error
     return found if is_of_runs else found.drop_columns(["run_id"])
 
 
@@ -219,7 +277,9 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
     """Refuse a table with rows of other ranks."""
     if "rank" not in table.column_names:
         return
-    if pc.any(pc.and_not(pc.is_valid(table["rank"]), pc.is_in(table["rank"], pa.array(ranks, pa.int64())))).as_py():
+    if pc.any(
+        pc.and_not(pc.is_valid(table["rank"]), pc.is_in(table["rank"], pa.array(ranks, pa.int64())))
+    ).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
@@ -228,14 +288,21 @@ def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
     if not {"rank", "step"} <= {*table.column_names}:
         return
     keys = ["rank", "step"]
-    found = table.select(keys).filter(pc.is_valid(table["step"])).group_by(keys, use_threads=False).aggregate([])
+    found = (
+        table.select(keys)
+        .filter(pc.is_valid(table["step"]))
+        .group_by(keys, use_threads=False)
+        .aggregate([])
+    )
     if found.join(steps.select(keys), keys, join_type="left anti").num_rows:
         raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
 
 def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
     """Refuse a later version, columns twice, and texts in place of numbers: a few bytes can stand for many long ones."""
-    version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
+    version = (
+        (file.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
+    )
     if not version.isdecimal():
         what = "was not written by nsyspipe (no schema version)"
         raise DatasetError(str(path), what, fix=f"{AGAIN}, or move the file away")
@@ -260,7 +327,11 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
             # A text of all ranks of a communicator, for each that uses one.
             column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
-            column = pc.utf8_slice_codeunits(column, 0, _LONGEST_LABEL) if one.name == "label" else column
+            column = (
+                pc.utf8_slice_codeunits(column, 0, _LONGEST_LABEL)
+                if one.name == "label"
+                else column
+            )
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 
@@ -277,16 +348,22 @@ def check_values(table: pa.Table, wanted: TableSchema) -> None:
             span = pc.min_max(values.cast(INT) if column.unit == "time" else values).as_py()
             is_known = span["min"] is None or low <= span["min"] <= span["max"] <= high
             require(is_known, f"{column.name} has values beyond what a run has")
-        elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
+        elif (
+            column.unit == "json" and wanted is not RUNS
+        ):  # whose details are checked field by field
             for text in pc.unique(values.drop_null()).to_pylist():
                 parsed_object(text)
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     name = wanted.name
     key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
-    is_once = name not in _OF_ONE_ROW_PER_KEY or len(table.group_by(key, use_threads=False).aggregate([])) == len(table)
+    is_once = name not in _OF_ONE_ROW_PER_KEY or len(
+        table.group_by(key, use_threads=False).aggregate([])
+    ) == len(table)
     require(is_once, f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
-        is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
+        is_before = (
+            start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
+        )
         require(not is_before, f"{end} is before {start}")
 
 

@@ -42,12 +42,25 @@ from nsyspipe.nsys.command_words import (
 )
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
-from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
+from nsyspipe.store.read import (
+    AGAIN,
+    LARGEST,
+    RunFiles,
+    check_ranks,
+    check_steps_known,
+    parsed_object,
+    read_run_files,
+)
 
 _NOT_JUDGED = "not-judged"  # the code of the note about skipped checks
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
-_OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")  # ranks of which no device was recorded, too
+_OF_OTHER_RANKS = (
+    "host_steps",
+    "problems",
+    "ranks",
+    "runs",
+)  # ranks of which no device was recorded, too
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -87,7 +100,9 @@ class SavedRun(Run):
         try:
             return parse_details(self._row["details"])
         except ValueError as error:
-            raise DatasetError(str(self._path("runs")), f"has no usable details ({error})", fix=AGAIN) from error
+            raise DatasetError(
+                str(self._path("runs")), f"has no usable details ({error})", fix=AGAIN
+            ) from error
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -96,8 +111,15 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header = self._details.header
-        found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
-        return replace(header, run_id=self.run_id, label=self.given_label or self._row["label"], steps_from=found)
+        found = header.steps_from or steps_source(
+            header.n_ranks, self._details.n_host_steps or 0, self.step_family
+        )
+        return replace(
+            header,
+            run_id=self.run_id,
+            label=self.given_label or self._row["label"],
+            steps_from=found,
+        )
 
     @property
     def definitions_version(self) -> int:
@@ -115,7 +137,9 @@ class SavedRun(Run):
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
         saved = self._details.skipped_checks
         if saved is None:
-            notes = [row for row in self._table("problems").to_pylist() if row["code"] == _NOT_JUDGED]
+            notes = [
+                row for row in self._table("problems").to_pylist() if row["code"] == _NOT_JUDGED
+            ]
             return tuple(_check_of_text(row["message"], row["fix"]) for row in notes)
         return tuple(SkippedCheck(tuple(check.rules), check.reason, check.fix) for check in saved)
 
@@ -132,12 +156,18 @@ class SavedRun(Run):
         """What saves the operations too, under the label that the run has."""
         return f"{AGAIN} DIR --events, and --label {shlex.quote(self.header.label)}"
 
-    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
+    def operations(
+        self, steps: AskedSteps = None, ranks: AskedRanks = None
+    ) -> Iterator[schema.OfRank]:
         chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
-        if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
-            raise DatasetError(f"run {self.run_id}", "was saved without single operations", fix=self._saved_again)
+        if chosen and not any(
+            self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()
+        ):
+            raise DatasetError(
+                f"run {self.run_id}", "was saved without single operations", fix=self._saved_again
+            )
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
@@ -151,16 +181,22 @@ class SavedRun(Run):
         if steps is None:
             return rank, events, ranges
         all_steps = self.steps()
-        windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
+        windows = all_steps.filter(
+            pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps))
+        )
         rows = np.empty(0, np.int64)
         if windows.num_rows:
             span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
-            rows = overlapping_rows(events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span)
+            rows = overlapping_rows(
+                events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span
+            )
         return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
 
 
 def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
-    return pc.and_(pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1]))
+    return pc.and_(
+        pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1])
+    )
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
@@ -199,19 +235,27 @@ class Details:
     skipped_steps: list[int]
     nccl: NcclFacts | None
     link: LinkVerdict | None
-    n_host_steps: int | None = None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+    n_host_steps: int | None = (
+        None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+    )
     skipped_checks: list[SavedCheck] | None = None  # None: saved before they were in the row
 
 
 def parse_details(text: str) -> Details:
     """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
     details: Details = _value("Details", parsed_object(text), "")
-    header, capture, environment = details.header, details.header.capture, details.header.environment
+    header, capture, environment = (
+        details.header,
+        details.header.capture,
+        details.header.environment,
+    )
     _check_moment(header.captured_at_utc, "header")
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
-        capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
+        capture = replace(
+            capture, command=command, environment=recorded_environment(capture.environment, Mask())
+        )
     environment = None if environment is None else recorded_environment(environment, Mask())
     header = replace(
         header,
@@ -225,7 +269,9 @@ def parse_details(text: str) -> Details:
     if nccl is not None:
         settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
         nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
-    return replace(details, header=replace(header, capture=capture, environment=environment), nccl=nccl)
+    return replace(
+        details, header=replace(header, capture=capture, environment=environment), nccl=nccl
+    )
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
@@ -243,7 +289,9 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
-            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}".lstrip("."))
+            values[one.name] = _value(
+                str(one.type), found[one.name], f"{where}.{one.name}".lstrip(".")
+            )
         elif one.default is MISSING and one.default_factory is MISSING:
             raise ValueError(f"{where or 'it'} lacks {one.name}")
     return _OBJECTS[needed](**values)
@@ -269,8 +317,12 @@ _IS: dict[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "list[str]": lambda value: isinstance(value, list) and {*map(type, value)} <= {str},
     "list[int]": lambda value: isinstance(value, list) and all(map(_IS["int"], value)),
-    "dict[str, str]": lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {str},
-    "tuple[str, ...]": lambda value: isinstance(value, list) and [*map(type, value)] in ([], [str, str]),
+    "dict[str, str]": lambda value: (
+        isinstance(value, dict) and {*map(type, value.values())} <= {str}
+    ),
+    "tuple[str, ...]": lambda value: (
+        isinstance(value, list) and [*map(type, value)] in ([], [str, str])
+    ),
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
 }
 

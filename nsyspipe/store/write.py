@@ -24,15 +24,31 @@ from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
-from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
+from nsyspipe.store.layout import (
+    INDEX_FILE,
+    RUN_ID,
+    RUNS_FILE,
+    check_run_id,
+    file_name,
+    run_ids,
+    table_of_file,
+)
 from nsyspipe.store.read import check_values, content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedCheck, SavedRun
 from nsyspipe.version import __version__
 
-_PLACES = ("rank", "step", "start_ns", "end_ns")  # of a step, these say where it lies; they are no figures
+_PLACES = (
+    "rank",
+    "step",
+    "start_ns",
+    "end_ns",
+)  # of a step, these say where it lies; they are no figures
 _ROWS_PER_GROUP = 1_000_000
 _FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
-_LONG = ("details", WORK)  # texts that a file's footer would have four times, as the least and the greatest
+_LONG = (
+    "details",
+    WORK,
+)  # texts that a file's footer would have four times, as the least and the greatest
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
@@ -42,19 +58,28 @@ _MOST_ADDED = 100  # runs that the index lacks, as of a store copied without it:
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
     checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
-    details = asdict(Details(run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows, checks))
+    details = asdict(
+        Details(
+            run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows, checks
+        )
+    )
     header, captured = details["header"], run.header.captured_at_utc
     known = run.link.slowest if run.link else None
     findings = run.finding_rows
     first = [*findings, dict.fromkeys(schema.FINDINGS.names)][0]
     row = {
-        **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
+        **{
+            name: ", ".join(value) if isinstance(value, list) else value
+            for name, value in header.items()
+        },
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
         "step_family": run.step_family,
         **run.summary().to_pylist()[0],
         "link_kind": known.kind if known else None,
         "nccl_version": run.nccl.version if run.nccl else None,
-        "environment": None if run.header.environment is None else json.dumps(run.header.environment),
+        "environment": None
+        if run.header.environment is None
+        else json.dumps(run.header.environment),
         "n_findings": len(findings),
         "first_finding": first["id"],
         "first_action": first["action"],
@@ -62,25 +87,43 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
         "definitions_version": run.definitions_version,
-        "details": json.dumps(details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}),
+        "details": json.dumps(
+            details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}
+        ),
     }
     return RUNS.from_rows([row])
 
 
 def _metrics(run: Run) -> pa.Table:
-    wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
+    wide = (
+        (run.summary(), schema.SUMMARY),
+        (run.rank_summary(), schema.RANK_SUMMARY),
+        (run.steps(), schema.STEPS),
+    )
     tables = []
     for table, kind in wide:
         n_rows, there = table.num_rows, table.column_names
-        of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
+        of_row = {
+            name: table[name] if name in there else pa.nulls(n_rows)
+            for name in ("rank", "step", "in_summary")
+        }
         for one in (c for c in kind.columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
             of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
-            tables.append(METRICS.table(of_row | of_figure | {"value": pc.cast(table[one.name], FLOAT, safe=False)}))
+            tables.append(
+                METRICS.table(
+                    of_row | of_figure | {"value": pc.cast(table[one.name], FLOAT, safe=False)}
+                )
+            )
     return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
 def save(
-    run: Run, store: Path, *, events: bool = False, force: bool = False, on_progress: OnProgress | None = None
+    run: Run,
+    store: Path,
+    *,
+    events: bool = False,
+    force: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
@@ -123,18 +166,27 @@ def save(
             _update_index(store, opened, staged, index_row(row, run_id, digest))
 
 
-def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
+def _kept(
+    run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool
+) -> Mapping[str, str]:
     """Return the digests of the files that the run keeps beside those written; refuse to lose what only reports give again."""
     run_id = run.header.run_id
     there = opened.files_of(run_id)
     operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
     # Of a run without operations each table is replaced, and needs not be readable.
     tables = {table_of_file(name) for name in brought}
-    others = {name for name in there - set(brought) if name in operations or table_of_file(name) not in tables}
+    others = {
+        name
+        for name in there - set(brought)
+        if name in operations or table_of_file(name) not in tables
+    }
     at_risk = others | operations
     if not at_risk and (RUNS_FILE in there or not there):
         return {}
-    if RUNS_FILE in there and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None:
+    if (
+        RUNS_FILE in there
+        and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None
+    ):
         return kept
     if force:
         return {}
@@ -145,14 +197,18 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
         else "and no such run"
     )
     fix = "use --run-id with another name, or --force to replace the old run"
-    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}, so nothing was saved", fix=fix)
+    raise OutputError(
+        str(store), f"has {', '.join(lost)} of run {run_id}, {what}, so nothing was saved", fix=fix
+    )
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
     old = SavedRun(store, run.header.run_id)
     with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
-        is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
+        is_same = is_same and all(
+            getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING
+        )
         if is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS)):
             return {name: old.files.digest(name) for name in sorted(names)}
     return None
@@ -167,19 +223,25 @@ def check_store(run: Run, store: Path) -> None:
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
     # Of the inputs a directory is a saved run.
     if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
-        raise OutputError(str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}")
+        raise OutputError(
+            str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}"
+        )
     if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
         problem, fix = "contains reports, but no saved run", f"--out {store / 'runs'}"
         raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
-    ids = pa.DictionaryArray.from_arrays(np.zeros(table.num_rows, np.int32), pa.array([staged.run_id]))
+    ids = pa.DictionaryArray.from_arrays(
+        np.zeros(table.num_rows, np.int32), pa.array([staged.run_id])
+    )
     whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
     try:
         check_values(whole, DATASET[name])
     except ValueError as error:
-        problem = f"cannot hold the table {name}: {' '.join(str(error).split())}, so nothing was saved"
+        problem = (
+            f"cannot hold the table {name}: {' '.join(str(error).split())}, so nothing was saved"
+        )
         fix = "use other outputs, and check the report with doctor REPORTS"
         raise OutputError(staged.run_id, problem, fix=fix) from error
     content, file = _encoded(whole), file_name(name, rank)
@@ -191,7 +253,10 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
 def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids, known = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}, read_index(store)
+        ids, known = (
+            {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id},
+            read_index(store),
+        )
         rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
         for run_id in sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]:
             with contextlib.suppress(DatasetError):
@@ -206,7 +271,12 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")
     bounded = [one for one in table.column_names if one not in _LONG]
-    how = {"use_dictionary": texts, "column_encoding": encodings, "write_statistics": bounded, **_FORMAT}
+    how = {
+        "use_dictionary": texts,
+        "column_encoding": encodings,
+        "write_statistics": bounded,
+        **_FORMAT,
+    }
     with pq.ParquetWriter(written, table.schema, **how) as writer:
         for start, end in pairwise([*_cuts(table), table.num_rows]):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)

@@ -14,38 +14,73 @@ from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
 def launches(*rows):
     """Build `canonical.LAUNCHES` from (process, start, correlation id)."""
     names = ("process_id", "start_ns", "correlation_id")
-    return canonical.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    return canonical.LAUNCHES.table(
+        {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    )
 
 
 def called(ops):
     """Build `canonical.COPIES` of which only process and correlation id matter."""
     columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
-    columns |= {"process_id": [process for process, _ in ops], "correlation_id": [one for _, one in ops]}
+    columns |= {
+        "process_id": [process for process, _ in ops],
+        "correlation_id": [one for _, one in ops],
+    }
     return canonical.COPIES.table(columns)
 
 
-@pytest.mark.parametrize(("ops", "calls", "times"), [
-    # An operation is launched by the call with its correlation id.
-    ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
-    # Of several calls with one id the earliest is the launch.
-    ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
-    # What nothing called has no launch: below, between and above the ids that were called.
-    ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
-    # Nor has one without an id, even if 0 was called.
-    ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
-    # Without calls or without their table.
-    ([(1, 11), (1, 12)], None, [None, None]),
-    ([(1, 11), (1, None)], launches(), [None, None]),
-    # Ids so sparse that a table of them would be too long.
-    *(([(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
-     launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)), [20, 60, 30, None, None, None, None])
-     for far in (1000, 2**62)),
-    # The farthest ids, asked for among dense calls, and called.
-    ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
-    ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ops", "calls", "times"),
+    [
+        # An operation is launched by the call with its correlation id.
+        (
+            [(1, 10), (1, 12), (1, 11), (1, 10)],
+            launches((1, 50, 11), (1, 40, 12), (1, 60, 10)),
+            [60, 40, 50, 60],
+        ),
+        # Of several calls with one id the earliest is the launch.
+        (
+            [(1, 11), (1, 12)],
+            launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)),
+            [30, 20],
+        ),
+        # What nothing called has no launch: below, between and above the ids that were called.
+        (
+            [(1, 10), (1, 12), (1, 14), (1, 13)],
+            launches((1, 50, 11), (1, 60, 13)),
+            [None, None, None, 60],
+        ),
+        # Nor has one without an id, even if 0 was called.
+        ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
+        # Without calls or without their table.
+        ([(1, 11), (1, 12)], None, [None, None]),
+        ([(1, 11), (1, None)], launches(), [None, None]),
+        # Ids so sparse that a table of them would be too long.
+        *(
+            (
+                [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
+                launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)),
+                [20, 60, 30, None, None, None, None],
+            )
+            for far in (1000, 2**62)
+        ),
+        # The farthest ids, asked for among dense calls, and called.
+        (
+            [(1, 2**63 - 1), (1, -(2**63)), (1, 2)],
+            launches((1, 50, 1), (1, 60, 2)),
+            [None, None, 60],
+        ),
+        (
+            [(1, -(2**63)), (1, 2**63 - 1), (1, 0)],
+            launches((1, 50, 2**63 - 1), (1, 60, -(2**63))),
+            [60, 50, None],
+        ),
+    ],
+)
 def test_the_launch_of_each_operation(ops, calls, times):
-    assert launch_times(calls, called(ops))[0].tolist() == [NEVER if time is None else time for time in times]
+    assert launch_times(calls, called(ops))[0].tolist() == [
+        NEVER if time is None else time for time in times
+    ]
 
 
 def test_ids_in_several_chunks_keep_their_order():
@@ -56,14 +91,30 @@ def test_ids_in_several_chunks_keep_their_order():
 
 
 def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
-    kernels = compute(10, 11), comm(20, 21, 7), compute(30, 31, 3), compute(40, 41, 7), comm(50, 51, -5)
-    ops = operations(*kernels, dtod(60, 62, n_bytes=6), memset(70, 72, 9, n_bytes=7), htod(80, 82, 2, n_bytes=8))
-    assert {name: value.tolist() for name, value in asdict(ops).items() if isinstance(value, np.ndarray)} == {
-        "kernel_start": [50, 30, 20, 40, 10], "kernel_end": [51, 31, 21, 41, 11],
-        "kernel_launch": [-5, 3, 7, 7, NEVER], "is_comm": [True, False, True, False, False],
-        "copy_start": [80, 70, 60], "copy_end": [82, 72, 62], "copy_launch": [2, 9, NEVER], "copy_kind": [1, 0, 8],
-        "copy_bytes": [8, 7, 6], "kernel_order": [4, 2, 1, 3, 0],
-    }  # fmt: skip
+    kernels = (
+        compute(10, 11),
+        comm(20, 21, 7),
+        compute(30, 31, 3),
+        compute(40, 41, 7),
+        comm(50, 51, -5),
+    )
+    ops = operations(
+        *kernels, dtod(60, 62, n_bytes=6), memset(70, 72, 9, n_bytes=7), htod(80, 82, 2, n_bytes=8)
+    )
+    assert {
+        name: value.tolist() for name, value in asdict(ops).items() if isinstance(value, np.ndarray)
+    } == {
+        "kernel_start": [50, 30, 20, 40, 10],
+        "kernel_end": [51, 31, 21, 41, 11],
+        "kernel_launch": [-5, 3, 7, 7, NEVER],
+        "is_comm": [True, False, True, False, False],
+        "copy_start": [80, 70, 60],
+        "copy_end": [82, 72, 62],
+        "copy_launch": [2, 9, NEVER],
+        "copy_kind": [1, 0, 8],
+        "copy_bytes": [8, 7, 6],
+        "kernel_order": [4, 2, 1, 3, 0],
+    }
     assert (ops.n_launched, ops.n_without_launch, ops.n_launchable) == (4, 2, 8)
     assert ops.span == (10, 82)
 
@@ -73,9 +124,12 @@ def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_
     ops = operations(second, comm(1, 2, 3, name_id=5, device_id=2), dtod(2, 3, 1))
     names = ("name_id", "grid", "block", "device_id", "stream_id")
     assert {name: ops.kernel_column(name).tolist() for name in names} == {
-        "name_id": [5, 4], "grid": [UNKNOWN, UNKNOWN + 1], "block": [UNKNOWN, UNKNOWN], "device_id": [2, UNKNOWN],
+        "name_id": [5, 4],
+        "grid": [UNKNOWN, UNKNOWN + 1],
+        "block": [UNKNOWN, UNKNOWN],
+        "device_id": [2, UNKNOWN],
         "stream_id": [UNKNOWN, 0],
-    }  # fmt: skip
+    }
 
 
 def test_kernels_in_order_of_launch_keep_their_rows_and_copies_alone_of_an_unknown_kind_have_no_launched_kernels():

@@ -10,13 +10,16 @@ from tests.build.make import calls, ints
 IDLE = union(ints(10, 30, 50), ints(20, 40, 60))
 
 
-@pytest.mark.parametrize(("start", "end", "until"), [
-    (-20, 5, 30),  # as long behind its end as it lasted
-    (12, 16, 16),  # as much idle time as it lasted while it lasted
-    (8, 20, 32),  # 10 meanwhile, and 2 of the next gap
-    (60, 70, 80),  # no idle time behind it
-    (-2**60, 0, 2**60),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("start", "end", "until"),
+    [
+        (-20, 5, 30),  # as long behind its end as it lasted
+        (12, 16, 16),  # as much idle time as it lasted while it lasted
+        (8, 20, 32),  # 10 meanwhile, and 2 of the next gap
+        (60, 70, 80),  # no idle time behind it
+        (-(2**60), 0, 2**60),
+    ],
+)
 def test_until_when_a_call_explains_idle_time(start, end, until):
     assert explained_until(IDLE, ints(start), ints(end)).tolist() == [until]
 
@@ -36,17 +39,23 @@ def test_without_idle_time_nothing_is_explained():
     assert len(made_by(nothing, ints(0), ints(10))) == 0
 
 
-@pytest.mark.parametrize(("rows", "explains"), [
-    # The second while it is under way, [10, 12); behind it the first, which explains until 30, the second until 26.
-    ([(-10, 10, "a"), (-2, 12, "b")], {"a": 8, "b": 2}),
-    # The first until 50, less what goes by while the second is under way.
-    ([(-40, 5, "a"), (13, 16, "b")], {"a": 17, "b": 3}),
-    # Of two that return together the first to start: [10, 17).
-    ([(8, 15, "a"), (9, 15, "b")], {"a": 7}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "explains"),
+    [
+        # The second while it is under way, [10, 12); behind it the first, which explains until 30, the second until 26.
+        ([(-10, 10, "a"), (-2, 12, "b")], {"a": 8, "b": 2}),
+        # The first until 50, less what goes by while the second is under way.
+        ([(-40, 5, "a"), (13, 16, "b")], {"a": 17, "b": 3}),
+        # Of two that return together the first to start: [10, 17).
+        ([(8, 15, "a"), (9, 15, "b")], {"a": 7}),
+    ],
+)
 def test_which_call_explains_idle_time(rows, explains):
     found = blocked_time(IDLE, IDLE, calls(*rows))
     lengths = found.times.ends - found.times.starts
     names = [rows[row][2] for row in found.call.tolist()]
-    told = {name: sum(int(own) for own, of in zip(lengths, names, strict=True) if of == name) for name in set(names)}
+    told = {
+        name: sum(int(own) for own, of in zip(lengths, names, strict=True) if of == name)
+        for name in set(names)
+    }
     assert told == explains

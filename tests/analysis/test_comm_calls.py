@@ -48,20 +48,24 @@ def tables(operations):
 
     def times(own):
         return {
-            "process_id": [PROCESS for _ in own], "device_id": [one.device for one in own],
-            "start_ns": [one.start for one in own], "end_ns": [one.start + one.length for one in own],
+            "process_id": [PROCESS for _ in own],
+            "device_id": [one.device for one in own],
+            "start_ns": [one.start for one in own],
+            "end_ns": [one.start + one.length for one in own],
             "correlation_id": [one.correlation for one in own],
-        }  # fmt: skip
+        }
 
     nothing = {name: pa.nulls(len(kernels), pa.int64()) for name in ("grid", "block", "stream_id")}
     name_ids = [one.name_id for one in kernels]
     own = {"name_id": name_ids, "is_comm": [NAME_IDS[one].startswith("nccl") for one in name_ids]}
     moved = {"copy_kind": [one.kind for one in copies], "bytes": [one.length for one in copies]}
     host = {
-        "process_id": [PROCESS for _ in operations], "thread_id": [PROCESS + one.thread for one in operations],
-        "start_ns": [one.launch for one in operations], "end_ns": [one.launch + 1 for one in operations],
+        "process_id": [PROCESS for _ in operations],
+        "thread_id": [PROCESS + one.thread for one in operations],
+        "start_ns": [one.launch for one in operations],
+        "end_ns": [one.launch + 1 for one in operations],
         "correlation_id": [one.correlation for one in operations],
-    }  # fmt: skip
+    }
     return (
         canonical.KERNELS.table(times(kernels) | nothing | own),
         canonical.COPIES.table(times(copies) | moved),
@@ -71,15 +75,22 @@ def tables(operations):
 
 def calls_table(calls):
     texts = pa.array([one.text for one in calls], pa.string()).dictionary_encode()
-    return canonical.COMM_CALLS.table({
-        "process_id": [PROCESS for _ in calls], "thread_id": [PROCESS + one.thread for one in calls],
-        "start_ns": [one.start for one in calls], "end_ns": [one.end for one in calls], "text": texts,
-    })  # fmt: skip
+    return canonical.COMM_CALLS.table(
+        {
+            "process_id": [PROCESS for _ in calls],
+            "thread_id": [PROCESS + one.thread for one in calls],
+            "start_ns": [one.start for one in calls],
+            "end_ns": [one.end for one in calls],
+            "text": texts,
+        }
+    )
 
 
 def result(operations, calls, *, are_several=True):
     """Return the communication operations as (start, end, name, device, bytes), and how many copies are left."""
-    operations = [Operation(**{**vars(one), "correlation": at + 1}) for at, one in enumerate(operations)]
+    operations = [
+        Operation(**{**vars(one), "correlation": at + 1}) for at, one in enumerate(operations)
+    ]
     kernels, copies, host_calls = tables(operations)
     sizes = np.array([one.n_ranks for one in calls], np.int64)
     called = find_called(
@@ -115,13 +126,19 @@ def oracle(operations, calls, *, are_several=True):
             if name.startswith("nccl"):
                 rows.append((one.start, one.start + one.length, name, one.device, 0))
             continue
-        if one.kind not in (DTOD, PEER) or call is None or not counts(call, calls, operations, are_several):
+        if (
+            one.kind not in (DTOD, PEER)
+            or call is None
+            or not counts(call, calls, operations, are_several)
+        ):
             left += 1
             continue
         groups.setdefault((call, one.device, f"{spelled} [copies]"), []).append(one)
     for (_, device, name), own in groups.items():
         last = max(one.start + one.length for one in own)
-        rows.append((min(one.start for one in own), last, name, device, sum(one.length for one in own)))
+        rows.append(
+            (min(one.start for one in own), last, name, device, sum(one.length for one in own))
+        )
     return sorted(rows), left
 
 
@@ -129,7 +146,9 @@ def holding(operation, calls):
     around = [
         one
         for one in calls
-        if one.thread == operation.thread and one.start <= operation.launch < one.end and one.text != "ncclGroupStart"
+        if one.thread == operation.thread
+        and one.start <= operation.launch < one.end
+        and one.text != "ncclGroupStart"
     ]
     return min(around, key=lambda one: one.start, default=None)
 
@@ -137,7 +156,9 @@ def holding(operation, calls):
 def of_group(end, calls):
     """Return the calls of the group that an end ends; nothing where it is inside another group, or its start is not there."""
     depth, inside = 0, []
-    for one in sorted((one for one in calls if one.thread == end.thread), key=lambda one: one.start):
+    for one in sorted(
+        (one for one in calls if one.thread == end.thread), key=lambda one: one.start
+    ):
         if one.text == "ncclGroupStart":
             inside = inside if depth else []
             depth += 1
@@ -153,7 +174,9 @@ def of_group(end, calls):
 
 def meaning(call, calls):
     names = (
-        {spelling(one.text) for one in of_group(call, calls)} if call.text == "ncclGroupEnd" else {spelling(call.text)}
+        {spelling(one.text) for one in of_group(call, calls)}
+        if call.text == "ncclGroupEnd"
+        else {spelling(call.text)}
     )
     return names.pop() if len(names) == 1 else "ncclGroup"
 
@@ -166,10 +189,16 @@ def counts(call, calls, operations, are_several):
     own = [one for one in operations if one.name_id is None and holding(one, calls) == call]
     members = of_group(call, calls) if call.text == "ncclGroupEnd" else [call]
     n_ranks = max((one.n_ranks for one in members), default=UNKNOWN_SIZE)
-    return any(one.kind == PEER for one in own) or n_ranks > 1 or (n_ranks == UNKNOWN_SIZE and bool(are_several))
+    return (
+        any(one.kind == PEER for one in own)
+        or n_ranks > 1
+        or (n_ranks == UNKNOWN_SIZE and bool(are_several))
+    )
 
 
-TEXTS = st.sampled_from(["ncclAllGather", "ncclAllReduce", "ncclSend", "ncclRecv", "ncclGroupStart", "ncclGroupEnd"])
+TEXTS = st.sampled_from(
+    ["ncclAllGather", "ncclAllReduce", "ncclSend", "ncclRecv", "ncclGroupStart", "ncclGroupEnd"]
+)
 # Calls of one thread follow each other: each takes a slot of ten ns, or a part of it.
 CALLS = st.dictionaries(
     st.tuples(st.integers(0, 1), st.integers(0, 7)),
@@ -177,7 +206,13 @@ CALLS = st.dictionaries(
     max_size=12,
 ).map(
     lambda slots: [
-        Call(thread, 10 * slot, 10 * slot + length, text, UNKNOWN_SIZE if "Group" in text else n_ranks)
+        Call(
+            thread,
+            10 * slot,
+            10 * slot + length,
+            text,
+            UNKNOWN_SIZE if "Group" in text else n_ranks,
+        )
         for (thread, slot), (text, length, n_ranks) in slots.items()
     ]
 )
@@ -201,7 +236,12 @@ KERNELS = st.builds(
 
 
 @examples(200)
-@given(st.lists(COPIES, max_size=12), st.lists(KERNELS, max_size=4), CALLS, st.sampled_from([True, False, None]))
+@given(
+    st.lists(COPIES, max_size=12),
+    st.lists(KERNELS, max_size=4),
+    CALLS,
+    st.sampled_from([True, False, None]),
+)
 def test_collectives_of_copies_are_those_that_plain_loops_find(copies, kernels, calls, are_several):
     operations = [*copies, *kernels]
     expected = oracle(operations, calls, are_several=are_several)
@@ -240,12 +280,20 @@ def test_copies_from_the_host_are_no_collective():
 
 @pytest.mark.parametrize(("are_several", "n_left"), [(True, 0), (False, 1), (None, 1)])
 def test_where_no_size_is_known_the_job_decides(are_several, n_left):
-    assert result([copy_at(12)], [Call(0, 10, 20, "ncclAllGather")], are_several=are_several)[1] == n_left
+    assert (
+        result([copy_at(12)], [Call(0, 10, 20, "ncclAllGather")], are_several=are_several)[1]
+        == n_left
+    )
 
 
 @pytest.mark.parametrize("are_several", [True, False, None])
 def test_a_copy_to_another_gpu_is_communication_in_any_case(are_several):
-    assert result([copy_at(12, kind=PEER)], [Call(0, 10, 20, "ncclAllGather")], are_several=are_several)[1] == 0
+    assert (
+        result(
+            [copy_at(12, kind=PEER)], [Call(0, 10, 20, "ncclAllGather")], are_several=are_several
+        )[1]
+        == 0
+    )
 
 
 def test_symmetric_memory_needs_no_communicator():
@@ -282,7 +330,9 @@ def test_the_inner_end_of_nested_groups_ends_none():
 
 def test_a_generic_kernel_takes_the_collective_of_its_call():
     calls = [Call(0, 10, 20, "ncclReduceScatter")]
-    assert result([copy_at(12, name_id=1)], calls)[0] == [(100, 110, f"{GENERIC} [reduce_scatter]", 0, 0)]
+    assert result([copy_at(12, name_id=1)], calls)[0] == [
+        (100, 110, f"{GENERIC} [reduce_scatter]", 0, 0)
+    ]
 
 
 def test_a_kernel_that_says_its_collective_keeps_it():

@@ -26,7 +26,11 @@ def late_by(*groups):
 
 
 # Rank 1 comes 100 late to its tensor group of 0 and 1, so rank 0 comes 100 late to its data group with 2.
-PASSED_ON = group((0, 1), (10, 110), 120), group((2, 3), (10, 10), 20), group((0, 2), (130, 30), 140)
+PASSED_ON = (
+    group((0, 1), (10, 110), 120),
+    group((2, 3), (10, 10), 20),
+    group((0, 2), (130, 30), 140),
+)
 
 
 def test_who_waited_for_another_group_passes_its_delay_on():
@@ -34,11 +38,18 @@ def test_who_waited_for_another_group_passes_its_delay_on():
 
 
 def test_who_comes_later_than_it_waited_is_late_by_the_rest():
-    assert late_by(*PASSED_ON[:2], group((0, 2), (175, 30), 180)) == {("0x01", 1): 100, ("0x02", 0): 45}
+    assert late_by(*PASSED_ON[:2], group((0, 2), (175, 30), 180)) == {
+        ("0x01", 1): 100,
+        ("0x02", 0): 45,
+    }
 
 
 def test_what_all_ranks_of_a_collective_waited_is_passed_on_by_none():
-    both_waited = group((0, 1), (10, 110), 120), group((2, 3), (10, 110), 120), group((0, 2), (160, 130), 170)
+    both_waited = (
+        group((0, 1), (10, 110), 120),
+        group((2, 3), (10, 110), 120),
+        group((0, 2), (160, 130), 170),
+    )
     assert late_by(*both_waited) == {("0x01", 1): 100, ("0x23", 3): 100, ("0x02", 0): 30}
 
 
@@ -53,7 +64,9 @@ def test_what_was_waited_before_the_last_meeting_is_not_passed_on():
 
 
 def test_ranks_of_one_communicator_pass_nothing_on():
-    rows = schema.COLLECTIVES.from_rows([*group((0, 1), (10, 110), 120), *group((0, 1), (200, 130), 210)])
+    rows = schema.COLLECTIVES.from_rows(
+        [*group((0, 1), (10, 110), 120), *group((0, 1), (200, 130), 210)]
+    )
     own = own_lateness(rows)
     assert without_passed_on(own).equals(own)
 
@@ -73,8 +86,14 @@ def oracle(rows):
         def waits_until(one):
             return one["start_ns"] + min(one["wait_ns"], one["end_ns"] - one["start_ns"])
 
-        earlier = [one for one in same_rank if one["comm_id"] == row["comm_id"] and one["start_ns"] < row["start_ns"]]
-        since = max((waits_until(one) for one in earlier), default=min(one["start_ns"] for one in same_rank))
+        earlier = [
+            one
+            for one in same_rank
+            if one["comm_id"] == row["comm_id"] and one["start_ns"] < row["start_ns"]
+        ]
+        since = max(
+            (waits_until(one) for one in earlier), default=min(one["start_ns"] for one in same_rank)
+        )
         between = [one for one in same_rank if since < waits_until(one) <= row["start_ns"]]
         between = [one for one in between if one["comm_id"] != row["comm_id"]]
         total = sum(waits_until(one) - one["start_ns"] for one in between)
@@ -82,7 +101,11 @@ def oracle(rows):
     return waited
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=8
+    )
+)
 def test_an_oracle_that_looks_at_each_operation_agrees(meetings):
     groups, at = [], 0
     for which, first, second in meetings:
@@ -97,7 +120,8 @@ def test_an_oracle_that_looks_at_each_operation_agrees(meetings):
         least[key] = min(own, least.get(key, own))
     keys = [(row["comm_id"], row["start_ns"] + row["wait_ns"]) for row in rows]
     expected = [
-        max(row["late_by_ns"] - (own - least[key]), 0) for row, own, key in zip(rows, waited, keys, strict=True)
+        max(row["late_by_ns"] - (own - least[key]), 0)
+        for row, own, key in zip(rows, waited, keys, strict=True)
     ]
     found = without_passed_on(own_lateness(schema.COLLECTIVES.from_rows(rows)))
     assert found["late_by_ns"].to_pylist() == pa.array(expected).to_pylist()

@@ -40,7 +40,10 @@ def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_hold
     assert (len(EMPTY), lengths([], 3), lengths([], 0)) == (0, [0, 0, 0], [])
 
 
-SPANS = st.lists(st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])), max_size=8)
+SPANS = st.lists(
+    st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])),
+    max_size=8,
+)
 quick = examples(100)
 
 
@@ -62,9 +65,13 @@ def test_a_union_is_the_set_of_its_ticks_in_disjoint_sorted_pieces(spans):
 def test_measures_of_a_set_equal_counting(spans, times):
     found, covered, at = union_of(spans), ticks(spans), ints(*times)
     assert found.contains(at).tolist() == [time in covered for time in times]
-    assert found.covered_until(at).tolist() == [sum(tick < time for tick in covered) for time in times]
+    assert found.covered_until(at).tolist() == [
+        sum(tick < time for tick in covered) for time in times
+    ]
     windows = ints(*(time + 7 for time in times))
-    assert found.lengths(at, windows).tolist() == [len(covered & set(range(time, time + 7))) for time in times]
+    assert found.lengths(at, windows).tolist() == [
+        len(covered & set(range(time, time + 7))) for time in times
+    ]
 
 
 @quick
@@ -85,11 +92,16 @@ def test_picks_equal_going_through_them_one_by_one(spans):
 
 
 @quick
-@given(st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4), st.sampled_from([-1000, 0, 2**60, 2**61 - 1, 2**62]))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4),
+    st.sampled_from([-1000, 0, 2**60, 2**61 - 1, 2**62]),
+)
 def test_lengths_of_groups_equal_counting_each_group(groups, far):
     rows = [(group, start, end) for group, spans in groups for start, end in spans]
     rows.append((3, far, far + 1))  # only to widen the span
-    assert lengths(rows, 4) == [len(ticks((a, b) for g, a, b in rows if g == group)) for group in range(4)]
+    assert lengths(rows, 4) == [
+        len(ticks((a, b) for g, a, b in rows if g == group)) for group in range(4)
+    ]
 
 
 TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}
@@ -112,7 +124,11 @@ def operations(kernels=(), memcpys=(), memsets=(), launches=None):
         return pa.table({name: pa.array(one, pa.int64()) for name, one in columns.items()})
 
     launches = launches or [range(len(rows)) for rows in (kernels, memcpys, memsets)]
-    tables = canonical.KERNELS.from_rows(kernels), table(memcpys, ("bytes", "copy_kind")), table(memsets, ("bytes",))
+    tables = (
+        canonical.KERNELS.from_rows(kernels),
+        table(memcpys, ("bytes", "copy_kind")),
+        table(memsets, ("bytes",)),
+    )
     return device_operations(*tables, [ints(*one) for one in launches], TEXTS)
 
 
@@ -121,18 +137,34 @@ def named(found):
 
 
 def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_nothing_is_another_collective():
-    graph, unnamed = canonical.GRAPH_NAME_ID, kernel(1, 2, None, device=None, stream=None, correlation=None)
+    graph, unnamed = (
+        canonical.GRAPH_NAME_ID,
+        kernel(1, 2, None, device=None, stream=None, correlation=None),
+    )
     comms = [kernel(1, 2, name, is_comm=True) for name in (2, 3, 9)]
     kernels = kernel(10, 20), kernel(5, 6, graph), unnamed, *comms
     found = operations(kernels, [copy(30, 40)], [copy(40, 50, n_bytes=8)])
-    assert [CATEGORIES[code] for code in found.category.tolist()] == [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
-    names = ["at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)"]
+    assert [CATEGORIES[code] for code in found.category.tolist()] == [
+        *["compute"] * 3,
+        *["comm"] * 3,
+        *["memory"] * 2,
+    ]
+    names = [
+        "at::relu",
+        "CUDA graph",
+        "(no name)",
+        "ncclDevKernel_AllGather_RING_LL",
+        "nccl",
+        "(no name)",
+    ]
     assert named(found) == [*names, "memcpy DtoD", "memset"]
     assert list(found.names) == sorted(found.names)
     assert found.n_bytes.tolist() == [*[UNKNOWN] * 6, 100, 8]
     gather, other = COLLECTIVES.index("all_gather"), COLLECTIVES.index("other")
     assert found.collective.tolist() == [-1, -1, -1, gather, other, other, -1, -1]
-    assert [column[2] for column in (found.device_id, found.stream_id, found.correlation_id)] == [UNKNOWN] * 3
+    assert [column[2] for column in (found.device_id, found.stream_id, found.correlation_id)] == [
+        UNKNOWN
+    ] * 3
     empty = operations()
     assert (len(empty), empty.in_order().tolist()) == (0, [])
 
@@ -147,21 +179,32 @@ def test_copies_are_called_by_their_kind():
 def test_operations_stand_by_start_then_end_then_every_other_column():
     # Communication before compute, what is unknown before what is known.
     first = kernel(5, 9), kernel(6, 7, is_comm=True), kernel(6, 7, device=None)
-    rows = [*first, kernel(6, 7, correlation=1), kernel(6, 7, correlation=2), kernel(6, 8), kernel(7, 7)]
+    rows = [
+        *first,
+        kernel(6, 7, correlation=1),
+        kernel(6, 7, correlation=2),
+        kernel(6, 8),
+        kernel(7, 7),
+    ]
     for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
         assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
     # Of those that are equal otherwise what is given decides.
-    assert operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []]).in_order(ints(2, 1)).tolist() == [1, 0]
+    assert operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []]).in_order(
+        ints(2, 1)
+    ).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(("span", "wide"), [
-    ((12, 13), (10, 20)),
-    ((12, 33), (10, 40)),
-    ((22, 28), (22, 28)),  # between two
-    ((20, 30), (10, 40)),  # touches both
-    ((5, 99), (5, 99)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("span", "wide"),
+    [
+        ((12, 13), (10, 20)),
+        ((12, 33), (10, 40)),
+        ((22, 28), (22, 28)),  # between two
+        ((20, 30), (10, 40)),  # touches both
+        ((5, 99), (5, 99)),
+    ],
+)
 def test_ranges_are_read_in_whole_steps_and_without_steps_a_span_stays_as_it_is(span, wide):
     assert _in_whole_steps(span, ints(10, 30), ints(20, 40)) == wide
     assert _in_whole_steps(span, *(np.empty(0, np.int64),) * 2) == span

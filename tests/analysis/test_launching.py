@@ -33,13 +33,22 @@ def operations(kernels):
         {"process_id": 1, "start_ns": a, "end_ns": b, "is_comm": False}
         for a, b in zip(start.tolist(), end.tolist(), strict=True)
     ]
-    return operations_of(canonical.KERNELS.from_rows(rows), launch, canonical.COPIES.empty(), np.empty(0, np.int64))
+    return operations_of(
+        canonical.KERNELS.from_rows(rows), launch, canonical.COPIES.empty(), np.empty(0, np.int64)
+    )
 
 
 def calls(schema_of, *spans):
     return schema_of.from_rows(
         [
-            {"process_id": 1, "thread_id": 1, "start_ns": a, "end_ns": b, "correlation_id": at, "call": "cudaFree"}
+            {
+                "process_id": 1,
+                "thread_id": 1,
+                "start_ns": a,
+                "end_ns": b,
+                "correlation_id": at,
+                "call": "cudaFree",
+            }
             | {"is_whole": True}
             for at, (a, b) in enumerate(spans)
         ]
@@ -69,7 +78,9 @@ def queued(n_before, lasts):
 
 def test_a_long_launch_behind_a_full_queue_is_a_wait():
     at = 10 * MIN_QUEUED_OPERATIONS
-    assert queued(MIN_QUEUED_OPERATIONS, MIN_WAITING_LAUNCH_NS) == [(at, at + MIN_WAITING_LAUNCH_NS)]
+    assert queued(MIN_QUEUED_OPERATIONS, MIN_WAITING_LAUNCH_NS) == [
+        (at, at + MIN_WAITING_LAUNCH_NS)
+    ]
 
 
 def test_a_launch_just_not_so_long_is_no_wait():
@@ -84,8 +95,12 @@ def two_steps(*, waits=NOTHING, inputs=NOTHING, offset_ns=0):
     """Return the host's times of steps [0, 100) and [100, 200), whose kernels are launched at 10, 60 and 110, 170."""
     kernels = [(10, 40, 60), (60, 70, 130), (110, 140, 160), (170, 180, 230)]
     members = Members(1, np.arange(2), np.array([0, 100]), np.array([100, 200]))
-    windows = Windows(np.arange(2), np.array([40, 140]), np.array([140, 230]), np.array([True, False]))
-    return host_times(operations(kernels), members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns)
+    windows = Windows(
+        np.arange(2), np.array([40, 140]), np.array([140, 230]), np.array([True, False])
+    )
+    return host_times(
+        operations(kernels), members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns
+    )
 
 
 def test_a_step_lasts_on_the_host_until_the_next_one_is_launched():
@@ -93,7 +108,10 @@ def test_a_step_lasts_on_the_host_until_the_next_one_is_launched():
 
 
 def test_waits_are_no_launch_time_and_no_input():
-    waits, inputs = union(np.array([20, 90]), np.array([50, 120])), union(np.array([45]), np.array([65]))
+    waits, inputs = (
+        union(np.array([20, 90]), np.array([50, 120])),
+        union(np.array([45]), np.array([65])),
+    )
     times = two_steps(waits=waits, inputs=inputs)
     assert (times.launch_ns.tolist(), times.input_ns.tolist()) == ([50, 50], [15, 0])
 
@@ -129,7 +147,9 @@ def test_the_times_are_those_of_an_oracle_that_counts_ticks(waits, inputs, launc
     numbers = [number for number, own in enumerate(of_steps) if own]
     begins = [of_steps[number][0] for number in numbers]
     ends = [*begins[1:], of_steps[numbers[-1]][-1]]
-    waiting, getting = ({tick for a, n in spans for tick in range(a, a + n)} for spans in (waits, inputs))
+    waiting, getting = (
+        {tick for a, n in spans for tick in range(a, a + n)} for spans in (waits, inputs)
+    )
     spans = [set(range(a, b)) for a, b in zip(begins, ends, strict=True)]
 
     members = Members(1, np.arange(3), np.array(edges[:-1]), np.array(edges[1:]))
@@ -137,7 +157,10 @@ def test_the_times_are_those_of_an_oracle_that_counts_ticks(waits, inputs, launc
     is_complete = np.ones(starts.size, np.bool_)
     windows = Windows(np.array(numbers), starts, np.append(starts[1:], starts[-1] + 1), is_complete)
     kernels = operations([(one, one + 100, one + 101) for one in launches])
-    sets = [union(*np.array([(a, a + n) for a, n in one], np.int64).reshape(-1, 2).T) for one in (waits, inputs)]
+    sets = [
+        union(*np.array([(a, a + n) for a, n in one], np.int64).reshape(-1, 2).T)
+        for one in (waits, inputs)
+    ]
     times = host_times(kernels, members, windows, waits=sets[0], inputs=sets[1], offset_ns=0)
 
     assert times.launch_ns.tolist() == [len(span - waiting) for span in spans]
@@ -192,14 +215,24 @@ def test_a_launch_time_is_not_known_without_what_is_taken_off(missing, n_steps):
 
 def hosts(*launch_ns):
     """Return a step of 1000 of each rank, whose host launches for so long."""
-    return schema.STEPS.from_rows([step(rank, host_launch_ns=own) for rank, own in enumerate(launch_ns)])
+    return schema.STEPS.from_rows(
+        [step(rank, host_launch_ns=own) for rank, own in enumerate(launch_ns)]
+    )
 
 
-@pytest.mark.parametrize(("launch_ns", "slower"), [
-    # The others take 900 on average, and 3 % of a step are 30.
-    ((880, 930, 920), [1]), ((880, 929, 920), []), ((900, 900), []), ((900, 931, 990), [2]), ((900,), []),
-    ((900, None), None), ((0, 0), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("launch_ns", "slower"),
+    [
+        # The others take 900 on average, and 3 % of a step are 30.
+        ((880, 930, 920), [1]),
+        ((880, 929, 920), []),
+        ((900, 900), []),
+        ((900, 931, 990), [2]),
+        ((900,), []),
+        ((900, None), None),
+        ((0, 0), None),
+    ],
+)
 def test_a_slower_host_takes_3_percent_of_a_step_longer(launch_ns, slower):
     assert slower_hosts(hosts(*launch_ns)) == slower
 
@@ -213,7 +246,9 @@ def test_a_step_lacks_launches_from_2_percent_of_it_on():
 def test_the_longest_work_is_a_window_without_idle_time_and_exposed_waiting():
     # Rank 0 works 1000 - 300, rank 1 1000 - 400 exposed waiting; in step 2 it is not known what rank 1 waits.
     rows = [
-        step(0, 1, idle_launch_ns=300), step(1, 1, exposed=500, wait=400),
-        step(0, 2, idle_launch_ns=300), step(1, 2, exposed=500, wait=400, exposed_wait_ns=None),
-    ]  # fmt: skip
+        step(0, 1, idle_launch_ns=300),
+        step(1, 1, exposed=500, wait=400),
+        step(0, 2, idle_launch_ns=300),
+        step(1, 2, exposed=500, wait=400, exposed_wait_ns=None),
+    ]
     assert longest_work_times(schema.STEPS.from_rows(rows)).tolist() == [700.0, 1000.0]

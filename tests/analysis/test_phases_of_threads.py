@@ -28,10 +28,15 @@ OF_STEPS = (MAIN, 0, 100, "step 0"), (MAIN, 100, 200, "step 1")
 def found(*rows, others):
     table = ranges(*OF_STEPS, *rows)
     texts = texts_of(table)
-    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts), DEFAULTS, texts), STEPS, others)
+    phases = phase_ranges(
+        table, phase_codes(TextFamilies.by_text(texts), DEFAULTS, texts), STEPS, others
+    )
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
     known = {name: three for name, three in columns.items() if three[0].size}
-    return {name: list(zip(*(one.tolist() for one in three), strict=True)) for name, three in known.items()}
+    return {
+        name: list(zip(*(one.tolist() for one in three), strict=True))
+        for name, three in known.items()
+    }
 
 
 IN_BOTH_STEPS = LaunchingThreads(ints(0, 1), ints(AUTOGRAD, AUTOGRAD))
@@ -75,7 +80,10 @@ def test_ranges_of_a_thread_that_launches_nothing_are_none():
 
 def test_a_recomputed_forward_on_autograds_thread_leaves_the_backward_around_it():
     rows = (MAIN, 40, 90, "backward"), (AUTOGRAD, 50, 60, "forward")
-    assert found(*rows, others=IN_BOTH_STEPS) == {"backward": [(0, 40, 90)], "forward": [(0, 50, 60)]}
+    assert found(*rows, others=IN_BOTH_STEPS) == {
+        "backward": [(0, 40, 90)],
+        "forward": [(0, 50, 60)],
+    }
 
 
 def test_layers_inside_the_backward_range_of_the_steps_thread_add_nothing():
@@ -86,15 +94,21 @@ def test_layers_inside_the_backward_range_of_the_steps_thread_add_nothing():
 def test_threads_that_launch_are_told_step_by_step():
     launches, threads = ints(10, 20, 99, 120, 250), ints(MAIN, AUTOGRAD, AUTOGRAD, LOADER, LOADER)
     others = launching_threads(STEPS, launches, threads)
-    assert list(zip(others.member.tolist(), others.thread_id.tolist(), strict=True)) == [(0, AUTOGRAD), (1, LOADER)]
+    assert list(zip(others.member.tolist(), others.thread_id.tolist(), strict=True)) == [
+        (0, AUTOGRAD),
+        (1, LOADER),
+    ]
 
 
-@pytest.mark.parametrize(("launched_between", "n_passes"), [
-    ((), 1),  # layers of one pass
-    ((49, MAIN), 1),  # inside the first range
-    ((50, AUTOGRAD), 1),  # between them, by the thread of the ranges
-    ((50, MAIN), 2),  # the forward of a second micro-batch
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("launched_between", "n_passes"),
+    [
+        ((), 1),  # layers of one pass
+        ((49, MAIN), 1),  # inside the first range
+        ((50, AUTOGRAD), 1),  # between them, by the thread of the ranges
+        ((50, MAIN), 2),  # the forward of a second micro-batch
+    ],
+)
 def test_layers_are_one_backward_pass_until_the_steps_thread_launches(launched_between, n_passes):
     times, threads = ints(*launched_between[:1]), ints(*launched_between[1:])
     backward = PhaseRanges(ints(0, 0), ints(40, 60), ints(50, 70))
@@ -108,26 +122,33 @@ def test_backward_passes_end_with_their_step():
     assert backward_passes(backward, STEPS, ints(), ints()).member.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(("times", "expected"), [
-    # Four of 10 and one of x: x is longer than the second by x - 10, a fifth of the sum 40 + x if x is 22.5.
-    ([10, 10, 10, 10, 22], False),
-    ([10, 10, 10, 10, 23], True),
-    ([10, 1000], False),  # of two, nobody tells which is usual
-    ([10, 10, 1000], True),
-    ([10, 10, 50, 50], False),  # two levels
-    ([5, 5, 5, 5, 5, 5, 5, 453], True),
-    ([0, 0, 0], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        # Four of 10 and one of x: x is longer than the second by x - 10, a fifth of the sum 40 + x if x is 22.5.
+        ([10, 10, 10, 10, 22], False),
+        ([10, 10, 10, 10, 23], True),
+        ([10, 1000], False),  # of two, nobody tells which is usual
+        ([10, 10, 1000], True),
+        ([10, 10, 50, 50], False),  # two levels
+        ([5, 5, 5, 5, 5, 5, 5, 453], True),
+        ([0, 0, 0], False),
+    ],
+)
 def test_a_mean_is_dominated_by_one_step_alone(times, expected):
     assert is_dominated(times) is expected
 
 
 def phases(*rows):
-    return pa.table(dict(zip(("phase", "rank", "host_ns"), map(list, zip(*rows, strict=True)), strict=True)))
+    return pa.table(
+        dict(zip(("phase", "rank", "host_ns"), map(list, zip(*rows, strict=True)), strict=True))
+    )
 
 
 def test_medians_are_of_all_ranks_of_the_phase_that_one_step_dominates():
-    forward = [("forward", 0, ns) for ns in (5, 6, 7, 453)] + [("forward", 1, ns) for ns in (4, 4, 5, 5)]
+    forward = [("forward", 0, ns) for ns in (5, 6, 7, 453)] + [
+        ("forward", 1, ns) for ns in (4, 4, 5, 5)
+    ]
     steady = [("backward", rank, 10) for rank in (0, 1) for _ in range(4)]
     assert host_medians(phases(*forward, *steady)) == {"forward": {0: 6.5, 1: 4.5}}
 

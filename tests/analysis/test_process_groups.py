@@ -44,7 +44,7 @@ def apart(start_spread, end_spread):
         (apart(100_000, 49_999), 3, False),  # ends that are much closer than starts: one group
         (apart(100_000, 50_000), 2, False),  # too few
     ],
-)  # fmt: skip
+)
 def test_ends_half_as_far_apart_as_starts_contradict_one_group(collective, n, expected):
     assert are_contradicted(*[collective] * n) is expected
 
@@ -64,9 +64,14 @@ def test_half_of_the_collectives_with_distant_starts_must_end_apart(n_together, 
         ([(1, 2), (1, 2), (2, 2)], False),  # a rank lost some
         ([(1, 2), (1, 2)], False),  # too few steps
     ],
-)  # fmt: skip
+)
 def test_counts_that_differ_in_each_of_three_steps_contradict_one_group(counts, expected):
-    calls = [(step, rank) for step, own in enumerate(counts) for rank, n in enumerate(own) for _ in range(n)]
+    calls = [
+        (step, rank)
+        for step, own in enumerate(counts)
+        for rank, n in enumerate(own)
+        for _ in range(n)
+    ]
     steps, ranks = (np.array(column, np.int64) for column in zip(*calls, strict=True))
     assert is_contradicted_by_counts(steps, ranks, 2) is expected
 
@@ -75,7 +80,9 @@ GRADIENTS = Calls("all_reduce", in_forward=0, in_backward=1)
 SHARDS = Calls("reduce_scatter", in_forward=0, in_backward=1)
 LAYERS = Calls("all_reduce", in_forward=2, in_backward=2)
 SUMS_IN_FORWARD = Calls("all_reduce", in_forward=2, in_backward=1.9)
-LOSS = Calls("all_reduce", in_forward=0, in_backward=0)  # behind backward, as the norm of gradients is
+LOSS = Calls(
+    "all_reduce", in_forward=0, in_backward=0
+)  # behind backward, as the norm of gradients is
 GATHERS = Calls("all_gather", in_forward=9, in_backward=9)
 
 
@@ -89,7 +96,7 @@ GATHERS = Calls("all_gather", in_forward=9, in_backward=9)
         ([LAYERS, GRADIENTS], Doubt.PURPOSES),
         ([SHARDS, GATHERS, GRADIENTS], Doubt.PURPOSES),
     ],
-)  # fmt: skip
+)
 def test_two_kinds_of_parallelism_are_more_than_one_group(calls, expected):
     assert doubt_of_purposes(calls, has_stages=False) is expected
 
@@ -142,9 +149,18 @@ def test_a_rank_without_any_possible_group_leaves_all_unknown():
 
 def test_ranks_that_make_different_numbers_of_calls_are_of_different_groups():
     calls = calls_in(PAIRS, LEVEL)
-    is_kept = ~((calls.rank >= 2) & (calls.start_ns > 2 * 10**9))  # ranks 2 and 3 make two calls of three
-    fewer = CallTimes(*(getattr(calls, name)[is_kept] for name in ("rank", "step", "start_ns", "end_ns")))
-    assert groups_by_times(fewer, [*PAIRS, *ACROSS, *ALL]) == {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    is_kept = ~(
+        (calls.rank >= 2) & (calls.start_ns > 2 * 10**9)
+    )  # ranks 2 and 3 make two calls of three
+    fewer = CallTimes(
+        *(getattr(calls, name)[is_kept] for name in ("rank", "step", "start_ns", "end_ns"))
+    )
+    assert groups_by_times(fewer, [*PAIRS, *ACROSS, *ALL]) == {
+        0: (0, 1),
+        1: (0, 1),
+        2: (2, 3),
+        3: (2, 3),
+    }
 
 
 def sends_of(ends, *, start_spread=100_000):
@@ -175,9 +191,15 @@ def with_partners(n_apart, n_together, *, n_strange_together=0):
     [
         (with_partners(0, 3), {0: 1, 1: 0, 2: 3, 3: 2}),
         (with_partners(0, 2), None),  # too few calls
-        (with_partners(4, 5), {0: 1, 1: 0, 2: 3, 3: 2}),  # 4 of 9 sends leave before their receivers come
+        (
+            with_partners(4, 5),
+            {0: 1, 1: 0, 2: 3, 3: 2},
+        ),  # 4 of 9 sends leave before their receivers come
         (with_partners(5, 5), None),  # half of them
-        (with_partners(0, 3, n_strange_together=1), {0: 1, 1: 0, 2: 3, 3: 2}),  # others end 2 of 3 calls apart
+        (
+            with_partners(0, 3, n_strange_together=1),
+            {0: 1, 1: 0, 2: 3, 3: 2},
+        ),  # others end 2 of 3 calls apart
         (with_partners(0, 5, n_strange_together=2), None),  # 3 of 5
     ],
 )
@@ -195,4 +217,9 @@ def test_a_rank_that_ends_its_calls_with_two_others_has_no_certain_partner():
 
 def test_ranks_that_send_different_numbers_of_times_are_no_partners():
     together = [10**6] * 4
-    assert partners_by_times(sends_of([together, together, together[:3], together[:3]])) == {0: 1, 1: 0, 2: 3, 3: 2}
+    assert partners_by_times(sends_of([together, together, together[:3], together[:3]])) == {
+        0: 1,
+        1: 0,
+        2: 3,
+        3: 2,
+    }

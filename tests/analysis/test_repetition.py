@@ -10,7 +10,11 @@ import pytest
 
 from nsyspipe.analysis import repetition
 from nsyspipe.analysis.alignment import agreement, n_common, n_shared
-from nsyspipe.analysis.repeated_steps import aligned_numbers, backward_of_operators, backward_of_thread
+from nsyspipe.analysis.repeated_steps import (
+    aligned_numbers,
+    backward_of_operators,
+    backward_of_thread,
+)
 from nsyspipe.analysis.steps import Members
 from tests.build.make_comm import SEND, op, rank
 
@@ -86,47 +90,101 @@ def noisy(parts: Sequence[Launch], roll: Roll) -> list[Launch]:
     """Return a step of many layers of which 3 % of the launches are left out, doubled, or others."""
     rows: list[Launch] = []
     for row, dice in zip(parts, roll.random(len(parts)), strict=True):
-        changed = [] if dice < 0.01 else [row, row] if dice < 0.02 else [(f"other {dice:.3f}", *row[1:])]
-        rows += changed if dice < 0.03 and row[0] not in {"embed", "loss", "embed_b", "AdamFunctor"} else [row]
+        changed = (
+            [] if dice < 0.01 else [row, row] if dice < 0.02 else [(f"other {dice:.3f}", *row[1:])]
+        )
+        rows += (
+            changed
+            if dice < 0.03 and row[0] not in {"embed", "loss", "embed_b", "AdamFunctor"}
+            else [row]
+        )
     return rows
 
 
 def every(n: int, parts: Sequence[Sequence[Launch]], block: Sequence[Launch]) -> list[list[Launch]]:
-    return [[*part, *block] if at % n == n - 1 and at < len(parts) - 1 else [*part] for at, part in enumerate(parts)]
+    return [
+        [*part, *block] if at % n == n - 1 and at < len(parts) - 1 else [*part]
+        for at, part in enumerate(parts)
+    ]
 
 
 @pytest.mark.parametrize("n", [3, 5])
 def test_steps_of_equal_launches_begin_behind_the_optimizer(n: int) -> None:
     found = units([step()] * n)
     assert found.edges.tolist() == edges(*[_STEP] * n)
-    assert (found.key, found.agreement, found.is_step, found.n_launches) == (repetition.SHAPES, 1.0, True, _STEP)
+    assert (found.key, found.agreement, found.is_step, found.n_launches) == (
+        repetition.SHAPES,
+        1.0,
+        True,
+        _STEP,
+    )
     assert (found.thread_id, found.backward_threads) == (LOOP, (AUTOGRAD,))
 
 
 def test_a_capture_that_begins_and_ends_inside_a_step_has_whole_steps_only() -> None:
-    assert units([step()[20:], *[step()] * 4, step()[:30]]).edges.tolist() == edges(*[_STEP] * 4, first=_STEP - 20)
+    assert units([step()[20:], *[step()] * 4, step()[:30]]).edges.tolist() == edges(
+        *[_STEP] * 4, first=_STEP - 20
+    )
 
 
-@pytest.mark.parametrize(("parts", "sizes"), [
-    pytest.param([[*_MICRO * 4, *_UNKNOWN]] * 6, [4 * len(_MICRO) + 2] * 6, id="accumulation, unknown optimizer"),
-    pytest.param([[*_MICRO * 4, *optimizer()]] * 6, [4 * len(_MICRO) + 5] * 6, id="accumulation"),
-    pytest.param([step(), step(3, "SGDFunctor")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1"),
-    pytest.param([*[step()] * 5, step(4, "SGDFunctor")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1"),
-    pytest.param([step(), step(name="SGDFunctor")] * 5, [2 * _STEP] * 5, id="GAN of equal networks"),
-    pytest.param([step(name=_UPDATE), step(3, "update_g")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1, unknown"),
-    pytest.param([*[step(name=_UPDATE)] * 5, step(4, "update_g")] * 4, [5 * _STEP + len(step(4))] * 4,
-                 id="GAN 5:1, unknown"),
-    pytest.param([[*step(), *optimizer("MuonFunctor")]] * 5, [_STEP + 5] * 5, id="two optimizers"),
-    pytest.param([[*_MICRO * n, *optimizer()] for n in (3, 2, 4, 3, 2, 3, 4, 3)],
-                 [n * len(_MICRO) + 5 for n in (3, 2, 4, 3, 2, 3, 4, 3)], id="accumulation of other numbers"),
-    pytest.param(every(2, [step()] * 9, _EVALUATION), [*[_STEP, _STEP + len(_EVALUATION)] * 4, _STEP], id="evaluation every 2"),
-    pytest.param(every(4, [step(name=_UPDATE)] * 12, _EVALUATION), [*[*[_STEP] * 3, _STEP + len(_EVALUATION)] * 2, *[_STEP] * 3],
-                 id="evaluation every 4, unknown optimizer, whose last step may be cut off"),
-    pytest.param(every(10, [step()] * 30, [*_EVALUATION, *_FOREIGN]),
-                 [*[*[_STEP] * 9, _STEP + len(_EVALUATION) + 90] * 2, *[_STEP] * 10], id="three epochs"),
-    pytest.param(every(10, [step()] * 30, _FOREIGN), [*[*[_STEP] * 9, _STEP + 90] * 2, *[_STEP] * 10],
-                 id="evaluation by another network"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parts", "sizes"),
+    [
+        pytest.param(
+            [[*_MICRO * 4, *_UNKNOWN]] * 6,
+            [4 * len(_MICRO) + 2] * 6,
+            id="accumulation, unknown optimizer",
+        ),
+        pytest.param(
+            [[*_MICRO * 4, *optimizer()]] * 6, [4 * len(_MICRO) + 5] * 6, id="accumulation"
+        ),
+        pytest.param([step(), step(3, "SGDFunctor")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1"),
+        pytest.param(
+            [*[step()] * 5, step(4, "SGDFunctor")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1"
+        ),
+        pytest.param(
+            [step(), step(name="SGDFunctor")] * 5, [2 * _STEP] * 5, id="GAN of equal networks"
+        ),
+        pytest.param(
+            [step(name=_UPDATE), step(3, "update_g")] * 5,
+            [_STEP + len(step(3))] * 5,
+            id="GAN 1:1, unknown",
+        ),
+        pytest.param(
+            [*[step(name=_UPDATE)] * 5, step(4, "update_g")] * 4,
+            [5 * _STEP + len(step(4))] * 4,
+            id="GAN 5:1, unknown",
+        ),
+        pytest.param(
+            [[*step(), *optimizer("MuonFunctor")]] * 5, [_STEP + 5] * 5, id="two optimizers"
+        ),
+        pytest.param(
+            [[*_MICRO * n, *optimizer()] for n in (3, 2, 4, 3, 2, 3, 4, 3)],
+            [n * len(_MICRO) + 5 for n in (3, 2, 4, 3, 2, 3, 4, 3)],
+            id="accumulation of other numbers",
+        ),
+        pytest.param(
+            every(2, [step()] * 9, _EVALUATION),
+            [*[_STEP, _STEP + len(_EVALUATION)] * 4, _STEP],
+            id="evaluation every 2",
+        ),
+        pytest.param(
+            every(4, [step(name=_UPDATE)] * 12, _EVALUATION),
+            [*[*[_STEP] * 3, _STEP + len(_EVALUATION)] * 2, *[_STEP] * 3],
+            id="evaluation every 4, unknown optimizer, whose last step may be cut off",
+        ),
+        pytest.param(
+            every(10, [step()] * 30, [*_EVALUATION, *_FOREIGN]),
+            [*[*[_STEP] * 9, _STEP + len(_EVALUATION) + 90] * 2, *[_STEP] * 10],
+            id="three epochs",
+        ),
+        pytest.param(
+            every(10, [step()] * 30, _FOREIGN),
+            [*[*[_STEP] * 9, _STEP + 90] * 2, *[_STEP] * 10],
+            id="evaluation by another network",
+        ),
+    ],
+)
 def test_a_step_is_what_repeats_as_a_whole(parts: list[list[Launch]], sizes: list[int]) -> None:
     found = units(parts)
     assert found.is_step
@@ -156,15 +214,21 @@ def test_kernels_that_differ_from_step_to_step_leave_collectives_and_optimizer(c
     assert (found.key, found.edges.tolist()) == (repetition.COMM, edges(*map(len, parts)))
 
 
-def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_are_compared() -> None:
+def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_are_compared() -> (
+    None
+):
     roll = np.random.default_rng(2)
     parts = [dynamic(roll, comm=3) for _ in range(10)]
-    assert units([parts[0][-10:], *parts[1:]]).edges.tolist() == edges(*map(len, parts[1:]), first=10)
+    assert units([parts[0][-10:], *parts[1:]]).edges.tolist() == edges(
+        *map(len, parts[1:]), first=10
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [30, 4])
-def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_none(n: int, seed: int) -> None:
+def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_none(
+    n: int, seed: int
+) -> None:
     roll = np.random.default_rng(seed)
     parts = every(n, [noisy(step(60), roll) for _ in range(20)], _EVALUATION)
     found = units(parts)
@@ -177,14 +241,21 @@ def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourth(seed: int) -> None:
+def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourth(
+    seed: int,
+) -> None:
     roll = np.random.default_rng(seed)
-    found = repetition.find_repetition(sequence([noisy([*_MICRO * 4, *_UNKNOWN], roll) for _ in range(8)]))
+    found = repetition.find_repetition(
+        sequence([noisy([*_MICRO * 4, *_UNKNOWN], roll) for _ in range(8)])
+    )
     assert found is None or found.edges.size - 1 == 8
 
 
 def test_of_two_stretches_around_a_recompilation_the_longer_counts() -> None:
-    other = [(name if "Functor" in name else f"triton_{name}", grid, at, gap) for name, grid, at, gap in step(5)]
+    other = [
+        (name if "Functor" in name else f"triton_{name}", grid, at, gap)
+        for name, grid, at, gap in step(5)
+    ]
     found = units([*[step()] * 4, launches(*(f"autotune_{at}" for at in range(200))), *[other] * 9])
     assert np.diff(found.edges).tolist()[-8:] == [len(other)] * 8
     assert found.edges[-1] - found.edges[0] < 10 * len(other)
@@ -205,26 +276,44 @@ def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
     assert (decoded.n_launches, decoded.edges.size - 1, decoded.is_step) == (4 * 48 + 2, 9, False)
 
 
-@pytest.mark.parametrize("parts", [
-    pytest.param([launches("fill", "normal", "fill", "copy", "cat", "normal")], id="initialisation"),
-    pytest.param([step()], id="one step"),
-    pytest.param([step()] * 2, id="two steps"),
-    pytest.param([*[[*_MICRO * 8, *_UNKNOWN]] * 2, _MICRO * 4], id="two steps of many micro-batches"),
-    pytest.param([launches(*(f"k{n}" for n in np.random.default_rng(7).integers(0, 90, 400)))],
-                 id="different requests"),
-    pytest.param([launches("fill")], id="one launch"),
-    pytest.param([], id="no launch"),
-    pytest.param([launches(*["fill", "normal"] * 5), *[step()] * 2], id="two steps behind initialisation"),
-    pytest.param([launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n, "head") for n in (3, 9, 30, 14, 25, 7, 40)],
-                 id="requests of other lengths"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(
+            [launches("fill", "normal", "fill", "copy", "cat", "normal")], id="initialisation"
+        ),
+        pytest.param([step()], id="one step"),
+        pytest.param([step()] * 2, id="two steps"),
+        pytest.param(
+            [*[[*_MICRO * 8, *_UNKNOWN]] * 2, _MICRO * 4], id="two steps of many micro-batches"
+        ),
+        pytest.param(
+            [launches(*(f"k{n}" for n in np.random.default_rng(7).integers(0, 90, 400)))],
+            id="different requests",
+        ),
+        pytest.param([launches("fill")], id="one launch"),
+        pytest.param([], id="no launch"),
+        pytest.param(
+            [launches(*["fill", "normal"] * 5), *[step()] * 2], id="two steps behind initialisation"
+        ),
+        pytest.param(
+            [
+                launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n, "head")
+                for n in (3, 9, 30, 14, 25, 7, 40)
+            ],
+            id="requests of other lengths",
+        ),
+    ],
+)
 def test_what_does_not_repeat_has_no_units(parts: list[list[Launch]]) -> None:
     assert repetition.find_repetition(sequence(parts)) is None
 
 
 def test_where_no_optimizer_is_known_a_unit_begins_behind_the_longest_pause() -> None:
     one = step(name="update")
-    assert units([one[25:], *[one] * 5, one[:10]]).edges.tolist() == edges(*[len(one)] * 5, first=len(one) - 25)
+    assert units([one[25:], *[one] * 5, one[:10]]).edges.tolist() == edges(
+        *[len(one)] * 5, first=len(one) - 25
+    )
 
 
 def test_ranges_of_units_and_of_the_backward_pass() -> None:
@@ -243,7 +332,9 @@ def test_ranges_of_units_and_of_the_backward_pass() -> None:
     assert ranges.ends.tolist() == [built.time_ns[at * _STEP + last] + 1 for at in range(4)]
 
 
-def test_each_micro_batch_has_a_backward_pass_of_its_own_and_two_threads_that_could_be_autograds_have_none() -> None:
+def test_each_micro_batch_has_a_backward_pass_of_its_own_and_two_threads_that_could_be_autograds_have_none() -> (
+    None
+):
     parts = [[*_MICRO * 4, *optimizer()]] * 4
     ranges = backward_of_thread(sequence(parts), units(parts).members)
     assert ranges is not None
@@ -261,21 +352,38 @@ STARTS = (0, 1000, 2300, 3100, 4600, 5500)  # when five steps of a program begin
 def of_rank(begins, *, late=0, first=0, ids=False, shift=0):
     """Return a rank whose units begin so; its all-reduce ends 700 behind, `late` by its clock, and is the first-th and on."""
     seqs = range(first, first + len(begins)) if ids else [None] * len(begins)
-    ops = [op(begins[at] + 690 + late, member=at, comm=5 if ids else None, seq=seq) for at, seq in enumerate(seqs)]
+    ops = [
+        op(begins[at] + 690 + late, member=at, comm=5 if ids else None, seq=seq)
+        for at, seq in enumerate(seqs)
+    ]
     return rank(*ops).process.comm, pa.table({"start_ns": np.array(begins) + late}), shift
 
 
-@pytest.mark.parametrize(("ranks", "numbers"), [
-    pytest.param([of_rank(STARTS), of_rank(STARTS)], [0, 0], id="alike"),
-    pytest.param([of_rank(STARTS), of_rank(STARTS[1:])], [-1, 0], id="one step apart"),
-    pytest.param([of_rank(STARTS[2:]), of_rank(STARTS[:-1])], [0, -2], id="two steps apart"),
-    # By their ends alone the clocks' difference would hide which is which.
-    pytest.param([of_rank(STARTS), of_rank(STARTS[1:], late=-1050)], [-1, 0], id="clocks a step apart"),
-    pytest.param([of_rank(STARTS[1:]), of_rank(STARTS, shift=17)], [0, -1], id="a constant between the clocks"),
-    pytest.param([of_rank(STARTS, ids=True), of_rank(STARTS, ids=True, first=1, late=-1000)], [-1, 0],
-                 id="NCCL's numbers"),
-])  # fmt: skip
-def test_units_with_the_same_collectives_are_one_step_and_0_is_the_first_that_all_have(ranks, numbers):
+@pytest.mark.parametrize(
+    ("ranks", "numbers"),
+    [
+        pytest.param([of_rank(STARTS), of_rank(STARTS)], [0, 0], id="alike"),
+        pytest.param([of_rank(STARTS), of_rank(STARTS[1:])], [-1, 0], id="one step apart"),
+        pytest.param([of_rank(STARTS[2:]), of_rank(STARTS[:-1])], [0, -2], id="two steps apart"),
+        # By their ends alone the clocks' difference would hide which is which.
+        pytest.param(
+            [of_rank(STARTS), of_rank(STARTS[1:], late=-1050)], [-1, 0], id="clocks a step apart"
+        ),
+        pytest.param(
+            [of_rank(STARTS[1:]), of_rank(STARTS, shift=17)],
+            [0, -1],
+            id="a constant between the clocks",
+        ),
+        pytest.param(
+            [of_rank(STARTS, ids=True), of_rank(STARTS, ids=True, first=1, late=-1000)],
+            [-1, 0],
+            id="NCCL's numbers",
+        ),
+    ],
+)
+def test_units_with_the_same_collectives_are_one_step_and_0_is_the_first_that_all_have(
+    ranks, numbers
+):
     aligned, is_sure = aligned_numbers(ranks)
     assert ([int(one[0]) for one in aligned], is_sure) == (numbers, True)
     assert all((np.diff(one) == 1).all() for one in aligned)
@@ -293,8 +401,12 @@ def sender(begins):
     return comm, pa.table({"start_ns": np.array(begins) + 40}), 0
 
 
-@pytest.mark.parametrize(("of_first", "of_other", "numbers"), [(0, 1, [-1, 0]), (1, 0, [0, -1]), (2, 0, [0, -2])])
-def test_ranks_without_a_common_collective_are_aligned_by_when_they_begin(of_first, of_other, numbers):
+@pytest.mark.parametrize(
+    ("of_first", "of_other", "numbers"), [(0, 1, [-1, 0]), (1, 0, [0, -1]), (2, 0, [0, -2])]
+)
+def test_ranks_without_a_common_collective_are_aligned_by_when_they_begin(
+    of_first, of_other, numbers
+):
     aligned, is_sure = aligned_numbers([of_rank(STARTS[of_first:]), sender(STARTS[of_other:])])
     assert ([int(one[0]) for one in aligned], is_sure) == (numbers, True)
 
@@ -303,8 +415,9 @@ def test_ranks_of_different_communicators_are_aligned_over_a_third_one_that_is_i
     def named(*ids, first, late):
         ops = [
             op(start + 690 + late, member=at, comm=comm, seq=at + first)
-            for at, start in enumerate(STARTS[first:]) for comm in ids
-        ]  # fmt: skip
+            for at, start in enumerate(STARTS[first:])
+            for comm in ids
+        ]
         return rank(*ops).process.comm, pa.table({"start_ns": np.array(STARTS[first:]) + late}), 0
 
     # By the clock the second would be a step later; nothing but the third knows better.
@@ -316,14 +429,23 @@ def test_ranks_of_different_communicators_are_aligned_over_a_third_one_that_is_i
 
 def test_operators_of_autograds_engine_say_when_backward_runs():
     texts = [
-        "autograd::engine::evaluate_function: AddmmBackward0, seq = 3", "AddmmBackward0, seq = 3", "aten::mm, seq = 9",
-        "NllLossBackward, op_id = 4", "mine",
-    ]  # fmt: skip
+        "autograd::engine::evaluate_function: AddmmBackward0, seq = 3",
+        "AddmmBackward0, seq = 3",
+        "aten::mm, seq = 9",
+        "NllLossBackward, op_id = 4",
+        "mine",
+    ]
     starts, ends = [100, 110, 10, 1150, 0], [200, 190, 90, 1250, 3000]
-    ranges = pa.table({"text": pa.array(texts).dictionary_encode(), "start_ns": starts, "end_ns": ends})
+    ranges = pa.table(
+        {"text": pa.array(texts).dictionary_encode(), "start_ns": starts, "end_ns": ends}
+    )
     members = Members(1, np.array([4]), np.array([0, 1000]), np.array([1000, 1200]))
     found = backward_of_operators(ranges, members)
-    assert [one.tolist() for one in (found.member, found.starts, found.ends)] == [[0, 1], [100, 1150], [200, 1200]]
+    assert [one.tolist() for one in (found.member, found.starts, found.ends)] == [
+        [0, 1],
+        [100, 1150],
+        [200, 1200],
+    ]
     assert backward_of_operators(ranges.slice(2, 1), members) is None
 
 
@@ -339,7 +461,9 @@ def longest_common(one, other):
 
 def changed(sequence, roll, n_changes):
     left = np.delete(sequence, roll.choice(sequence.size, n_changes, replace=False))
-    return np.insert(left, np.sort(roll.choice(left.size, n_changes)), roll.integers(0, 9, n_changes))
+    return np.insert(
+        left, np.sort(roll.choice(left.size, n_changes)), roll.integers(0, 9, n_changes)
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -368,7 +492,9 @@ def test_a_block_that_only_one_has_is_left_out_at_either_end_or_where_all_else_i
     assert agreement(unit, longer, 0.9) == (1.0, slice(at, at + 40))
     noisy = longer.copy()
     noisy[np.flatnonzero(longer != 500)[[20, 60]]] = 900
-    assert agreement(unit, noisy, 0.9) == ((0.98, slice(at, at + 40)) if at != 30 else (0.0, slice(0, 0)))
+    assert agreement(unit, noisy, 0.9) == (
+        (0.98, slice(at, at + 40)) if at != 30 else (0.0, slice(0, 0))
+    )
 
 
 def test_sequences_of_other_items_are_not_aligned_at_all():

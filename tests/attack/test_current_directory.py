@@ -21,10 +21,29 @@ pytestmark = pytest.mark.slow
 # All that Python brings along, what it looks for at its start, what the project needs, and what that may use.
 NAMES = sorted(
     sys.stdlib_module_names - set(sys.builtin_module_names)
-    | {"sitecustomize", "usercustomize", "nsyspipe", "numpy", "pyarrow", "sqlalchemy", "adbc_driver_manager"}
-    | {"adbc_driver_sqlite", "typer", "click", "rich", "jinja2", "markupsafe", "pandas", "polars", "perfetto", "google"}
+    | {
+        "sitecustomize",
+        "usercustomize",
+        "nsyspipe",
+        "numpy",
+        "pyarrow",
+        "sqlalchemy",
+        "adbc_driver_manager",
+    }
+    | {
+        "adbc_driver_sqlite",
+        "typer",
+        "click",
+        "rich",
+        "jinja2",
+        "markupsafe",
+        "pandas",
+        "polars",
+        "perfetto",
+        "google",
+    }
     | {"typing_extensions", "greenlet", "torch", "nvtx", "shellingham", "pygments", "coverage"}
-)  # fmt: skip
+)
 # Says by which process it was imported, then gives way to the module that is meant.
 PLANTED = """
 import posix, sys
@@ -49,12 +68,21 @@ class Trap:
 
     def imports(self, *but_by):
         """Return what was imported, and by which command; not by processes, or commands with a word, that are the user's."""
-        lines, words = self._mark.read_text().splitlines() if self._mark.exists() else [], [*map(str, but_by)]
-        return [line for line in lines if line.split()[0] not in words and not any(one in line for one in words)]
+        lines, words = (
+            self._mark.read_text().splitlines() if self._mark.exists() else [],
+            [*map(str, but_by)],
+        )
+        return [
+            line
+            for line in lines
+            if line.split()[0] not in words and not any(one in line for one in words)
+        ]
 
 
 @pytest.fixture
-def trap(steady, tmp_path_factory):  # reports, and beside them all that Python could import by mistake
+def trap(
+    steady, tmp_path_factory
+):  # reports, and beside them all that Python could import by mistake
     return Trap(steady, tmp_path_factory.mktemp("mark") / "mark")
 
 
@@ -73,9 +101,14 @@ def console_script(tmp_path_factory):
 
 def started(command, trap, expected_status=0, **variables):
     done = subprocess.run(
-        list(map(str, command)), cwd=trap.folder, env=environment(**variables), capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+        list(map(str, command)),
+        cwd=trap.folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == expected_status, done
     return done
 
@@ -95,10 +128,17 @@ for command in sys.argv[1:]:
 """
 COMMANDS = (
     "analyze . -j 2 --findings all --json - --out saved --events --html run.html --perfetto run.pftrace",
-    "analyze steady_0.nsys-rep steady_1.nsys-rep -j 2 -q", "doctor", "doctor . -j 2",
-    "diff a=steady_0.sqlite b=steady_1.sqlite -j 1", "whatif . -j 1", "redact . redacted", "dashboard saved -o runs.html",
-    "convert steady_0.nsys-rep steady_1.nsys-rep -j 2 -o exports", "--help", "analyze none",
-)  # fmt: skip
+    "analyze steady_0.nsys-rep steady_1.nsys-rep -j 2 -q",
+    "doctor",
+    "doctor . -j 2",
+    "diff a=steady_0.sqlite b=steady_1.sqlite -j 1",
+    "whatif . -j 1",
+    "redact . redacted",
+    "dashboard saved -o runs.html",
+    "convert steady_0.nsys-rep steady_1.nsys-rep -j 2 -o exports",
+    "--help",
+    "analyze none",
+)
 # `whatif` answers nothing about the built run, and there are no reports named none.
 ENDED_OTHERWISE = {"whatif . -j 1": 4, "analyze none": 2}
 
@@ -111,15 +151,21 @@ def test_no_command_imports_from_where_it_runs(trap, console_script, attempts, t
     path = f"{console_script.parent}:{os.environ['PATH']}"
     in_turn = console_script.with_name("in_turn")
     in_turn.write_text(IN_TURN)
-    done = started([sys.executable, in_turn, *COMMANDS], trap, PATH=path, NSYSPIPE_CACHE_DIR=str(cache))
+    done = started(
+        [sys.executable, in_turn, *COMMANDS], trap, PATH=path, NSYSPIPE_CACHE_DIR=str(cache)
+    )
     ended = [int(status) for status in re.findall("^== ([0-9]+)$", done.stderr, re.MULTILINE)]
-    assert dict(zip(COMMANDS, ended, strict=True)) == dict.fromkeys(COMMANDS, 0) | ENDED_OTHERWISE, done
+    assert (
+        dict(zip(COMMANDS, ended, strict=True)) == dict.fromkeys(COMMANDS, 0) | ENDED_OTHERWISE
+    ), done
     assert json.JSONDecoder().raw_decode(done.stdout)[0]["run"]["n_ranks"] == 2
     assert trap.imports() == []
     attempts(len(COMMANDS) * len(NAMES))
 
 
-@pytest.mark.parametrize("python_path", [f":{ROOT}:.:{{here}}:", None])  # each of them would lead there
+@pytest.mark.parametrize(
+    "python_path", [f":{ROOT}:.:{{here}}:", None]
+)  # each of them would lead there
 def test_workers_do_not_even_where_python_path_says_so(trap, console_script, python_path):
     """The program's own interpreter begins with that path before anything of ours runs."""
     here = str(trap.folder)
@@ -130,8 +176,12 @@ def test_workers_do_not_even_where_python_path_says_so(trap, console_script, pyt
         (trap.folder / "nsyspipe.py").unlink()  # what -m would run
     with subprocess.Popen(
         [sys.executable, *start, "analyze", ".", "-j", "2", "--json", "-"],
-        cwd=trap.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        cwd=trap.folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert json.loads(out)["run"]["n_ranks"] == 2
@@ -169,9 +219,14 @@ def test_workers_of_a_notebook_do_not(trap, how):
         text += f"\nimport threading\nthread = threading.Thread(target=lambda: exec({LOAD!r}, {{}}))\nthread.start(); thread.join()"
     words = ["-c", text] if how == "-c" else ["-q", how]
     with subprocess.Popen(
-        [sys.executable, *words], cwd=trap.folder, env=environment(), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        [sys.executable, *words],
+        cwd=trap.folder,
+        env=environment(),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         out, errors = process.communicate("" if how == "-c" else text + "\n", timeout=300)
     assert process.returncode == 0, errors
     n_answers = 2 if how == "-c" else 1
@@ -191,8 +246,16 @@ LAUNCHER_WORDS = {
     "baseline.sh": (),
     "ddp.sh": ("-n", "2"),
     "node.sh": ("--nnodes", "1", "--node-rank", "0", "-n", "2", "--rdzv-endpoint", "n0:29500"),
-    "node.sh --node-wide": ("--nnodes", "1", "--node-rank", "0", "--rdzv-endpoint", "n0:29500", "--node-wide"),
-}  # fmt: skip
+    "node.sh --node-wide": (
+        "--nnodes",
+        "1",
+        "--node-rank",
+        "0",
+        "--rdzv-endpoint",
+        "n0:29500",
+        "--node-wide",
+    ),
+}
 
 
 @pytest.fixture
@@ -211,7 +274,13 @@ def workshop(machine, tmp_path):  # noqa: F811 - the fixture
 
 def launched(workshop, launcher, *users, **own):
     """Return what a launcher says before and after it ran; only the training program's own imports may be from there."""
-    words = (launcher.split()[0], "--cpu", *LAUNCHER_WORDS[launcher], "--program", str(workshop.train))
+    words = (
+        launcher.split()[0],
+        "--cpu",
+        *LAUNCHER_WORDS[launcher],
+        "--program",
+        str(workshop.train),
+    )
     dry = workshop.run(*words, "--dry-run", timeout=120, **own)
     assert dry.status == 0, dry.err
     assert workshop.trap.imports(*users) == []
@@ -222,7 +291,8 @@ def launched(workshop, launcher, *users, **own):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ending"), [("baseline.sh", "::."), ("ddp.sh", ""), ("node.sh", "::."), ("node.sh --node-wide", "")]
+    ("launcher", "ending"),
+    [("baseline.sh", "::."), ("ddp.sh", ""), ("node.sh", "::."), ("node.sh --node-wide", "")],
 )
 def test_launchers_do_not_and_training_programs_have_their_own_path(workshop, launcher, ending):
     path = f"{workshop.root}/site{ending}"
@@ -240,13 +310,21 @@ def test_launchers_do_not_where_they_are_started_in_their_own_clone(workshop, la
     """Its directory is on the training program's path, and reports are written there."""
     work = workshop.work
     for package in ("launchers", "nsyspipe"):
-        shutil.copytree(LAUNCHERS.parent / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            LAUNCHERS.parent / package, work / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     dry, answer = launched(workshop, launcher, folder=work / "launchers")
     assert workshop.trap.imports() != []  # the trap works: the program's path is as ever
     assert f"False|{work}:{workshop.root}/site\n" in answer.out
     pasted = subprocess.run(
-        shlex.split(dry.out), cwd=work, env=workshop.environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        shlex.split(dry.out),
+        cwd=work,
+        env=workshop.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert f"False|{work}:{workshop.root}/site\n" in pasted.stdout, pasted.stderr
     assert not [line for line in workshop.trap.imports() if "train.py" not in line]
 

@@ -22,16 +22,26 @@ from tests.cli.tools import nsyspipe_here
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
 READ = [
-    KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
-    "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
-]  # fmt: skip
+    KERNEL,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "META_DATA_CAPTURE",
+    "META_DATA_EXPORT",
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV",
+]
 READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 
 @pytest.fixture
 def report(tmp_path):
     def made(*edits, is_tampered=False):
-        path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(tmp_path / "r.sqlite", lazy=False)
+        path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(
+            tmp_path / "r.sqlite", lazy=False
+        )
         return edit(path, *["PRAGMA writable_schema = ON"] * is_tampered, *edits)
 
     return made
@@ -89,32 +99,45 @@ def test_what_holds_no_rows_of_its_own_is_refused(report, case, tmp_path, worded
     worded(assert_refused(path, NotAReportError))
 
 
-@pytest.mark.parametrize("edit", [
-    # Views under the name of a table, an index and a trigger, with comments, and twice.
-    "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
-    *(f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 WHERE name = 'NVTX_EVENTS'"
-      for made in ("CREATE /**/ VIRTUAL TABLE", "create virtual table")),
-    *(f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')"
-      for kind in ("index", "trigger", "view")),
-    "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
-    "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
-    "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
-    "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "edit",
+    [
+        # Views under the name of a table, an index and a trigger, with comments, and twice.
+        "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
+        *(
+            f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 WHERE name = 'NVTX_EVENTS'"
+            for made in ("CREATE /**/ VIRTUAL TABLE", "create virtual table")
+        ),
+        *(
+            f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')"
+            for kind in ("index", "trigger", "view")
+        ),
+        "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
+        "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
+        "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
+        "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
+    ],
+)
 def test_a_schema_that_sqlite_never_writes_is_refused(report, edit):
     assert_refused(report(edit, is_tampered=True))
 
 
-@pytest.mark.parametrize("edit", [
-    "CREATE VIEW mine AS " + FOREVER.format(columns="n"),
-    "CREATE VIEW mine AS SELECT * FROM nowhere",
-    "CREATE VIRTUAL TABLE mine USING fts5(a)",
-    "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
-    "CREATE INDEX i ON NVTX_EVENTS(abs(start))", "CREATE UNIQUE INDEX i ON StringIds(id)",
-    "CREATE INDEX i ON StringIds(value COLLATE NOCASE)", 'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
-    "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID", "ANALYZE",
-    "ALTER TABLE StringIds RENAME TO StringIds_V2",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "CREATE VIEW mine AS " + FOREVER.format(columns="n"),
+        "CREATE VIEW mine AS SELECT * FROM nowhere",
+        "CREATE VIRTUAL TABLE mine USING fts5(a)",
+        "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
+        "CREATE INDEX i ON NVTX_EVENTS(abs(start))",
+        "CREATE UNIQUE INDEX i ON StringIds(id)",
+        "CREATE INDEX i ON StringIds(value COLLATE NOCASE)",
+        'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
+        "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID",
+        "ANALYZE",
+        "ALTER TABLE StringIds RENAME TO StringIds_V2",
+    ],
+)
 def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     path = report(edit)
     assert read_capture(str(path), None).operations.kernels.num_rows == 12
@@ -122,16 +145,20 @@ def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     look_at(path)
 
 
-COLLATION = (
-    "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') WHERE name = 'StringIds'"
-)
+COLLATION = "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') WHERE name = 'StringIds'"
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9e99", "9223372036854775807", None])
-def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_answer(report, value):
+def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_answer(
+    report, value
+):
     columns = [(RUNTIME, "start"), (RUNTIME, "correlationId"), (NVTX, "domainId")]
     columns += [(KERNEL, name) for name in ("start", "globalPid", "shortName")]
-    for change in [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns] if value else [COLLATION]:
+    for change in (
+        [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns]
+        if value
+        else [COLLATION]
+    ):
         path = report(change, is_tampered=value is None)
         for reader in READERS:
             with contextlib.suppress(InputError):
@@ -197,8 +224,11 @@ def test_a_schema_whose_pages_meet_again_is_refused(report):
 def test_texts_that_share_pages_are_weighed(report):
     path = report(
         "INSERT INTO StringIds VALUES (9000, printf('%.*c', 3000, 'x'))",
-        *(f"INSERT INTO StringIds SELECT {9001 + n}, value FROM StringIds WHERE id = 9000" for n in range(60)),
-    )  # fmt: skip
+        *(
+            f"INSERT INTO StringIds SELECT {9001 + n}, value FROM StringIds WHERE id = 9000"
+            for n in range(60)
+        ),
+    )
     with open_report(path) as opened:
         assert opened.select(STRINGS, {"value": "text"}).num_rows > 60
         opened._n_bytes = 1000
@@ -209,7 +239,9 @@ def test_texts_that_share_pages_are_weighed(report):
 
 @pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
 def test_every_command_refuses_a_view_in_one_line(endless, tmp_path, command, worded):
-    done = nsyspipe_here(command, endless(NVTX), *([tmp_path / "out.sqlite"] if command == "redact" else []))
+    done = nsyspipe_here(
+        command, endless(NVTX), *([tmp_path / "out.sqlite"] if command == "redact" else [])
+    )
     assert done.returncode == 2
     worded(done.stderr)
     assert [one.name for one in tmp_path.iterdir()] == ["r.sqlite"]
@@ -226,7 +258,9 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
         "import sys; from nsyspipe.reader.metadata import read_capture; print('go', flush=True)\n"
         f"while True: read_capture({str(path)!r}, None)"
     )
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     child.stdout.readline()
     time.sleep(0.3)
     os.kill(child.pid, signal.SIGINT)

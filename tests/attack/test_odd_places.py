@@ -40,7 +40,9 @@ def here(*arguments):
 
 def run(*arguments, **options):
     command = [sys.executable, "-m", "nsyspipe", *map(str, arguments)]
-    return subprocess.run(command, capture_output="stdout" not in options, timeout=100, check=False, **options)
+    return subprocess.run(
+        command, capture_output="stdout" not in options, timeout=100, check=False, **options
+    )
 
 
 @pytest.mark.parametrize("time", [-(2**63), -LIMIT, LIMIT, 2**63 - 1])
@@ -85,7 +87,10 @@ def test_a_directory_for_pages_that_may_not_be_entered_is_told(tmp_path, monkeyp
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
             monkeypatch.setattr(
-                os, "restored", (*getattr(os, "restored", ()), (folder, folder.stat().st_mode)), raising=False
+                os,
+                "restored",
+                (*getattr(os, "restored", ()), (folder, folder.stat().st_mode)),
+                raising=False,
             )
             folder.chmod(folder.stat().st_mode | 0o011)
     os.seteuid(NOBODY)

@@ -38,7 +38,11 @@ def grow(path):
     with closing(sqlite3.connect(path)) as database:
         for table in (KERNEL, RUNTIME):
             names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            changed = {"start": 't."start" + i % 700', "end": 't."end" + i % 700', "correlationId": "100 + i"}
+            changed = {
+                "start": 't."start" + i % 700',
+                "end": 't."end" + i % 700',
+                "correlationId": "100 + i",
+            }
             cells = ", ".join(changed.get(name, f't."{name}"') for name in names)
             database.execute(
                 f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {N_KERNELS}) "
@@ -110,9 +114,15 @@ def gone(workers):
 @pytest.mark.parametrize(
     ("number", "everybody", "jobs"),
     # A terminal sends Ctrl-C to the workers too; kill(1) only to the program.
-    [(signal.SIGTERM, False, 1), (signal.SIGTERM, False, 2), (signal.SIGHUP, True, 2), (signal.SIGINT, False, 1),
-     (signal.SIGINT, False, 2), (signal.SIGINT, True, 2)],
-)  # fmt: skip
+    [
+        (signal.SIGTERM, False, 1),
+        (signal.SIGTERM, False, 2),
+        (signal.SIGHUP, True, 2),
+        (signal.SIGINT, False, 1),
+        (signal.SIGINT, False, 2),
+        (signal.SIGINT, True, 2),
+    ],
+)
 def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, number, everybody, jobs):
     process, workers = started(large, tmp_path, jobs)
     assert len(workers) == (2 if jobs == 2 else 0)
@@ -133,7 +143,9 @@ def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
     command = program("analyze", steady, "-q", "--json", tmp_path / "run.json")
     script = "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait $pid"
     words = ["bash", "-c", script, "sh", *command]
-    done = subprocess.run(words, env=environment(), timeout=DEADLINE_S, check=False, capture_output=True)
+    done = subprocess.run(
+        words, env=environment(), timeout=DEADLINE_S, check=False, capture_output=True
+    )
     assert done.returncode == 0, done
     assert (tmp_path / "run.json").exists()
 
@@ -170,7 +182,9 @@ sys.stdin.read()
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's part is Linux's")
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path, begun):
-    text = CATASTROPHE.format(root=str(Path(nsyspipe.__file__).parents[1]), begun=begun, seconds=2 * DEADLINE_S)
+    text = CATASTROPHE.format(
+        root=str(Path(nsyspipe.__file__).parents[1]), begun=begun, seconds=2 * DEADLINE_S
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", text], **pipes, text=True, cwd=tmp_path)
     assert process.stdout.readline() == "ready\n"
@@ -260,9 +274,14 @@ def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
 
 def under(limit, number, folder, *words):
     return subprocess.run(
-        program("analyze", folder, *words), env=environment(OPENBLAS_NUM_THREADS="1"), capture_output=True, text=True,
-        check=False, timeout=10 * DEADLINE_S, preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
-    )  # fmt: skip
+        program("analyze", folder, *words),
+        env=environment(OPENBLAS_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=10 * DEADLINE_S,
+        preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
+    )
 
 
 @pytest.mark.slow
@@ -293,7 +312,9 @@ MEMORY_INPUT = (
     MemoryError(),
     OSError(12, "Cannot allocate memory"),
     ImportError("libarrow.so: failed to map segment from shared object"),
-    pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    pa.ArrowException(
+        "Unknown error: Failed to launch worker thread: Resource temporarily unavailable"
+    ),
 )
 FILES_INPUT = (
     OSError(24, "Too many open files"),
@@ -319,7 +340,9 @@ def test_another_error_is_not_taken_for_a_shortage(error):
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "while it is open", "at the end"])
-def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch, tmp_path, worded):
+def test_a_report_that_is_deleted_meanwhile_is_said_to_be(
+    steady, when, monkeypatch, tmp_path, worded
+):
     path = steady / "steady_0.sqlite"
     if when == "before it is opened":
         check = report.check_file

@@ -18,7 +18,16 @@ from nsyspipe.store import parquet_size, saved_run
 from nsyspipe.store.saved_run import parse_details
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import OTHER_ID, RUN_ID, contents, old_run, other_run, places, stored, unlisted
+from tests.store.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    contents,
+    old_run,
+    other_run,
+    places,
+    stored,
+    unlisted,
+)
 from tests.store.test_store_saved_run import rewrite
 
 # Each seed changes one table of a run in one way (see the end), and is read by two commands, all of them in turn.
@@ -38,15 +47,26 @@ def commands(store, folder):
     run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
     named = [store, "--run-id", RUN_ID]
     return [
-        ["analyze", *named, "--json", "-", "--html", folder / "x.html", "--markdown", folder / "x.md",
-         "--perfetto", folder / "x.pftrace", "--force"],
+        [
+            "analyze",
+            *named,
+            "--json",
+            "-",
+            "--html",
+            folder / "x.html",
+            "--markdown",
+            folder / "x.md",
+            "--perfetto",
+            folder / "x.pftrace",
+            "--force",
+        ],
         ["analyze", *named],
         ["analyze", *named, "--out", folder / "again", "--force"],
         ["diff", run, other, "--html", folder / "d.html", "--force"],
         ["compare", other, run, "--html", folder / "c.html", "--force"],
         ["whatif", run],
         ["dashboard", store, "-o", folder / "db.html", "--pages", folder / "pages", "--force"],
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow
@@ -86,7 +106,9 @@ def test_rows_of_steps_that_the_run_has_not_are_an_error_that_names_their_table(
     worded(caught.value.problem)
 
 
-def test_a_replay_of_steps_of_another_run_says_that_they_are_not_those_of_the_operations(copy, tmp_path, worded):
+def test_a_replay_of_steps_of_another_run_says_that_they_are_not_those_of_the_operations(
+    copy, tmp_path, worded
+):
     places(copy)["steps"].write_bytes(places(copy, OTHER_ID)["steps"].read_bytes())
     done = nsyspipe_here("whatif", copy / "runs" / f"run_id={RUN_ID}", COLUMNS="100")
     assert done.returncode == 4
@@ -141,32 +163,59 @@ def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 200_000, '{"header":' * 200_000, '{"header": NaN}', '{"header": 1e999}', "9" * 10_000, '"x"', "nul"]
+    "text",
+    [
+        "[" * 200_000,
+        '{"header":' * 200_000,
+        '{"header": NaN}',
+        '{"header": 1e999}',
+        "9" * 10_000,
+        '"x"',
+        "nul",
+    ],
 )
 def test_details_that_no_parser_likes_are_an_error(copy, text):
     assert_unusable(with_details(copy, lambda _: text))
 
 
-def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an_error(copy, tmp_path, worded):
+def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an_error(
+    copy, tmp_path, worded
+):
     store = with_details(copy, lambda _: "[" * 200_000)
-    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages")
+    done = nsyspipe_here(
+        "dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages"
+    )
     assert done.returncode == 0
     assert f"warning: {RUN_ID}: page " in done.stderr
     assert OTHER_ID in (tmp_path / "x.html").read_text()
     assert (tmp_path / "pages" / f"{OTHER_ID}.html").exists()
     run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
-    for command in (["compare", other, run], ["diff", other, run], ["whatif", run], ["analyze", run]):
+    for command in (
+        ["compare", other, run],
+        ["diff", other, run],
+        ["whatif", run],
+        ["analyze", run],
+    ):
         done = nsyspipe_here(*command)
         assert (done.returncode, f"run_id={RUN_ID}" in done.stderr) == (2, True)
         worded(done.stderr, command[0])
 
 
-def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(copy, tmp_path):
+def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(
+    copy, tmp_path
+):
     given = {
-        "command": ["python", "/home/me/train.py", "--lr=0.1", "--jwt", "eyJhbGciOi", "hmac:0123abcd"],
+        "command": [
+            "python",
+            "/home/me/train.py",
+            "--lr=0.1",
+            "--jwt",
+            "eyJhbGciOi",
+            "hmac:0123abcd",
+        ],
         "environment": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "sesame", "HF_TOKEN": "hf_abcdef"},
         "git_commit": "abc",
-    }  # fmt: skip
+    }
 
     def add(details):
         details["header"]["capture"] = given
@@ -175,7 +224,10 @@ def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_do
     run = nsyspipe.load(with_details(copy, add), run_id=RUN_ID)
     found = run.header.capture
     assert found.command == ["python", "train.py", "--lr=0.1", "--jwt", "***", "hmac:0123abcd"]
-    assert (found.environment, found.git_commit) == ({"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}, "abc")
+    assert (found.environment, found.git_commit) == (
+        {"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"},
+        "abc",
+    )
     save(run, tmp_path / "again")
     assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
     assert nsyspipe.load(tmp_path / "again").header == run.header
@@ -189,19 +241,25 @@ def many_rows(table):
         else pa.nulls(n_rows, column.type)
         for column in table.columns
     ]
-    fields = [pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)]
+    fields = [
+        pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)
+    ]
     return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
 
 
 def long_text(table):
     at = table.column_names.index("gpu_name")
-    return table.set_column(at, "gpu_name", pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string()))
+    return table.set_column(
+        at, "gpu_name", pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string())
+    )
 
 
 def one_text_many_times(table):
     n_rows = 100_000
     columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
-    codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000])
+    )
     return pa.table({**columns, "name": codes}).replace_schema_metadata(table.schema.metadata)
 
 
@@ -209,10 +267,17 @@ BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}
 
 
 @pytest.mark.parametrize(("table", "bomb"), BOMBS.items())
-def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(copy, monkeypatch, table, bomb):
+def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
+    copy, monkeypatch, table, bomb
+):
     monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
     path = places(copy)[table]
-    pq.write_table(bomb(pq.ParquetFile(path).read()), path, compression="zstd", use_dictionary=bomb is not long_text)
+    pq.write_table(
+        bomb(pq.ParquetFile(path).read()),
+        path,
+        compression="zstd",
+        use_dictionary=bomb is not long_text,
+    )
     assert path.stat().st_size < 200_000
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(NsyspipeError, match=re.escape(str(path))):  # noqa: PT012
@@ -233,17 +298,56 @@ def test_a_file_that_is_large_and_holds_nothing_is_refused_before_it_is_read(cop
 
 
 ODD_JSON: list[object] = [
-    None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
-    True, [], {}, [[]], [None], {"a": None}, ["x", 1],
-]  # fmt: skip
+    None,
+    -1,
+    0,
+    1,
+    2**63 - 1,
+    -(2**63),
+    10**400,
+    1e308,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    "\ud800",
+    "<script>",
+    "9" * 5000,
+    True,
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": None},
+    ["x", 1],
+]
 NUMBERS = [0, -1, 1, 7, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, -1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf, 2.0]
-TEXTS = ["", "x", "\x00", "\x1b[31m", "<script>", "null", "é" * 1000, "0", "forward", "{}", "[" * 5000]
+TEXTS = [
+    "",
+    "x",
+    "\x00",
+    "\x1b[31m",
+    "<script>",
+    "null",
+    "é" * 1000,
+    "0",
+    "forward",
+    "{}",
+    "[" * 5000,
+]
 OTHER_TYPES = [
-    pa.array(["7"]), pa.array([b"\xff"]), pa.array([0.5]), pa.array([[1]]), pa.array([True]), pa.array([{"a": 1}]),
-    pa.array([3], pa.int8()), pa.array([2**64 - 1], pa.uint64()), pa.array([0], pa.timestamp("ns")),
+    pa.array(["7"]),
+    pa.array([b"\xff"]),
+    pa.array([0.5]),
+    pa.array([[1]]),
+    pa.array([True]),
+    pa.array([{"a": 1}]),
+    pa.array([3], pa.int8()),
+    pa.array([2**64 - 1], pa.uint64()),
+    pa.array([0], pa.timestamp("ns")),
     pa.array([1.0], pa.float32()),
-]  # fmt: skip
+]
 
 
 def changed(chosen, path):
@@ -267,7 +371,9 @@ def changed(chosen, path):
         texts = table[column].to_pylist()
         row = chosen.randrange(len(texts))
         texts[row] = OF_JSON[name](chosen, texts[row])
-        table = table.set_column(table.column_names.index(column), column, pa.array(texts, pa.string()))
+        table = table.set_column(
+            table.column_names.index(column), column, pa.array(texts, pa.string())
+        )
     pq.write_table(table, path)
     return f"{name} of {column}"
 
@@ -299,13 +405,21 @@ def _value(chosen, table, at, name):
             return table
         odd = pa.array([chosen.choice([0, -(2**62), 2**62, 2**63 - 1])], pa.int64()).cast(kind)
         return table.set_column(at, name, pa.concat_arrays([odd, column.combine_chunks().slice(1)]))
-    kinds = ((pa.types.is_integer, NUMBERS), (pa.types.is_floating, FLOATS), (pa.types.is_boolean, [True, False]))
+    kinds = (
+        (pa.types.is_integer, NUMBERS),
+        (pa.types.is_floating, FLOATS),
+        (pa.types.is_boolean, [True, False]),
+    )
     values = next((values for is_kind, values in kinds if is_kind(kind)), TEXTS)
     return table.set_column(at, name, _one_changed(chosen, column, chosen.choice(values)))
 
 
 def _swapped(chosen, table, at, name):
-    same = [one for one in table.column_names if table.schema.field(one).type == table.schema.field(at).type]
+    same = [
+        one
+        for one in table.column_names
+        if table.schema.field(one).type == table.schema.field(at).type
+    ]
     return table.set_column(at, name, table[chosen.choice(same)])
 
 
@@ -327,12 +441,19 @@ def _broken(chosen, text):
     return chosen.choice([*broken, "[" * 100_000, '{"a":' * 100_000, "null", "[]", "{}", "1"])
 
 
-OF_BYTES = {"bytes": _flipped, "cut": lambda chosen, content: content[: chosen.randrange(len(content))]}
+OF_BYTES = {
+    "bytes": _flipped,
+    "cut": lambda chosen, content: content[: chosen.randrange(len(content))],
+}
 OF_TABLE = {
     "no rows": lambda _, table: table.slice(0, 0),
-    "fewer rows": lambda chosen, table: _taken(table, [at for at in range(len(table)) if chosen.random() < 0.6]),
+    "fewer rows": lambda chosen, table: _taken(
+        table, [at for at in range(len(table)) if chosen.random() < 0.6]
+    ),
     "rows twice": lambda _, table: pa.concat_tables([table, table]),
-    "other order": lambda chosen, table: _taken(table, chosen.sample(range(len(table)), len(table))),
+    "other order": lambda chosen, table: _taken(
+        table, chosen.sample(range(len(table)), len(table))
+    ),
     "metadata": lambda chosen, table: table.replace_schema_metadata(
         {"schema_version": chosen.choice(["", "99", "-1", "x", "1" * 5000, "\u0661"])}
     ),
@@ -341,10 +462,19 @@ OF_COLUMN = {
     "drop": lambda _, table, __, name: table.drop_columns([name]),
     "twice": lambda _, table, at, name: table.append_column(name, table.column(at)),
     "other name": lambda _, table, at, __: table.set_column(at, "other", table.column(at)),
-    "nulls": lambda _, table, at, name: table.set_column(at, name, pa.nulls(len(table), table.column(at).type)),
-    "one null": lambda chosen, table, at, name: table.set_column(at, name, _one_changed(chosen, table.column(at), None)),
-    "value": _value, "other type": lambda chosen, table, at, name: table.set_column(
-        at, name, _taken(chosen.choice(OTHER_TYPES), [0] * len(table))),
+    "nulls": lambda _, table, at, name: table.set_column(
+        at, name, pa.nulls(len(table), table.column(at).type)
+    ),
+    "one null": lambda chosen, table, at, name: table.set_column(
+        at, name, _one_changed(chosen, table.column(at), None)
+    ),
+    "value": _value,
+    "other type": lambda chosen, table, at, name: table.set_column(
+        at, name, _taken(chosen.choice(OTHER_TYPES), [0] * len(table))
+    ),
     "swapped": _swapped,
-}  # fmt: skip
-OF_JSON = {"json": lambda chosen, text: json.dumps(_mutate(chosen, json.loads(text))), "json text": _broken}
+}
+OF_JSON = {
+    "json": lambda chosen, text: json.dumps(_mutate(chosen, json.loads(text))),
+    "json text": _broken,
+}

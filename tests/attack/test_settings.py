@@ -98,7 +98,9 @@ def test_a_directory_further_up_that_anybody_may_write_is_refused(folder, refuse
 
 @needs_root
 @pytest.mark.parametrize("depth", [0, 1, 2, "link"])
-def test_a_directory_of_another_owner_or_its_link_is_refused_however_far_up(folder, depth, monkeypatch, refused):
+def test_a_directory_of_another_owner_or_its_link_is_refused_however_far_up(
+    folder, depth, monkeypatch, refused
+):
     monkeypatch.delenv("SUDO_UID", raising=False)
     inside = theirs = folder / "below" / ("link" if depth == "link" else "project")
     if depth == "link":

@@ -10,7 +10,13 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from nsyspipe.capture.sidecar import Place, Surroundings, gather_surroundings, program_directory, sidecar_document
+from nsyspipe.capture.sidecar import (
+    Place,
+    Surroundings,
+    gather_surroundings,
+    program_directory,
+    sidecar_document,
+)
 from nsyspipe.nsys.command_words import Mask, recorded_command, without_words
 from nsyspipe.nsys.secrets import HashKey, main
 from nsyspipe.reader.sidecar import parse_sidecar
@@ -30,65 +36,262 @@ NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, N
 
 # Tokens as services make them (none is real): the secret is the whole of each.
 TOKENS = (
-    "nvapi-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7", "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "sk-proj-aB3dE6gH9jK2mN5p",
-    "sk-ant-api03-aB3dE6gH9jK2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
-    "gho_16C7e42F292c6912E7710c838347Ae178B4a", "github_pat_11ABCDEFG0aBcDeFgHiJkL", "glpat-aB3dE6gH9jK2mN5pQ8sT",
-    "xoxb-123456789012-123456789012-aB3dE6gH9jK2", "xapp-1-A0123-456-abcdef", "AKIAIOSFODNN7EXAMPLE",
-    "ASIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AIzaSyA-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7aB3d",
-    "ya29.a0AfH6SMBaB3dE6gH9jK2", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN",
-    "npm_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7", "pypi-AgEIcHlwaS5vcmcCJDU", "dckr_pat_aB3dE6gH9jK2mN5p",
-    "dop_v1_0123456789abcdef0123456789abcdef", "r8_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7", "pk.eyJ1IjoibWUifQ.aB3dE6gH9jK2",
-    "rk_live_aB3dE6gH9jK2mN5p", "SG.aB3dE6gH9jK2.mN5pQ8sT1vW4yZ7", "EAACEdEose0cBAaB3dE6",
-    "0123456789abcdef0123456789abcdef01234567", "550e8400-e29b-41d4-a716-446655440000", "c2VjcmV0cGFzc3dvcmQ=",
-    "c2VjcmV0cGFzc3dvcmQ==", "correct horse battery staple", "hunter-two-three", "Tr0ub4dor&3", "пароль-и-соль",
-    "AGE-SECRET-KEY-1QQQQQQQQQQQQ", "-----BEGIN PRIVATE KEY-----MIIEvQIBADANBg",
-)  # fmt: skip
+    "nvapi-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH",
+    "sk-proj-aB3dE6gH9jK2mN5p",
+    "sk-ant-api03-aB3dE6gH9jK2",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "gho_16C7e42F292c6912E7710c838347Ae178B4a",
+    "github_pat_11ABCDEFG0aBcDeFgHiJkL",
+    "glpat-aB3dE6gH9jK2mN5pQ8sT",
+    "xoxb-123456789012-123456789012-aB3dE6gH9jK2",
+    "xapp-1-A0123-456-abcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ASIAIOSFODNN7EXAMPLE",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AIzaSyA-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7aB3d",
+    "ya29.a0AfH6SMBaB3dE6gH9jK2",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN",
+    "npm_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "pypi-AgEIcHlwaS5vcmcCJDU",
+    "dckr_pat_aB3dE6gH9jK2mN5p",
+    "dop_v1_0123456789abcdef0123456789abcdef",
+    "r8_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "pk.eyJ1IjoibWUifQ.aB3dE6gH9jK2",
+    "rk_live_aB3dE6gH9jK2mN5p",
+    "SG.aB3dE6gH9jK2.mN5pQ8sT1vW4yZ7",
+    "EAACEdEose0cBAaB3dE6",
+    "0123456789abcdef0123456789abcdef01234567",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "c2VjcmV0cGFzc3dvcmQ=",
+    "c2VjcmV0cGFzc3dvcmQ==",
+    "correct horse battery staple",
+    "hunter-two-three",
+    "Tr0ub4dor&3",
+    "пароль-и-соль",
+    "AGE-SECRET-KEY-1QQQQQQQQQQQQ",
+    "-----BEGIN PRIVATE KEY-----MIIEvQIBADANBg",
+)
 # Numbers that are secrets.
 NUMBERS = (
-    "4111111111111111", "123-45-6789", "+14155550123", "4111,1111,1111,1111", "87654321", "0042", "007", "482910377",
-)  # fmt: skip
+    "4111111111111111",
+    "123-45-6789",
+    "+14155550123",
+    "4111,1111,1111,1111",
+    "87654321",
+    "0042",
+    "007",
+    "482910377",
+)
 # Names whose values are never written, not even 4 digits.
 NAMES = [
-    "pin", "jwt", "pw", "pwd", "pass", "passwd", "password", "passphrase", "passcode", "token", "tok", "access-token",
-    "refresh_token", "auth", "authorization", "api-key", "apikey", "api_key", "apiKey", "APIKey", "key", "secret",
-    "client-secret", "sk", "ak", "otp", "totp", "mfa-code", "2fa-code", "cookie", "session", "session-id", "sig",
-    "signature", "sas", "psk", "cred", "creds", "credential", "credentials", "webhook", "webhook-url", "private-key",
-    "license", "licence", "account", "account-id", "user", "username", "login", "dsn", "proxy", "url", "endpoint",
-    "bearer", "nonce", "salt", "cert", "pem", "ssh-key", "gpg-key", "phone", "email", "card", "cvv", "ssn", "iban",
-    "wandb-api-key", "hf.token", "db_pass", "db.pw", "trainer.logger.api_key", "aws_secret_access_key", "oauth",
-    "invite-code", "pat",
-    *("new-pass", "max-pass", "total-pass", "new-key", "seq-key", "limit-token", "new-token", "batch-pin"),
-    *("pincode", "otpcode", "dbpw", "adminpw", "wandbpw", "dbpass", "userpass", "sshpass", "PGPASS"),
-    *("wifipsk", "apitok", "usertok", "otps", "smspin", "simpin", "2fa", "pword", "pswd", "psw", "puk"),
-    *("tan", "kennwort", "mdp", "vault", "unlock", "serial", "badge", "cardnumber", "verification", "seed-phrase"),
-    *["csc", "cvn", "security", "sesame", "watchword", "combo", "first-name", "lastName", "firstname", "nick"],
-]  # fmt: skip
+    "pin",
+    "jwt",
+    "pw",
+    "pwd",
+    "pass",
+    "passwd",
+    "password",
+    "passphrase",
+    "passcode",
+    "token",
+    "tok",
+    "access-token",
+    "refresh_token",
+    "auth",
+    "authorization",
+    "api-key",
+    "apikey",
+    "api_key",
+    "apiKey",
+    "APIKey",
+    "key",
+    "secret",
+    "client-secret",
+    "sk",
+    "ak",
+    "otp",
+    "totp",
+    "mfa-code",
+    "2fa-code",
+    "cookie",
+    "session",
+    "session-id",
+    "sig",
+    "signature",
+    "sas",
+    "psk",
+    "cred",
+    "creds",
+    "credential",
+    "credentials",
+    "webhook",
+    "webhook-url",
+    "private-key",
+    "license",
+    "licence",
+    "account",
+    "account-id",
+    "user",
+    "username",
+    "login",
+    "dsn",
+    "proxy",
+    "url",
+    "endpoint",
+    "bearer",
+    "nonce",
+    "salt",
+    "cert",
+    "pem",
+    "ssh-key",
+    "gpg-key",
+    "phone",
+    "email",
+    "card",
+    "cvv",
+    "ssn",
+    "iban",
+    "wandb-api-key",
+    "hf.token",
+    "db_pass",
+    "db.pw",
+    "trainer.logger.api_key",
+    "aws_secret_access_key",
+    "oauth",
+    "invite-code",
+    "pat",
+    *(
+        "new-pass",
+        "max-pass",
+        "total-pass",
+        "new-key",
+        "seq-key",
+        "limit-token",
+        "new-token",
+        "batch-pin",
+    ),
+    *(
+        "pincode",
+        "otpcode",
+        "dbpw",
+        "adminpw",
+        "wandbpw",
+        "dbpass",
+        "userpass",
+        "sshpass",
+        "PGPASS",
+    ),
+    *(
+        "wifipsk",
+        "apitok",
+        "usertok",
+        "otps",
+        "smspin",
+        "simpin",
+        "2fa",
+        "pword",
+        "pswd",
+        "psw",
+        "puk",
+    ),
+    *(
+        "tan",
+        "kennwort",
+        "mdp",
+        "vault",
+        "unlock",
+        "serial",
+        "badge",
+        "cardnumber",
+        "verification",
+        "seed-phrase",
+    ),
+    *[
+        "csc",
+        "cvn",
+        "security",
+        "sesame",
+        "watchword",
+        "combo",
+        "first-name",
+        "lastName",
+        "firstname",
+        "nick",
+    ],
+]
 # How a value may stand in a command; %s is it.
-FORMS = [shlex.split(form) for form in (
-    "train.py %s", "train.py --data %s", "train.py --data=%s", "train.py --data:%s", "train.py --lr 0.1 %s",
-    "train.py --x 1 %s 2", "train.py -d %s", "train.py -d=%s", "train.py -p%s", "train.py -Dkey=%s",
-    "train.py -D%s=1", "train.py --token --%s", "train.py --token -%s", "train.py --token --password %s",
-    "train.py --keys a %s b %s", "train.py --%s", "train.py --%s=1", "train.py -%s", "train.py x=%s",
-    "train.py +a.b=%s", "train.py ++a.b=%s", "train.py ~%s", "train.py --set=a.b=%s", "train.py --env=A=1,B=%s",
-    "train.py --env A=%s", "train.py @%s", "train.py --config @/run/%s/args", "train.py --config /home/%s/c.yaml",
-    "/home/%s/bin/python3 /home/%s/train.py", 'train.py \'{"api_key": "%s", "lr": 0.1}\'',
-    'train.py \'{\'"\'"\'api_key\'"\'"\':\'"\'"\'%s\'"\'"\'}\'', 'train.py \'--override={"a": ["%s"]}\'',
-    "train.py [%s,1]", "train.py --list=[adamw,%s]", "train.py https://me:%s@example.org/data",
-    "train.py https://hooks.example.org/services/T00/B00/%s",
-    "train.py --logger=https://example.org/hook?token=%s&b=2", "train.py https://example.org/%s/c.yaml",
-    "train.py https://example.org/c.yaml?sig=%s", "train.py s3://%s@bucket/c.json",
-    "train.py postgres://me:p/%s@example.org/runs", "train.py me:%s@host:/data/c.yaml",
-    "curl -H 'Authorization: Bearer %s'", "curl -H X-Auth:%s", "curl -H Authorization: Bearer %s", "curl -u me:%s",
-    "curl -ume:%s", "mysql -p%s runs", "docker run -e HF_TOKEN=%s", "docker run --env=HF_TOKEN=%s",
-    "env WANDB_API_KEY=%s train.py", "env NCCL_P2P_LEVEL=%s train.py", "env NCCL_COMM_ID=%s train.py",
-    "env PYTHONPATH=/home/%s train.py", "bash -c 'export TOKEN=%s; python train.py --steps 3'",
-    'bash -c \'python train.py --passwd \'"\'"\'%s\'"\'"\'\'',
-    'python -c \'d[\'"\'"\'token\'"\'"\'] = \'"\'"\'%s\'"\'"\'\'', "python -m %s",
-    "torchrun --rdzv_id=%s --rdzv-endpoint=%s:29500 train.py",
-    "nsys profile --env-var=A=%s --output=/home/%s/x python3 train.py", "nsys profile --trace=cuda,%s train.py",
-    "train.py 'a\n--lr=%s'", "train.py -- --data %s", "train.py --verbose --no-color %s", "train.py %s.txt",
-    "train.py --x=/a/%s.bin",
-)]  # fmt: skip
+FORMS = [
+    shlex.split(form)
+    for form in (
+        "train.py %s",
+        "train.py --data %s",
+        "train.py --data=%s",
+        "train.py --data:%s",
+        "train.py --lr 0.1 %s",
+        "train.py --x 1 %s 2",
+        "train.py -d %s",
+        "train.py -d=%s",
+        "train.py -p%s",
+        "train.py -Dkey=%s",
+        "train.py -D%s=1",
+        "train.py --token --%s",
+        "train.py --token -%s",
+        "train.py --token --password %s",
+        "train.py --keys a %s b %s",
+        "train.py --%s",
+        "train.py --%s=1",
+        "train.py -%s",
+        "train.py x=%s",
+        "train.py +a.b=%s",
+        "train.py ++a.b=%s",
+        "train.py ~%s",
+        "train.py --set=a.b=%s",
+        "train.py --env=A=1,B=%s",
+        "train.py --env A=%s",
+        "train.py @%s",
+        "train.py --config @/run/%s/args",
+        "train.py --config /home/%s/c.yaml",
+        "/home/%s/bin/python3 /home/%s/train.py",
+        'train.py \'{"api_key": "%s", "lr": 0.1}\'',
+        "train.py '{'\"'\"'api_key'\"'\"':'\"'\"'%s'\"'\"'}'",
+        'train.py \'--override={"a": ["%s"]}\'',
+        "train.py [%s,1]",
+        "train.py --list=[adamw,%s]",
+        "train.py https://me:%s@example.org/data",
+        "train.py https://hooks.example.org/services/T00/B00/%s",
+        "train.py --logger=https://example.org/hook?token=%s&b=2",
+        "train.py https://example.org/%s/c.yaml",
+        "train.py https://example.org/c.yaml?sig=%s",
+        "train.py s3://%s@bucket/c.json",
+        "train.py postgres://me:p/%s@example.org/runs",
+        "train.py me:%s@host:/data/c.yaml",
+        "curl -H 'Authorization: Bearer %s'",
+        "curl -H X-Auth:%s",
+        "curl -H Authorization: Bearer %s",
+        "curl -u me:%s",
+        "curl -ume:%s",
+        "mysql -p%s runs",
+        "docker run -e HF_TOKEN=%s",
+        "docker run --env=HF_TOKEN=%s",
+        "env WANDB_API_KEY=%s train.py",
+        "env NCCL_P2P_LEVEL=%s train.py",
+        "env NCCL_COMM_ID=%s train.py",
+        "env PYTHONPATH=/home/%s train.py",
+        "bash -c 'export TOKEN=%s; python train.py --steps 3'",
+        "bash -c 'python train.py --passwd '\"'\"'%s'\"'\"''",
+        "python -c 'd['\"'\"'token'\"'\"'] = '\"'\"'%s'\"'\"''",
+        "python -m %s",
+        "torchrun --rdzv_id=%s --rdzv-endpoint=%s:29500 train.py",
+        "nsys profile --env-var=A=%s --output=/home/%s/x python3 train.py",
+        "nsys profile --trace=cuda,%s train.py",
+        "train.py 'a\n--lr=%s'",
+        "train.py -- --data %s",
+        "train.py --verbose --no-color %s",
+        "train.py %s.txt",
+        "train.py --x=/a/%s.bin",
+    )
+]
 # Plain words with dashes are the name of an option, whoever meant them as something else.
 NAME_LIKE = "hunter-two-three"
 
@@ -119,25 +322,46 @@ def leaks(words, secret):
 
 
 FILE_FORMS = [["--cfg=%s.json"], ["--cfg", "/a/%s.yaml"], ["%s.py"], ["x=@%s.toml"]]
-SHORT = ("hf_Hj2tEOIj37Cx", "hf_aBcDeFgH", "sk-ab12cd34", "ghp_16C7e42F", "xK3mQ9pL", "run-7bT4kWq2")
+SHORT = (
+    "hf_Hj2tEOIj37Cx",
+    "hf_aBcDeFgH",
+    "sk-ab12cd34",
+    "ghp_16C7e42F",
+    "xK3mQ9pL",
+    "run-7bT4kWq2",
+)
 
 
 @pytest.mark.parametrize("form", [*FORMS, *FILE_FORMS], ids=" ".join)
 def test_no_secret_of_any_form_is_written(form, attempts):
     # A token that is named like a file, too.
-    secrets = tried(form) if form in FORMS else [*(one for one in TOKENS if one != NAME_LIKE), *SHORT]
+    secrets = (
+        tried(form) if form in FORMS else [*(one for one in TOKENS if one != NAME_LIKE), *SHORT]
+    )
     attempts(len(secrets))
-    found = {secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets}
+    found = {
+        secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets
+    }
     assert {secret: left for secret, left in found.items() if left} == {}
 
 
-VALUES = [form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)]
+VALUES = [
+    form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempts):
     values = ("4711", "9", "adamw", "true", "0.25", "key.json", "/a/b.yaml", S, ["1", "2"][0])
-    forms = ("--{n}={v}", "--{n}:{v}", "{n}={v}", "+{n}={v}", "--{n} {v}", "--{n} 1 {v}", "--set={n}={v}")
+    forms = (
+        "--{n}={v}",
+        "--{n}:{v}",
+        "{n}={v}",
+        "+{n}={v}",
+        "--{n} {v}",
+        "--{n} 1 {v}",
+        "--set={n}={v}",
+    )
     attempts(len(values) * len(forms))
     for form in forms:
         for value in values:
@@ -145,7 +369,10 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
             # Whatever follows the name is hashes, and nothing but hashes.
             rest = " ".join(written[1:]).replace("--set=", "")
             assert rest.lstrip("-+").removeprefix(name).lstrip("=: ").startswith("hmac:"), written
-            assert value not in rest.replace(name, "").replace(KEY.of(name, value), "") or value in "19"
+            assert (
+                value not in rest.replace(name, "").replace(KEY.of(name, value), "")
+                or value in "19"
+            )
 
 
 OTHERS = ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"]
@@ -155,7 +382,9 @@ OTHERS = ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "
 def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
     attempts(len(VALUES))
     for form in VALUES:
-        assert number not in " ".join(recorded_command([word.replace("%s", number) for word in form], KEY))
+        assert number not in " ".join(
+            recorded_command([word.replace("%s", number) for word in form], KEY)
+        )
 
 
 @pytest.mark.parametrize("name", [*OTHERS, *"pPuUkKta"])
@@ -173,17 +402,45 @@ def test_a_number_stands_behind_an_option_of_training_only(name, attempts):
 
 def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):
     names = [
-        "HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HOME", "USER", "PATH", "PYTHONPATH", "NCCL_SECRET",
-        "NCCL_PSK", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_FILE", "NCCL_CONF_FILE",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "CUDA_HOME", "SLURM_JOB_ACCOUNT", "OMP_TOKEN", "NCCL_ALGO", "NCCL_PROTO",
-        "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_P2P_LEVEL", "NCCL_DEBUG",
-        "NCCL_BUFFSIZE", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING",
-        "TORCH_DISTRIBUTED_DEBUG", "NCCL_MAX_CTAS",
-    ]  # fmt: skip
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "HOME",
+        "USER",
+        "PATH",
+        "PYTHONPATH",
+        "NCCL_SECRET",
+        "NCCL_PSK",
+        "NCCL_COMM_ID",
+        "NCCL_HOSTID",
+        "NCCL_DEBUG_FILE",
+        "NCCL_TOPO_FILE",
+        "NCCL_CONF_FILE",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        "CUDA_HOME",
+        "SLURM_JOB_ACCOUNT",
+        "OMP_TOKEN",
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_NET",
+        "NCCL_NET_PLUGIN",
+        "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_P2P_LEVEL",
+        "NCCL_DEBUG",
+        "NCCL_BUFFSIZE",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MODULE_LOADING",
+        "TORCH_DISTRIBUTED_DEBUG",
+        "NCCL_MAX_CTAS",
+    ]
     secrets = (S, *TOKENS, *NUMBERS[:4])
     attempts(len(names) * len(secrets))
     for secret in secrets:
-        written = sidecar("train.py", dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"})["environment"]
+        written = sidecar("train.py", dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"})[
+            "environment"
+        ]
         text = json.dumps(written, ensure_ascii=False)
         assert not [one for one in pieces(secret) if one in text]
         assert written["NCCL_SHM_DISABLE"] == "1"
@@ -234,7 +491,9 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     assert answer_2.status == 0, answer_2.err
     said = answer.out + answer.err + answer_2.out + answer_2.err
     # In nsys_* programs find their own command, as in /proc; the directory is theirs alone, and goes with the job.
-    files = [one for one in machine.work.rglob("*") if one.is_file() and not one.name.startswith("nsys_")]
+    files = [
+        one for one in machine.work.rglob("*") if one.is_file() and not one.name.startswith("nsys_")
+    ]
     files = [one for one in files if one.suffix not in {".nsys-rep", ".sqlite", ".py"}]
     written = {path: path.read_bytes().decode("utf-8", "replace") for path in files}
     assert any(path.name == "rank_0.json" for path in written)
@@ -262,7 +521,9 @@ class Repository:
 
     def git(self, *words):
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        done = subprocess.run([GIT, "-C", self.folder, *who, *words], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [GIT, "-C", self.folder, *who, *words], check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def commit(self):
@@ -300,7 +561,11 @@ def test_no_program_that_a_repository_names_is_started(tmp_path):
     outer.plant()
     assert outer.dirty() == (commit, False)
     # Of submodules the commit counts; what a filter makes of a changed file only that filter knows.
-    for changed, is_dirty in ((inner, "train.py"), False), ((outer, "train.py"), None), ((outer, "plain.py"), True):
+    for changed, is_dirty in (
+        ((inner, "train.py"), False),
+        ((outer, "train.py"), None),
+        ((outer, "plain.py"), True),
+    ):
         (changed[0].folder / changed[1]).write_text("1\n")
         assert outer.dirty() == (commit, is_dirty)
     outer.plant("a=b")  # a name that cannot be switched off
@@ -320,21 +585,24 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
         assert (document["git_is_dirty"] is not None) == is_there
 
 
-@pytest.mark.parametrize("words", [
-    "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m nsyspipe.capture.rank --nsys-words=9 --",
-    "python3 -P run_module.py nsyspipe.capture.rank --nsys-words=9 -- python3 train.py --seed 1234567 --master-port=29517",
-    "train.py --pinned-memory 1 --decode-steps 1234 --codebook-size 1536 --max-steps=123456 --tokenizer-workers 2",
-    "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi",
-    "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 --weight-decay=0.01",
-    "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed --strategy fsdp",
-    "train.py --bucket-cap-mb 25 --gradient-as-bucket-view --static-graph --hook bf16 --accumulate 4",
-    "train.py --config base.yaml trainer.lr=1e-4 +model.dtype=bf16 ++data.workers=8 optim/name=adamw",
-    "train.py --betas 0.9 0.95 --eps 1e-8 --milestones=[30000,60000] --sizes 1,2,4 --size 25MB --ratio .5",
-    "train.py --max-tokens 4096 --num-keys=16 --tokens-per-step 4_096 --key-dim=64 --pin-memory true",
-    "train.py --buffer 1073741824 --total-tokens 100000000000 --chunk 33554432 --offset -1 -n8 -lr 0.1",
-    "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --zero-stage 3 --bf16 --fp8=false --P2P",
-    "env NCCL_P2P_DISABLE=1 NCCL_SOCKET_IFNAME=eth0 torchrun train.py --ranks 0-3,7",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m nsyspipe.capture.rank --nsys-words=9 --",
+        "python3 -P run_module.py nsyspipe.capture.rank --nsys-words=9 -- python3 train.py --seed 1234567 --master-port=29517",
+        "train.py --pinned-memory 1 --decode-steps 1234 --codebook-size 1536 --max-steps=123456 --tokenizer-workers 2",
+        "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi",
+        "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 --weight-decay=0.01",
+        "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed --strategy fsdp",
+        "train.py --bucket-cap-mb 25 --gradient-as-bucket-view --static-graph --hook bf16 --accumulate 4",
+        "train.py --config base.yaml trainer.lr=1e-4 +model.dtype=bf16 ++data.workers=8 optim/name=adamw",
+        "train.py --betas 0.9 0.95 --eps 1e-8 --milestones=[30000,60000] --sizes 1,2,4 --size 25MB --ratio .5",
+        "train.py --max-tokens 4096 --num-keys=16 --tokens-per-step 4_096 --key-dim=64 --pin-memory true",
+        "train.py --buffer 1073741824 --total-tokens 100000000000 --chunk 33554432 --offset -1 -n8 -lr 0.1",
+        "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --zero-stage 3 --bf16 --fp8=false --P2P",
+        "env NCCL_P2P_DISABLE=1 NCCL_SOCKET_IFNAME=eth0 torchrun train.py --ranks 0-3,7",
+    ],
+)
 def test_what_explains_a_step_time_is_written_as_it_is(words):
     written = sidecar(words)["command"]
     assert sorted(written) == sorted(words.split())  # variables come in the order of their names
@@ -362,16 +630,28 @@ def cells(folder):
     """Return every value of a dataset as one text; what is stored is compressed."""
     tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
     assert tables
-    return "\n".join(repr(table.schema.metadata) + repr(table.to_pydict()) for table in tables).encode()
+    return "\n".join(
+        repr(table.schema.metadata) + repr(table.to_pydict()) for table in tables
+    ).encode()
 
 
 @pytest.mark.parametrize(
-    "command", ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"]
+    "command",
+    [
+        "analyze",
+        "analyze --json -",
+        "analyze --markdown -",
+        "analyze --findings all",
+        "doctor",
+        "redact",
+    ],
 )
 def test_no_secret_is_in_what_a_command_says(planted, tmp_path, command):
     folder, secrets = planted
     name, *options = command.split()
-    text = said(nsyspipe_here(name, folder, *options, *([tmp_path / "out"] if name == "redact" else [])))
+    text = said(
+        nsyspipe_here(name, folder, *options, *([tmp_path / "out"] if name == "redact" else []))
+    )
     assert name != "analyze" or b"step" in text
     assert found_in(text, secrets) == []
 
@@ -379,7 +659,12 @@ def test_no_secret_is_in_what_a_command_says(planted, tmp_path, command):
 @pytest.mark.slow
 def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     folder, secrets = planted
-    files = {"json": "run.json", "markdown": "run.md", "html": "run.html", "perfetto": "run.pftrace"}
+    files = {
+        "json": "run.json",
+        "markdown": "run.md",
+        "html": "run.html",
+        "perfetto": "run.pftrace",
+    }
     options = [word for name, file in files.items() for word in (f"--{name}", tmp_path / file)]
     options += ["--out", tmp_path / "store", "--events"]
     assert found_in(said(nsyspipe_here("analyze", folder, *options)), secrets) == []
@@ -397,7 +682,13 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
 @pytest.mark.parametrize("command", ["analyze", "doctor", "redact"])
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
-    edit(path, *(f"UPDATE {name} = '{SECRET}' WHERE rowid = 1" for name in ("StringIds SET id", f"{KERNEL} SET start")))
+    edit(
+        path,
+        *(
+            f"UPDATE {name} = '{SECRET}' WHERE rowid = 1"
+            for name in ("StringIds SET id", f"{KERNEL} SET start")
+        ),
+    )
     done = nsyspipe_here(command, path, *[tmp_path / "copy.sqlite"] if command == "redact" else [])
     assert "Traceback" not in done.stderr
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []
@@ -406,12 +697,15 @@ def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command
 ADA = {"HOME": "/home/ada/", "USER": "ada"}
 
 
-@pytest.mark.parametrize(("texts", "variables", "n"), [
-    (["load /home/ada/data.pt"], ADA, 1),
-    (["load /home/ada/data.pt", "job of ADA", "on node0"], ADA, 3),
-    (["canada", "step 1", "node01"], ADA, 0),
-    (["a b a", "root of all"], {"USER": "a", "LOGNAME": "root"}, 0),  # short names find nothing
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "variables", "n"),
+    [
+        (["load /home/ada/data.pt"], ADA, 1),
+        (["load /home/ada/data.pt", "job of ADA", "on node0"], ADA, 3),
+        (["canada", "step 1", "node01"], ADA, 0),
+        (["a b a", "root of all"], {"USER": "a", "LOGNAME": "root"}, 0),  # short names find nothing
+    ],
+)
 def test_kept_texts_with_a_removed_name_are_counted(tmp_path, texts, variables, n):
     built = steady_rank(0).env(**variables)
     for at, text in enumerate(texts):

@@ -20,7 +20,12 @@ from nsyspipe.cli.options import check_address_space
 from nsyspipe.errors import DamagedReportError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.options import parse_rank_map
 from nsyspipe.model.schema import EVENTS
-from nsyspipe.model.text_files import MOST_SMALL_BYTES, NotOrdinaryError, open_ordinary, read_small_text
+from nsyspipe.model.text_files import (
+    MOST_SMALL_BYTES,
+    NotOrdinaryError,
+    open_ordinary,
+    read_small_text,
+)
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.report import perfetto
 from nsyspipe.report.as_text import as_text
@@ -39,7 +44,9 @@ def report_of_processes(path, n):
         database.execute("INSERT INTO StringIds VALUES (1, 'gemm')")
         database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns})")
         rows = [(10 * at, 10 * at + 5, 0, 7, 1, (at + 1) << 24, 1, 1) for at in range(n)]
-        database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * 8)})", rows)
+        database.executemany(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * 8)})", rows
+        )
     database.close()
 
 
@@ -53,10 +60,13 @@ def test_processes_are_counted_before_work_begins(tmp_path, monkeypatch):
 
 
 def events_of_streams(n):
-    columns = {one.name: pa.nulls(n, one.type) for one in EVENTS.arrow} | {"category": pa.array(["compute"] * n)}
+    columns = {one.name: pa.nulls(n, one.type) for one in EVENTS.arrow} | {
+        "category": pa.array(["compute"] * n)
+    }
     numbers = pa.array(range(n), pa.int64())
     return pa.table(
-        columns | dict.fromkeys(("device_id", "stream_id", "start_ns", "end_ns", "correlation_id"), numbers)
+        columns
+        | dict.fromkeys(("device_id", "stream_id", "start_ns", "end_ns", "correlation_id"), numbers)
     )
 
 
@@ -68,9 +78,15 @@ def test_streams_are_counted_before_tracks_are_made(monkeypatch):
 
 
 @pytest.mark.parametrize("place", NOT_READ)
-@pytest.mark.parametrize("read", [
-    parse_rank_map, lambda place: read_nccl_logs([Path(place)]), lambda place: read_topology(Path(place)),
-], ids=["rank map", "log", "topology"])  # fmt: skip
+@pytest.mark.parametrize(
+    "read",
+    [
+        parse_rank_map,
+        lambda place: read_nccl_logs([Path(place)]),
+        lambda place: read_topology(Path(place)),
+    ],
+    ids=["rank map", "log", "topology"],
+)
 def test_only_ordinary_files_are_read_beside_reports(place, read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
@@ -115,14 +131,26 @@ def silent():
 def test_a_silent_scheduler_is_refused_and_both_signals_are_heard(silent, tmp_path):
     pytest.importorskip("distributed")
     report_of_processes(tmp_path / "x.sqlite", 1)
-    command = [sys.executable, "-m", "nsyspipe", "analyze", str(tmp_path / "x.sqlite"), "--scheduler", silent]
+    command = [
+        sys.executable,
+        "-m",
+        "nsyspipe",
+        "analyze",
+        str(tmp_path / "x.sqlite"),
+        "--scheduler",
+        silent,
+    ]
     environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert silent in done.stderr
     environment["DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT"] = "300s"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=environment, stderr=subprocess.PIPE, text=True
+        ) as process:
             time.sleep(15)
             process.send_signal(number)
             said = process.communicate(timeout=20)[1]

@@ -24,7 +24,15 @@ from tests.store.store_tools import RUN_ID, contents, copied, new_run, old_run, 
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
 OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]
-DIRECTORIES = [*HIDDEN, "runs", "steps", "metrics", "events", *OF_RUN, f"events/run_id={RUN_ID}/rank=0"]
+DIRECTORIES = [
+    *HIDDEN,
+    "runs",
+    "steps",
+    "metrics",
+    "events",
+    *OF_RUN,
+    f"events/run_id={RUN_ID}/rank=0",
+]
 FILES = [
     ".nsyspipe/lock",
     *(f"{table}/run_id={RUN_ID}/part-0.parquet" for table in ("runs", "steps", "metrics")),
@@ -36,7 +44,10 @@ FILES = [
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     made = [make(folder) for make in (old_run, new_run, other_run)]
-    return [nsyspipe.load(stored(folder / f"store{at}", run, events=True)) for at, run in enumerate(made)]
+    return [
+        nsyspipe.load(stored(folder / f"store{at}", run, events=True))
+        for at, run in enumerate(made)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,14 @@ def never_waits():
 @pytest.fixture
 def outside(tmp_path):
     outside = tmp_path / "outside"
-    files = ["part-0.parquet", "alive", "staging/x/alive", "switch/x/steps.parquet", "rank=0/part-0.parquet", "mine"]
+    files = [
+        "part-0.parquet",
+        "alive",
+        "staging/x/alive",
+        "switch/x/steps.parquet",
+        "rank=0/part-0.parquet",
+        "mine",
+    ]
     for name in (*files, f"run_id={RUN_ID}/part-0.parquet"):
         (outside / name).parent.mkdir(parents=True, exist_ok=True)
         (outside / name).write_text("mine")
@@ -107,9 +125,10 @@ KINDS = ["link", "link to ..", "link to nothing", "fifo", "socket", "file or dir
 
 # Each place as a link, which may lead elsewhere, and as two of the other kinds in turn.
 PUT = [
-    (name, kind) for at, name in enumerate([*DIRECTORIES, *FILES])
+    (name, kind)
+    for at, name in enumerate([*DIRECTORIES, *FILES])
     for kind in ("link", KINDS[1 + 2 * at % 5], KINDS[1 + (2 * at + 1) % 5])
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), PUT)
@@ -136,8 +155,14 @@ def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_b
 PREPARED = {
     "a list of no files": {"files": '["x"]'},
     "a list without the files": {"files": '["runs.parquet"]'},
-    "a list of no tables": {"files": '["launchers.parquet", "runs.parquet"]', "launchers.parquet": "x"},
-    "a list of the user's own": {"files": '["mydata.parquet", "runs.parquet"]', "mydata.parquet": "x"},
+    "a list of no tables": {
+        "files": '["launchers.parquet", "runs.parquet"]',
+        "launchers.parquet": "x",
+    },
+    "a list of the user's own": {
+        "files": '["mydata.parquet", "runs.parquet"]',
+        "mydata.parquet": "x",
+    },
     "a list of other places": {"files": '["../../outside/mine", "/etc/hosts", "steps.parquet"]'},
     "no list, and no table": {"launchers.parquet": "x"},
     "no list, and a table": {"steps.parquet": "x"},
@@ -149,8 +174,12 @@ PREPARED = {
     "files is no list": {"files": "{}"},
     "files is nested": {"files": "[" * 100_000},
     "files is a fifo": lambda folder, outside: os.mkfifo(folder / "files"),
-    "a link in staging": lambda folder, outside: instead(folder, folder.parents[1] / "staging" / "link", outside),
-    "a link among the switches": lambda folder, outside: instead(folder, folder.parent / "link", outside),
+    "a link in staging": lambda folder, outside: instead(
+        folder, folder.parents[1] / "staging" / "link", outside
+    ),
+    "a link among the switches": lambda folder, outside: instead(
+        folder, folder.parent / "link", outside
+    ),
     "a link for the switch": lambda folder, outside: instead(folder, folder, outside),
 }
 
@@ -162,9 +191,15 @@ def instead(folder, link, outside):
 
 @pytest.mark.parametrize(
     ("name", "run_id"),
-    [(name, run_id) for at, name in enumerate(PREPARED) for run_id in ([RUN_ID, "planted"] if at < 7 else ["planted"])],
+    [
+        (name, run_id)
+        for at, name in enumerate(PREPARED)
+        for run_id in ([RUN_ID, "planted"] if at < 7 else ["planted"])
+    ],
 )
-def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tmp_path, outside, name, run_id, worded):
+def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(
+    runs, tmp_path, outside, name, run_id, worded
+):
     store = stored(tmp_path / "store", runs[0])
     switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()
@@ -190,7 +225,13 @@ def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, ou
 
     def change():
         nonlocal n_changes
-        names = ["steps", "runs", ".nsyspipe/staging", ".nsyspipe/switch", f"kernels/run_id={RUN_ID}"]
+        names = [
+            "steps",
+            "runs",
+            ".nsyspipe/staging",
+            ".nsyspipe/switch",
+            f"kernels/run_id={RUN_ID}",
+        ]
         while not done.is_set():
             path = store / names[n_changes % len(names)]
             with contextlib.suppress(OSError):  # the store's writer is at it too
@@ -233,7 +274,9 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
     copied_by(store, copy)
     assert contents(copy) == contents(store)
     for table in DATASET:
-        n_rows = sum(len(pq.ParquetFile(path).read()) for path in (store / table).rglob("*.parquet"))
+        n_rows = sum(
+            len(pq.ParquetFile(path).read()) for path in (store / table).rglob("*.parquet")
+        )
         glob = f"read_parquet('{copy}/{table}/**/*.parquet')"
         assert duckdb.sql(f"SELECT count(*) FROM {glob}").fetchall() == [(n_rows,)]
         assert len(pd.read_parquet(copy / table, partitioning=None)) == n_rows
@@ -242,18 +285,30 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
         assert_same(nsyspipe.load(copy, run_id=run.run_id), run)
 
 
-@pytest.mark.parametrize(("kind", "force"), [
-    ("link", []), ("link to nothing", ["--force"]), ("link to a page", []), ("link to a page", ["--force"]),
-    ("fifo", []), ("directory", ["--force"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "force"),
+    [
+        ("link", []),
+        ("link to nothing", ["--force"]),
+        ("link to a page", []),
+        ("link to a page", ["--force"]),
+        ("fifo", []),
+        ("directory", ["--force"]),
+    ],
+)
 def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, kind, force):
     store, pages = stored(tmp_path / "store", runs[0]), tmp_path / "pages"
     pages.mkdir()
     page = pages / f"{RUN_ID}.html"
     if kind == "link to a page":
-        assert nsyspipe_here("analyze", store, "--html", outside / "page.html", "-q").returncode == 0
+        assert (
+            nsyspipe_here("analyze", store, "--html", outside / "page.html", "-q").returncode == 0
+        )
     if kind.startswith("link"):
-        page.symlink_to(outside / {"link": "mine", "link to nothing": "new", "link to a page": "page.html"}[kind])
+        page.symlink_to(
+            outside
+            / {"link": "mine", "link to nothing": "new", "link to a page": "page.html"}[kind]
+        )
     else:
         page.mkdir() if kind == "directory" else os.mkfifo(page)
     before = tree(tmp_path)
@@ -262,7 +317,9 @@ def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, k
     assert tree(tmp_path) == before
 
 
-def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(runs, tmp_path, monkeypatch, worded):
+def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(
+    runs, tmp_path, monkeypatch, worded
+):
     store = stored(tmp_path / "store", runs[0])
     (store / "pages").mkdir()
     os.mkfifo(store / "pages" / f"{RUN_ID}.html")

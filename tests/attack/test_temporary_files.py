@@ -39,7 +39,10 @@ def left(tmp_path):
 
 def test_the_next_run_redaction_or_sidecar_removes_it(steady, tmp_path):
     out = tmp_path / "out"
-    for command in (["analyze", steady, "-q", "--json", out / "run.json"], ["redact", steady, out, "--force"]):
+    for command in (
+        ["analyze", steady, "-q", "--json", out / "run.json"],
+        ["redact", steady, out, "--force"],
+    ):
         out.mkdir(exist_ok=True)
         left_in(out)
         assert nsyspipe_here(*command).returncode == 0
@@ -84,7 +87,14 @@ def test_links_and_what_they_lead_to_stay_and_a_pipe_is_not_waited_for(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "name", [".nsyspipe", ".nsyspipe-notes.txt", ".nsyspipe-settings.toml", ".nsyspipe-settings", f"{LEFT}.bak"]
+    "name",
+    [
+        ".nsyspipe",
+        ".nsyspipe-notes.txt",
+        ".nsyspipe-settings.toml",
+        ".nsyspipe-settings",
+        f"{LEFT}.bak",
+    ],
 )
 def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
     other = tmp_path / "files" / name
@@ -146,7 +156,9 @@ def job_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678", None])
-def test_the_next_job_removes_a_killed_job_s_directory_unless_one_of_its_processes_holds_it(job_left, holder):
+def test_the_next_job_removes_a_killed_job_s_directory_unless_one_of_its_processes_holds_it(
+    job_left, holder
+):
     lock = None if holder is None else claim(job_left / holder)
     for path in job_left.rglob("lock"):
         aged(path)

@@ -33,7 +33,9 @@ class Cost:
 
 def main() -> None:
     """Run both commands in turns, and print what they cost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", help="the old command, as one argument")
     parser.add_argument("new", help="the new command, as one argument")
     parser.add_argument("reports", nargs="*", metavar="REPORT", help="what both are asked about")
@@ -45,7 +47,9 @@ def main() -> None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for command in commands:  # the first run compiles modules and brings files into memory
             cost_of(command, environment)
-        pairs = [[cost_of(command, environment) for command in commands] for _ in range(options.pairs)]
+        pairs = [
+            [cost_of(command, environment) for command in commands] for _ in range(options.pairs)
+        ]
     cpu_s = np.array([[cost.cpu_s for cost in pair] for pair in pairs])
     peak_mib = np.array([[cost.peak_mib for cost in pair] for pair in pairs])
     print(f"CPU time: {ratio_in_words(cpu_s)}, {medians_in_words(cpu_s, 's', 3)}")
@@ -54,7 +58,9 @@ def main() -> None:
 
 def cost_of(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     """Run a command to its end; return what it and the workers that it waited for took."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    )
     errors = process.stderr.read() if process.stderr else b""
     _, status, usage = os.wait4(process.pid, 0)
     exit_code = os.waitstatus_to_exitcode(status)

@@ -51,7 +51,12 @@ SIZES = (500, 5000)
 PROCESS_BITS = 24  # of a globalTid, above those of the thread
 HERE = Path(__file__).parent
 _LENGTH = 'sum(length("{}"))'
-_SUMS = {"int": 'sum("{}" & 16777215)', "sql": "sum(({}) & 16777215)", "text": _LENGTH, "blob": _LENGTH}
+_SUMS = {
+    "int": 'sum("{}" & 16777215)',
+    "sql": "sum(({}) & 16777215)",
+    "text": _LENGTH,
+    "blob": _LENGTH,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,10 @@ def written(tmp_path_factory):
     def write(n_kernels, n_ranks):
         folder = tmp_path_factory.mktemp("bench")
         n_steps = max(n_kernels // 1000, 4)
-        return [generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]
+        return [
+            generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)
+            for rank in range(n_ranks)
+        ]
 
     return write
 
@@ -94,8 +102,12 @@ def command(name, *arguments):
 def test_speed_against_the_scan_of_the_same_columns(reports, shown):
     columns = _loaded_columns(reports[0])
     scan = min(_timed(lambda: [_scan(report, columns) for report in reports]) for _ in range(2))
-    load = min(_timed(lambda: [read_capture(str(report), None) for report in reports]) for _ in range(2))
-    alone, in_pairs = best({jobs: command("analyze", *reports, "-j", jobs) for jobs in (1, 2)}).values()
+    load = min(
+        _timed(lambda: [read_capture(str(report), None) for report in reports]) for _ in range(2)
+    )
+    alone, in_pairs = best(
+        {jobs: command("analyze", *reports, "-j", jobs) for jobs in (1, 2)}
+    ).values()
     plain = _child([sys.executable, str(HERE / "plain_pandas.py"), *map(str, reports)])
     document = json.loads(_child(command("analyze", *reports, "-j", 1, "--json", "-"))["output"])
     assert _totals(document) == json.loads(plain["output"])
@@ -117,33 +129,49 @@ def test_speed_against_the_scan_of_the_same_columns(reports, shown):
 
 def test_saving_costs_little_beside_the_analysis(reports, tmp_path, shown):
     plain = command("analyze", *reports, "--no-progress")
-    outputs = {"tables": ["--out", tmp_path / "tables"], "all": ["--out", tmp_path / "all", "--events"]}
-    found = best({"alone": plain} | {name: [*plain, *map(str, more)] for name, more in outputs.items()})
+    outputs = {
+        "tables": ["--out", tmp_path / "tables"],
+        "all": ["--out", tmp_path / "all", "--events"],
+    }
+    found = best(
+        {"alone": plain} | {name: [*plain, *map(str, more)] for name, more in outputs.items()}
+    )
     found |= best({"second look": command("analyze", tmp_path / "tables", "--no-progress")})
     for name, one in found.items():
         files = [path.stat().st_size for path in (tmp_path / name).glob("[!.]*/**/*.parquet")]
         more = one["seconds"] / found["alone"]["seconds"] - 1
         size = f"{len(files)} files, {sum(files) / 1e6:.1f} MB"
-        shown(f"{name}: {one['seconds']:.2f} s ({more:+.0%}), peak {one['peak_mib']:.0f} MiB, {size}")
+        shown(
+            f"{name}: {one['seconds']:.2f} s ({more:+.0%}), peak {one['peak_mib']:.0f} MiB, {size}"
+        )
 
 
 def test_each_of_many_ranks_costs_as_much(request, written, tmp_path, shown):
     n_kernels, few = (request.config.getoption(name) for name in ("--kernels", "--ranks"))
     for n_ranks in (8 * few, 32 * few, 128 * few, 256 * few):
         reports = written(n_kernels // 100, n_ranks)
-        page, trace, store = (tmp_path / f"{n_ranks}{suffix}" for suffix in (".html", ".pftrace", ""))
+        page, trace, store = (
+            tmp_path / f"{n_ranks}{suffix}" for suffix in (".html", ".pftrace", "")
+        )
         plain = command("analyze", reports[0].parent, "-q")
         more = {"--html": page, "--perfetto": trace, "--out": store}
         ways = {"analyze": plain} | {name: [*plain, name, str(path)] for name, path in more.items()}
         if n_ranks == 8 * few:
-            ways["pandas.read_sql + SQLAlchemy"] = [sys.executable, str(HERE / "plain_pandas.py"), *map(str, reports)]
-        found = best(ways, times=1) | best({"second look": command("analyze", store, "-q")}, times=1)
+            ways["pandas.read_sql + SQLAlchemy"] = [
+                sys.executable,
+                str(HERE / "plain_pandas.py"),
+                *map(str, reports),
+            ]
+        found = best(ways, times=1) | best(
+            {"second look": command("analyze", store, "-q")}, times=1
+        )
         sizes = {"--html": page.stat().st_size, "--perfetto": trace.stat().st_size}
         shown(
             f"{n_ranks} ranks x {n_kernels // 100} kernels",
             *(
                 f"{name}: {one['seconds']:.2f} s, {1e3 * one['seconds'] / n_ranks:.1f} ms per rank, peak "
-                f"{one['peak_mib']:.0f} MiB" + (f", {sizes[name] / 1e6:.2f} MB" if name in sizes else "")
+                f"{one['peak_mib']:.0f} MiB"
+                + (f", {sizes[name] / 1e6:.2f} MB" if name in sizes else "")
                 for name, one in found.items()
             ),
         )
@@ -155,10 +183,14 @@ def test_saving_beside_a_thousand_runs_takes_as_long_as_alone(tmp_path, shown):
     def renamed(run_id):
         return Changed(saved, header=replace(saved.header, run_id=run_id))
 
-    seconds = [_timed(lambda n=n: save(renamed(f"run{n}"), tmp_path / "store")) for n in range(N_RUNS)]
+    seconds = [
+        _timed(lambda n=n: save(renamed(f"run{n}"), tmp_path / "store")) for n in range(N_RUNS)
+    ]
     read = _timed(lambda: nsyspipe.load(tmp_path / "store", run_id="run7").steps())
     first, last = (sorted(some)[25] for some in (seconds[:50], seconds[-50:]))
-    shown(f"median of the first 50: {first:.3f} s, of the last 50 of {N_RUNS}: {last:.3f} s; opening one: {read:.3f} s")
+    shown(
+        f"median of the first 50: {first:.3f} s, of the last 50 of {N_RUNS}: {last:.3f} s; opening one: {read:.3f} s"
+    )
     assert len(list((tmp_path / "store" / "steps").iterdir())) == N_RUNS
 
 
@@ -168,7 +200,9 @@ def test_a_trace_of_all_operations_takes_seconds(request, written, tmp_path, sho
     path = tmp_path / "all.pftrace"
     few = ["--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "1:3"]
     traces = {"all": ["--perfetto", str(path)], "few": few}
-    found = best({"alone": plain} | {name: [*plain, *more] for name, more in traces.items()}, times=2)
+    found = best(
+        {"alone": plain} | {name: [*plain, *more] for name, more in traces.items()}, times=2
+    )
     added, few = (found[name]["seconds"] - found["alone"]["seconds"] for name in ("all", "few"))
     n_operations = 8 * n_kernels * 21 // 20  # and a copy per 20 kernels
     shown(
@@ -191,7 +225,11 @@ def test_answers_about_a_change_and_of_a_small_run(written, tmp_path, shown):
         "analyze": command("analyze", reports, "--no-progress"),
         "whatif, the menu": command("whatif", reports, "--no-progress"),
         "analyze, 4 reports of 5 000 kernels": command("analyze", *written(5000, 4), "-q"),
-        "what it imports": [sys.executable, "-c", "import numpy, pyarrow, sqlalchemy, adbc_driver_sqlite.dbapi"],
+        "what it imports": [
+            sys.executable,
+            "-c",
+            "import numpy, pyarrow, sqlalchemy, adbc_driver_sqlite.dbapi",
+        ],
     }
     shown(*(f"{name}: {found['seconds']:.2f} s" for name, found in best(ways).items()))
     assert json.loads(out.read_text("utf-8"))["verdict"] == "improvement"
@@ -206,17 +244,32 @@ def generated_rows():
     ready = 10_000_000_000 + np.cumsum(rng.integers(450_000, 800_000, N_COLLECTIVES))
     shape = N_RANKS, N_COLLECTIVES
     start = ready + np.minimum(rng.exponential(15_000, shape), 99_000).astype(np.int64)
-    end = ready + 100_000 + rng.integers(20_000, 300_000, N_COLLECTIVES) + rng.integers(0, 3000, shape)
+    end = (
+        ready
+        + 100_000
+        + rng.integers(20_000, 300_000, N_COLLECTIVES)
+        + rng.integers(0, 3000, shape)
+    )
     error = clock_errors(N_RANKS, SEED)[:, None]
     rank, kind = np.repeat(np.arange(N_RANKS), N_COLLECTIVES), np.tile(kind, N_RANKS)
     unknown, none = np.full(rank.size, ABSENT), np.full(rank.size, NONE, np.int32)
     return CommRows(
-        rank=rank.astype(np.int32), step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS), in_step=np.ones(rank.size, np.bool_),
-        start_ns=(start + error).ravel(), end_ns=(end + error).ravel(), kind=kind.astype(np.int32), kinds=KINDS,
+        rank=rank.astype(np.int32),
+        step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS),
+        in_step=np.ones(rank.size, np.bool_),
+        start_ns=(start + error).ravel(),
+        end_ns=(end + error).ravel(),
+        kind=kind.astype(np.int32),
+        kinds=KINDS,
         communicator=(2 * kind + np.tile(stream, N_RANKS)).astype(np.int32),
         communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
-        seq_number=unknown, message_bytes=unknown, launched_in=none, micro_batch=none, n_before=none, has_ids=False,
-    )  # fmt: skip
+        seq_number=unknown,
+        message_bytes=unknown,
+        launched_in=none,
+        micro_batch=none,
+        n_before=none,
+        has_ids=False,
+    )
 
 
 def test_speed_of_matching_clocks_and_waiting(shown):
@@ -238,13 +291,22 @@ def test_speed_of_matching_clocks_and_waiting(shown):
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()
     run = CrossRank(
-        (), tuple(offsets), rows, np.full(len(rows.communicators), N_RANKS), found, (),
+        (),
+        tuple(offsets),
+        rows,
+        np.full(len(rows.communicators), N_RANKS),
+        found,
+        (),
         np.ones(len(rows.communicators), np.bool_),
-    )  # fmt: skip
+    )
     chosen = np.unique(rows.step)
     table = collectives_table(run, range(N_RANKS), chosen)
-    table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))
-    assert found.is_matched.all()  # ends agree within 3 us, so clocks are known as well: up to what all have in common
+    table_seconds = min(
+        _timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2)
+    )
+    assert (
+        found.is_matched.all()
+    )  # ends agree within 3 us, so clocks are known as well: up to what all have in common
     assert np.ptp(np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)) < 3000
     assert table.num_rows == N_RANKS * N_COLLECTIVES
     shown(
@@ -258,19 +320,26 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 def with_processes(path, n_processes):
     steady_rank(0, world_size=1).write(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
-        for table in [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]:
+        for table in [
+            row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        ]:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             own = [name for name in columns if name in {"globalTid", "globalPid"}]
             if not own:
                 continue
-            moved = [f"{name} + (k.n << {PROCESS_BITS})" if name in own else f'"{name}"' for name in columns]
+            moved = [
+                f"{name} + (k.n << {PROCESS_BITS})" if name in own else f'"{name}"'
+                for name in columns
+            ]
             database.execute(
                 "WITH RECURSIVE k(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < ?) "
                 f"INSERT INTO {table} SELECT {', '.join(moved)} FROM {table}, k",
                 (n_processes - 1,),
             )
         database.commit()
-        (found,) = database.execute("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+        (found,) = database.execute(
+            "SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        ).fetchone()
     assert found == n_processes
     return path
 
@@ -285,7 +354,12 @@ def test_a_process_costs_as_much_among_many_as_among_few(tmp_path, shown):
         except nsyspipe.NsyspipeError as error:
             shown(error)
         costs[n_processes] = (time.process_time() - begin) / n_processes
-    shown(*(f"{n_processes:6} processes: {1e3 * cost:.2f} ms of CPU each" for n_processes, cost in costs.items()))
+    shown(
+        *(
+            f"{n_processes:6} processes: {1e3 * cost:.2f} ms of CPU each"
+            for n_processes, cost in costs.items()
+        )
+    )
 
 
 def _timed(work) -> float:
@@ -300,7 +374,9 @@ def _loaded_columns(path: Path) -> dict[tuple[str, str | None], dict[str, str]]:
     select = Report.select
 
     def recording(self, table, columns, *, derived=None, where=None):
-        seen.setdefault((table, where), {}).update(columns, **dict.fromkeys((derived or {}).values(), "sql"))
+        seen.setdefault((table, where), {}).update(
+            columns, **dict.fromkeys((derived or {}).values(), "sql")
+        )
         return select(self, table, columns, derived=derived, where=where)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -313,8 +389,14 @@ def _scan(path: Path, columns: dict[tuple[str, str | None], dict[str, str]]) -> 
     """Sum the columns through the driver that loads them; ids are masked, since their sum overflows."""
     with open_report(path) as report:
         for (table, where), kinds in columns.items():
-            sums = [_SUMS[kind].format(at) for at, kind in kinds.items() if kind == "sql" or report.has(table, at)]
-            fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table} WHERE {where or 1}")
+            sums = [
+                _SUMS[kind].format(at)
+                for at, kind in kinds.items()
+                if kind == "sql" or report.has(table, at)
+            ]
+            fetch_rows(
+                report._connection, f"SELECT {', '.join(sums)} FROM {table} WHERE {where or 1}"
+            )
 
 
 def _child(command: list[str]) -> dict:
@@ -344,10 +426,15 @@ def _watch(process: subprocess.Popen, peaks: dict[int, int]) -> None:
 
 def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     return []
 
 
 def _totals(found: dict) -> list[dict[str, int]]:
     ranks = [row["rank"] for row in found["ranks"]]
-    return [{name: sum(one[name] for one in found["steps"] if one["rank"] == at) for name in STEADY} for at in ranks]
+    return [
+        {name: sum(one[name] for one in found["steps"] if one["rank"] == at) for name in STEADY}
+        for at in ranks
+    ]

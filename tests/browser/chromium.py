@@ -35,14 +35,18 @@ class Opened:
 
     def chart(self, expression: str, chart: str) -> Any:
         """Evaluate an expression over ``chart``, an ECharts instance by the figure's id."""
-        return self.page.evaluate(f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}", chart)
+        return self.page.evaluate(
+            f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}", chart
+        )
 
     def zoom(self, chart: str) -> tuple[float, float]:
         zoom = "chart.getOption().dataZoom[0]"
         start, end = self.chart(f"[{zoom}.start, {zoom}.end]", chart)
         return start, end
 
-    def wait(self, expression: str) -> None:  # Playwright's own way evaluates text, which the page forbids
+    def wait(
+        self, expression: str
+    ) -> None:  # Playwright's own way evaluates text, which the page forbids
         end = time.monotonic() + _PATIENCE_S
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"still not: {expression}"
@@ -54,7 +58,9 @@ class Opened:
     def show(self, element_id: str) -> None:
         scroll = "id => document.getElementById(id).scrollIntoView({behavior: 'instant', block: 'center'})"
         self.page.evaluate(scroll, element_id)
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # fmt: skip
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def point(self, chart: str, x: float, y: float) -> tuple[float, float]:
         """Return where a point of a chart lies in the window; `x`, `y` are pixels in the chart."""
@@ -69,7 +75,10 @@ class Opened:
 
 def watch(opened: Opened) -> Opened:  # and let nothing leave the machine
     page = opened.page
-    page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())  # fmt: skip
+    page.route(
+        "**/*",
+        lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort(),
+    )
     page.on("request", lambda request: opened.requests.append(request.url))
     page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))

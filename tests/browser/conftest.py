@@ -35,7 +35,9 @@ def _opening(browser):
     def opened(path, *, size=DESKTOP, dark=False, **options):
         width, height = size
         scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **options
+        )
         contexts.append(context)
         found = watch(Opened(context.new_page(), path))
         pages.append(found)
@@ -80,7 +82,9 @@ def check_accessible():
 
     def check(page):
         found = Axe().run(page).response["violations"]
-        assert not found, [(one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in found]
+        assert not found, [
+            (one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in found
+        ]
 
     return check
 
@@ -93,7 +97,9 @@ def written(tmp_path_factory, real):
         path = folder / f"{name}.html"
         if not path.exists():
             (folder / f"{name}.d").mkdir()
-            path.write_text(page_of(name, folder / f"{name}.d", real), encoding="utf-8", errors="replace")
+            path.write_text(
+                page_of(name, folder / f"{name}.d", real), encoding="utf-8", errors="replace"
+            )
         return path
 
     return path_of

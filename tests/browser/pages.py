@@ -24,13 +24,17 @@ MS = 10**6
 LABEL = '<script>window.attacked=9</script>"><img src=x onerror=alert(9)>'
 # Of which runs a scoreboard is, by label; None for all.
 BOARDS = {
-    "board": {"ddp": "slow", "bucket25": "fast", "again": "again"}, "board-of-kinds": None,
-    "board-of-one": {"slow": "slow"}, "hostile-board": HOSTILE,
-}  # fmt: skip
+    "board": {"ddp": "slow", "bucket25": "fast", "again": "again"},
+    "board-of-kinds": None,
+    "board-of-one": {"slow": "slow"},
+    "hostile-board": HOSTILE,
+}
 
 
 def steady(folder, _):
-    return load([steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)])
+    return load(
+        [steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]
+    )
 
 
 def uneven(folder, _):
@@ -43,16 +47,26 @@ def one_rank(_, real):
 
 def hostile(folder, _):
     log = hostile_log(folder / "nccl.log")
-    return load(write_hostile_run(folder), nccl_log=log, label=LABEL, run_id="\"><script>alert('id')</script>", jobs=1)
+    return load(
+        write_hostile_run(folder),
+        nccl_log=log,
+        label=LABEL,
+        run_id="\"><script>alert('id')</script>",
+        jobs=1,
+    )
 
 
 def faster(folder, _):
     slow = plain_run(folder / "slow", [steps(90), steps(100)])
-    return diff(slow, plain_run(folder / "fast", [steps(70, comm=10), steps(60, comm=10)], kernel="sgemm"))
+    return diff(
+        slow, plain_run(folder / "fast", [steps(70, comm=10), steps(60, comm=10)], kernel="sgemm")
+    )
 
 
 def straggler(_, real):
-    return diff(*(str(real / f"ddp-2gpu-{name}_[0-9].sqlite") for name in ("straggler", "bucket100")))
+    return diff(
+        *(str(real / f"ddp-2gpu-{name}_[0-9].sqlite") for name in ("straggler", "bucket100"))
+    )
 
 
 def other_world(_, real):
@@ -77,7 +91,9 @@ def board(folder, labels):
     runs = scoreboard_runs(folder)
     if labels is HOSTILE:
         labels = {name: list(runs)[at % len(runs)] for at, name in enumerate(HOSTILE)}
-    return compare({label: runs[run] for label, run in (labels or dict(zip(runs, runs, strict=True))).items()})
+    return compare(
+        {label: runs[run] for label, run in (labels or dict(zip(runs, runs, strict=True))).items()}
+    )
 
 
 def one(store):
@@ -102,10 +118,16 @@ def study(store):  # each with a label of its own, one without a time of capture
 def hostile_store(store):
     for at, name in enumerate(HOSTILE):
         add_run(
-            store, f"{at}{name}".replace("/", "_"), label=name * (30 if at == 1 else 1), gpu_names=name, hosts=name,
-            link_kind=name, captured_at_utc=days(at), findings=[finding_row(id=name, action=name)],
+            store,
+            f"{at}{name}".replace("/", "_"),
+            label=name * (30 if at == 1 else 1),
+            gpu_names=name,
+            hosts=name,
+            link_kind=name,
+            captured_at_utc=days(at),
+            findings=[finding_row(id=name, action=name)],
             step_time_ns=[1e8, None, float("nan"), 2e8][at % 4],
-        )  # fmt: skip
+        )
 
 
 def many():
@@ -113,7 +135,10 @@ def many():
     for label, ms in (("gpt", 600), ("resnet", 150)):
         # A tenth less from day 100 on; neighbours differ by half a per cent.
         times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
-        rows += [run_row(f"{label}-{day:03}", label=label, **series_day(day, time)) for day, time in enumerate(times)]
+        rows += [
+            run_row(f"{label}-{day:03}", label=label, **series_day(day, time))
+            for day, time in enumerate(times)
+        ]
     rows.sort(key=lambda row: (row["captured_at_utc"], row["run_id"]))
     return StoredRuns(INDEX.from_rows([{"digest": "", **row} for row in rows]), ())
 
@@ -126,7 +151,9 @@ def real_run(real, name):
 def page_of(name, folder, real):
     make = globals().get(name.replace("-", "_"))
     if name in STORES:
-        stored = make() if name == "many" else make(folder / "store") or stored_runs(folder / "store")
+        stored = (
+            make() if name == "many" else make(folder / "store") or stored_runs(folder / "store")
+        )
         return dashboard_page(stored, title=name, pages={"small-007": "./pages/small%20007.html"})
     if name in BOARDS:
         return scoreboard_page(board(folder, BOARDS[name]))

@@ -43,7 +43,9 @@ def test_the_first_screen_says_how_the_latest_run_and_each_series_stand(kept, sc
     assert "nsyspipe diff STORE:small-006 STORE:small-007" in story
     for place in ("h1", "#story"):
         worded(words(page, place), place)
-    series = [text.replace("\xa0", " ") for text in page.locator("#series button").all_inner_texts()]
+    series = [
+        text.replace("\xa0", " ") for text in page.locator("#series button").all_inner_texts()
+    ]
     small, large = map(figures, series)
     assert {"8", "113.0", "0.9"} <= small
     assert {"6", "50.00"} <= large
@@ -87,7 +89,9 @@ def test_runs_of_another_world_size_are_not_joined(opened):
     sizes = "runs => [...new Set(runs.map(run => nsyspipe.words.group(run)))]"
     lines = opened.chart(LINES, MAIN)
     # The times of the other job are off the scale.
-    assert [opened.page.evaluate(sizes, [run for run, _ in line]) for line in lines] == [["4 × H200"]]
+    assert [opened.page.evaluate(sizes, [run for run, _ in line]) for line in lines] == [
+        ["4 × H200"]
+    ]
     assert figures(words(opened.page, "#outside")) == {"1"}
 
 
@@ -95,7 +99,9 @@ def test_a_run_without_a_figure_is_a_gap_and_a_cross(opened, worded):
     opened.page.locator("#series button").nth(1).click()
     (line,) = opened.chart(LINES, MAIN)
     assert [value for _, value in line] == [50, 50, None, 50, 50, 50]
-    crosses = "chart.getOption().series.find(one => one.name === 'missing').data.map(point => point.run)"  # fmt: skip
+    crosses = (
+        "chart.getOption().series.find(one => one.name === 'missing').data.map(point => point.run)"
+    )
     assert opened.chart(crosses, MAIN) == [line[2][0]]
     assert opened.chart("chart.getOption().series[0].connectNulls ?? false", MAIN) is False
     page = opened.page
@@ -120,7 +126,9 @@ def test_filters_narrow_everything_and_can_be_cleared(opened, worded):
     assert words(page, "#n-shown") == "8 of 14 runs"
 
 
-def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_them_back(opened, open_page):
+def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_them_back(
+    opened, open_page
+):
     page = opened.page
     page.locator("[data-facet=label] .chip", has_text="large").click()
     page.locator("#older").click()
@@ -139,8 +147,14 @@ def test_a_run_off_the_scale_has_a_mark_at_its_edge(kept):
     marks = """(() => { const { series, yAxis } = chart.getOption();
       const { data } = series.find(one => one.name === "beyond");
       return data.map(({ run, value }) => [run, value[1] === yAxis[0].min]); })()"""
-    large = kept.page.evaluate("nsyspipe.board.data.runs.label.flatMap((label, at) => label === 'large' ? [at] : [])")
-    timed = [run for run in large if kept.page.evaluate("run => nsyspipe.board.value('step_time_ns', run)", run)]
+    large = kept.page.evaluate(
+        "nsyspipe.board.data.runs.label.flatMap((label, at) => label === 'large' ? [at] : [])"
+    )
+    timed = [
+        run
+        for run in large
+        if kept.page.evaluate("run => nsyspipe.board.value('step_time_ns', run)", run)
+    ]
     # 50 ms where the scale is that of 100 to 113; the one without a step time has its cross.
     assert kept.chart(marks, MAIN) == [[run, True] for run in timed]
     assert len(timed) == 5
@@ -166,7 +180,9 @@ def test_a_click_in_a_chart_chooses_the_nearest_run(opened):
     page = opened.page
     run = page.evaluate("nsyspipe.board.data.runs.id.indexOf('small-002')")
     place = page.evaluate(f"nsyspipe.axes.place({run})")
-    x, y = opened.chart(f"chart.convertToPixel({{xAxisIndex: 0, yAxisIndex: 0}}, [{place}, 100])", MAIN)  # fmt: skip
+    x, y = opened.chart(
+        f"chart.convertToPixel({{xAxisIndex: 0, yAxisIndex: 0}}, [{place}, 100])", MAIN
+    )
     at = opened.point(MAIN, x + 3, y - 40)
     page.mouse.move(*at)
     text = opened.tooltip()
@@ -193,7 +209,9 @@ def test_the_best_of_each_series_is_marked_once_and_a_run_with_a_page_links_to_i
     )
     assert sorted(marked) == ["large-000", "small-000"]
     target = kept.page.locator("#subject a").evaluate("one => one.href")
-    assert unquote(urlparse(target).path) == str(written("jobs").parent / "pages" / "small 007.html")
+    assert unquote(urlparse(target).path) == str(
+        written("jobs").parent / "pages" / "small 007.html"
+    )
     assert kept.page.locator("#table a").count() == 1
 
 
@@ -222,9 +240,21 @@ def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screensh
     page.locator("#clear").click()
     page.fill("#find", "gpt-000")
     assert [text.strip() for text in page.locator("#table tbody td").all_inner_texts()] == [
-        "gpt\ngpt-000", "600.0 ms", "-", "1 Mar 2026 04:30", "4 × H200", "10", "1.667 steps/s", "20.0%", "10.0%",
-        "50.0%", "50.0%", "5.0%", "2.0%", "none",
-    ]  # fmt: skip
+        "gpt\ngpt-000",
+        "600.0 ms",
+        "-",
+        "1 Mar 2026 04:30",
+        "4 × H200",
+        "10",
+        "1.667 steps/s",
+        "20.0%",
+        "10.0%",
+        "50.0%",
+        "50.0%",
+        "5.0%",
+        "2.0%",
+        "none",
+    ]
 
 
 def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, screenshot):
@@ -237,7 +267,10 @@ def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, s
     table = page.locator("#table").bounding_box()
     assert table["x"] + table["width"] <= 720
     # Chromium repeats a header on every sheet unless there are boxes such as buttons in it.
-    assert page.locator("#table thead button").first.evaluate("one => getComputedStyle(one).display") == "contents"
+    assert (
+        page.locator("#table thead button").first.evaluate("one => getComputedStyle(one).display")
+        == "contents"
+    )
     screenshot(page, "dashboard-print", full_page=True)
 
 

@@ -18,7 +18,9 @@ OF_A_RUN = ("chart-step-bars", "chart-timeline", "chart-step-columns", "chart-co
 PAGES = {
     **dict.fromkeys(("ddp-4gpu-shm", "ddp-2gpu-straggler", "steady", "hostile"), OF_A_RUN),
     "one-rank": OF_A_RUN[:-1],
-    **dict.fromkeys(("faster", "straggler", "other-world", "same", "hostile-diff"), (WATERFALL, TIMELINES)),
+    **dict.fromkeys(
+        ("faster", "straggler", "other-world", "same", "hostile-diff"), (WATERFALL, TIMELINES)
+    ),
     "host": (TIMELINES,),
     **dict.fromkeys(("board", "board-of-kinds", "board-of-one", "hostile-board"), (BOARD,)),
     **dict.fromkeys(("whatif", "doctor"), ()),
@@ -26,9 +28,21 @@ PAGES = {
     **dict.fromkeys(("one", "two"), ()),
 }
 ACCESSIBLE = {
-    "ddp-2gpu-straggler", "one-rank", "hostile", "straggler", "hostile-diff", "host", "board-of-kinds", "hostile-board",
-    "whatif", "doctor", "two", "jobs", "study", "hostile-store",
-}  # fmt: skip
+    "ddp-2gpu-straggler",
+    "one-rank",
+    "hostile",
+    "straggler",
+    "hostile-diff",
+    "host",
+    "board-of-kinds",
+    "hostile-board",
+    "whatif",
+    "doctor",
+    "two",
+    "jobs",
+    "study",
+    "hostile-store",
+}
 EXAMINED_TWICE = {"ddp-2gpu-straggler", "straggler", "board-of-kinds", "whatif", "doctor", "jobs"}
 MOST_BYTES = 3_000_000
 # Share of a canvas's pixels that are not empty.
@@ -76,7 +90,9 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
         page.locator("details").evaluate_all(OPEN, arg=True)
         opened.wait(f"{OVERFLOW} === 0")
         # What is wider scrolls in its own box, which the keyboard reaches.
-        boxes = "all => all.filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0).length"
+        boxes = (
+            "all => all.filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0).length"
+        )
         assert page.locator(".scroll").evaluate_all(boxes) == 0
         screenshot(page, f"{name}-{size[0]}", full_page=True)
         # Of each kind of page one is examined in both sizes and colours; it takes seconds.
@@ -93,18 +109,30 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
 FIRST_SCREENS = {
     "ddp-4gpu-shm": (
         ["NCCL_P2P_DISABLE"],
-        (".answer-effect", ".facts", ".tiles", ".opportunities li >> nth=1", ".bars", "#chart-step-bars .chart-area"),
+        (
+            ".answer-effect",
+            ".facts",
+            ".tiles",
+            ".opportunities li >> nth=1",
+            ".bars",
+            "#chart-step-bars .chart-area",
+        ),
     ),
     "faster": (["131", "91", "30.5"], (f"#{WATERFALL} .chart-area",)),
     "board": (["bucket25", "1.30x", "ddp"], (f"#{BOARD} .chart-area",)),
     "whatif": (["ms"], (".tiles", ".stacks tr:has(.stack) >> nth=2")),
     "doctor": (["2"], ()),
-    "jobs": (["113.0 ms", "0.9"], ("#story", "#chart-step_time_ns .chart-area", "#series li >> nth=1")),
+    "jobs": (
+        ["113.0 ms", "0.9"],
+        ("#story", "#chart-step_time_ns .chart-area", "#series li >> nth=1"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", FIRST_SCREENS)
-def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, written, open_page, worded):
+def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(
+    name, written, open_page, worded
+):
     named, seen = FIRST_SCREENS[name]
     page = open_page(written(name)).page
     heading = page.locator("h1").inner_text().replace("\xa0", " ")
@@ -117,8 +145,13 @@ def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, writt
 
 @pytest.mark.parametrize(
     ("name", "charts", "says"),
-    [("ddp-4gpu-shm", ("chart-step-bars",), ""), ("faster", (WATERFALL, TIMELINES), ""), ("board", (), "1.297x"), ("jobs", (), "14 runs in jobs")],
-)  # fmt: skip
+    [
+        ("ddp-4gpu-shm", ("chart-step-bars",), ""),
+        ("faster", (WATERFALL, TIMELINES), ""),
+        ("board", (), "1.297x"),
+        ("jobs", (), "14 runs in jobs"),
+    ],
+)
 def test_without_scripts_the_words_and_tables_are_there(name, charts, says, written, open_page):
     page = open_page(written(name), java_script_enabled=False).page
     said = page.locator("body").inner_text().replace("\xa0", " ")
@@ -132,14 +165,22 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
 
 
 @pytest.mark.parametrize(
-    ("name", "row"), [("faster", "compute"), ("doctor", "steps"), ("board", "bucket25"), ("ddp-4gpu-shm", "backward")]
+    ("name", "row"),
+    [
+        ("faster", "compute"),
+        ("doctor", "steps"),
+        ("board", "bucket25"),
+        ("ddp-4gpu-shm", "backward"),
+    ],
 )
 def test_an_address_marks_the_row_of_that_name_in_every_page(name, row, written, open_page):
     opened = open_page(written(name))
     opened.page.evaluate("row => { window.location.hash = `row=${row}`; }", row)
     opened.wait("document.querySelectorAll('.is-linked').length > 0")
     cells = "all => all.map(one => [...one.cells].slice(0, 2).map(cell => cell.textContent.trim()))"
-    assert all(row in first_two for first_two in opened.page.locator(".is-linked").evaluate_all(cells))
+    assert all(
+        row in first_two for first_two in opened.page.locator(".is-linked").evaluate_all(cells)
+    )
 
 
 def test_a_phone_shows_each_change_with_its_bar_and_its_saving(written, open_page):
@@ -150,21 +191,31 @@ def test_a_phone_shows_each_change_with_its_bar_and_its_saving(written, open_pag
         label, bar = (row.locator(selector).bounding_box() for selector in ("th", ".stack"))
         assert bar["y"] >= label["y"] + label["height"] - 1
         assert bar["width"] > 0.8 * PHONE[0]
-        ends = row.locator("td").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+        ends = row.locator("td").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().right)"
+        )
         assert max(ends) <= PHONE[0]
 
 
 def test_a_table_that_is_wider_than_a_phone_fades_until_its_end(written, open_page):
     opened = open_page(written("board"), size=PHONE)
-    fade = "getComputedStyle(document.querySelector('#runs .scroll')).getPropertyValue('--more-right')"
+    fade = (
+        "getComputedStyle(document.querySelector('#runs .scroll')).getPropertyValue('--more-right')"
+    )
     assert opened.page.evaluate(fade) == "32px"
     opened.page.locator("#runs .scroll").evaluate("one => { one.scrollLeft = one.scrollWidth; }")
     opened.wait(f"{fade} === '0px'")
 
 
-@pytest.mark.parametrize(("said", "is_dark"), [
-    ('class="vscode-dark"', True), ('class="vscode-light"', False), ('data-jp-theme-light="false"', True), ("", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "is_dark"),
+    [
+        ('class="vscode-dark"', True),
+        ('class="vscode-light"', False),
+        ('data-jp-theme-light="false"', True),
+        ("", True),
+    ],
+)
 def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, steady_run):
     # Against what the browser prefers, which is followed where the notebook says nothing and the page it is in does.
     page = browser.new_page(color_scheme="light" if said and is_dark else "dark")
@@ -179,7 +230,12 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
     run = load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
     label = "a-rather-long-label_of_a-run"
     page = browser.new_page()
-    for answer in (run, diff(Side(label, (run,)), run), compare({label: run, "b": run}), whatif(run)):
+    for answer in (
+        run,
+        diff(Side(label, (run,)), run),
+        compare({label: run, "b": run}),
+        whatif(run),
+    ):
         body = f"<body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
         page.set_content(f"<!doctype html><style>{NOTEBOOKS}</style>{body}")
         for width, scheme in ((400, "light"), (1280, "dark")):
@@ -189,12 +245,18 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
                 "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, one.getBoundingClientRect().right])"
             )
             assert len(cells) > 3
-            assert [one for one in cells if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width] == []
+            assert [
+                one
+                for one in cells
+                if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width
+            ] == []
             of_each = "all => all.map(one => getComputedStyle(one).backgroundColor)"
             grounds = page.locator(".nsyspipe tr").evaluate_all(of_each)
             assert {*grounds} == {"rgba(0, 0, 0, 0)"}
             name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
-            assert all(one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all()))
+            assert all(
+                one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all())
+            )
     page.close()
 
 
@@ -208,12 +270,15 @@ def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page,
     screenshot(page, "straggler-print", full_page=True)
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("hostile", ["<script>window.attacked=9</script>", HOSTILE[3]]),
-    ("hostile-diff", ["<script>window.attacked=9</script>", HOSTILE[3]]),
-    ("hostile-board", ["<script>window.attacked=1", HOSTILE[3]]),
-    ("hostile-store", [HOSTILE[0], HOSTILE[5]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hostile", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+        ("hostile-diff", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+        ("hostile-board", ["<script>window.attacked=1", HOSTILE[3]]),
+        ("hostile-store", [HOSTILE[0], HOSTILE[5]]),
+    ],
+)
 def test_nothing_of_a_name_runs_and_no_name_adds_elements(name, says, written, open_page):
     opened = open_page(written(name))
     opened.draw()
@@ -229,7 +294,10 @@ def test_nothing_of_a_name_runs_and_no_name_adds_elements(name, says, written, o
     assert opened.dialogs == []
     assert page.locator("body img, body iframe, body object, body link").count() == 0
     assert page.locator("body form").count() == (name in STORES)  # its filters
-    assert page.locator("script").count() == 2 + page.locator("script[type='application/json']").count()
+    assert (
+        page.locator("script").count()
+        == 2 + page.locator("script[type='application/json']").count()
+    )
     assert page.locator("[onload], [onerror], [onfocus], [onclick]").count() == 0
     shown = page.locator("main").inner_text()
     assert [one for one in says if one not in shown] == []
@@ -247,7 +315,12 @@ def test_names_are_shown_as_they_are(hostile, written):
     page = hostile.page
     assert "<script>window.attacked=9</script>" in page.locator(".facts").inner_text()
     provenance = page.locator("#about-this-run").inner_text()
-    for name in (f"host {HOSTILE[0]}", f"GPU {HOSTILE[1]}", HOSTILE[3], "<img src=x onerror=alert(7)>_0.sqlite"):
+    for name in (
+        f"host {HOSTILE[0]}",
+        f"GPU {HOSTILE[1]}",
+        HOSTILE[3],
+        "<img src=x onerror=alert(7)>_0.sqlite",
+    ):
         assert name in provenance
     kernels = page.locator("#kernels tbody").inner_text()
     for name in HOSTILE_KERNELS:
@@ -290,11 +363,16 @@ def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
 def test_the_picture_of_the_readme(open_page, screenshot, scheme):
     """``NSYSPIPE_SCREENSHOTS=docs/images pytest -m browser -k picture_of -n 0`` takes it anew."""
     dark = scheme == "dark"
-    opened = open_page(SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=dark, reduced_motion="reduce")
+    opened = open_page(
+        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=dark, reduced_motion="reduce"
+    )
     opened.draw()
     opened.page.wait_for_timeout(1000)  # until what moves stands still
     screenshot(opened.page, f"page-{scheme}")
-    assert opened.page.screenshot()[16:24] == (SAMPLES.parent / f"docs/images/page-{scheme}.png").read_bytes()[16:24]
+    assert (
+        opened.page.screenshot()[16:24]
+        == (SAMPLES.parent / f"docs/images/page-{scheme}.png").read_bytes()[16:24]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +385,10 @@ def kept(written, keep_page):
 def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
     kept.show(WATERFALL)
     # Each bar is in a row of its own.
-    for row, said in ((1, ("compute", "101 000 000 ns", "71 000 000 ns", "-30 000 000 ns")), (0, ("131 000 000 ns",))):
+    for row, said in (
+        (1, ("compute", "101 000 000 ns", "71 000 000 ns", "-30 000 000 ns")),
+        (0, ("131 000 000 ns",)),
+    ):
         y = kept.chart(f"chart.convertToPixel({{yAxisIndex: 0}}, {row})", WATERFALL)
         kept.page.mouse.move(*kept.point(WATERFALL, 300, y))
         kept.page.wait_for_timeout(100)
@@ -316,7 +397,8 @@ def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
 
 
 @pytest.mark.parametrize(
-    ("delta", "said"), [(-20_000, "-0.02 ms"), (60_000, "+0.1 ms"), (49, "+0.00005 ms"), (0, "0 ms")]
+    ("delta", "said"),
+    [(-20_000, "-0.02 ms"), (60_000, "+0.1 ms"), (49, "+0.00005 ms"), (0, "0 ms")],
 )
 def test_a_change_of_a_part_has_its_sign_however_small(delta, said, kept):
     text = kept.page.evaluate(
@@ -324,8 +406,9 @@ def test_a_change_of_a_part_has_its_sign_however_small(delta, said, kept):
           const [whole, part] = [{ name: "baseline", delta: null, end: 148e6 }, { name: "idle", delta, end: 1e6 }];
           const option = nsyspipe.builders.waterfall({ bars: [whole, part], from: 0 }, nsyspipe.palette(), { width: 900 });
           return option.tooltip.formatter([{ dataIndex: 1 }]).innerText;
-        }""", delta,
-    )  # fmt: skip
+        }""",
+        delta,
+    )
     assert f"change{said}" in text
 
 
@@ -356,17 +439,29 @@ def test_pointing_at_a_bar_says_whose_it_is(kept):
     x = opened.chart(f"chart.convertToPixel({{xAxisIndex: 0}}, {20 * MS})", TIMELINES)
     opened.page.mouse.move(*opened.point(TIMELINES, x, bar[1] + 12))
     text = opened.tooltip()
-    assert [one for one in ("rank 0 of the candidate: compute", "sgemm", "71 000 000 ns") if one not in text] == []
+    assert [
+        one
+        for one in ("rank 0 of the candidate: compute", "sgemm", "71 000 000 ns")
+        if one not in text
+    ] == []
 
 
-def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(written, open_page):
+def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(
+    written, open_page
+):
     tops = "chart.getOption().grid.map(one => one.top)"
     opened = open_page(written("board"), dark=True)
     wide = opened.chart(tops, BOARD)
-    x, y = opened.chart("chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD)  # the second run, inside its bar
+    x, y = opened.chart(
+        "chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD
+    )  # the second run, inside its bar
     opened.page.mouse.move(*opened.point(BOARD, x, y))
     said = opened.tooltip()
-    assert [one for one in ("bucket25", "101.0 ms", "exposed communication", "improvement") if one not in said] == []
+    assert [
+        one
+        for one in ("bucket25", "101.0 ms", "exposed communication", "improvement")
+        if one not in said
+    ] == []
     colour = "chart.getOption().series[0].itemStyle.color"
     dark = opened.chart(colour, BOARD)
     opened.page.click("button.theme")

@@ -39,7 +39,9 @@ def take(opened, screenshot, name, section):
     """Take the picture of a page from a section on, or from the top; the docs have a picture of that name."""
     opened.draw()
     if section:
-        opened.page.evaluate(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
+        opened.page.evaluate(
+            f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})"
+        )
     opened.page.wait_for_timeout(1000)  # until what moves stands still
     screenshot(opened.page, name)
     assert (IMAGES / f"{name}.png").read_bytes().startswith(PNG_SIGNATURE)

@@ -25,10 +25,14 @@ def kept(written, keep_page):
 @pytest.fixture
 def straggler(kept):
     """Return the page as it was opened: at its top, light, nothing focused."""
-    kept.page.evaluate("document.activeElement.blur(); window.scrollTo({ top: 0, behavior: 'instant' })")
+    kept.page.evaluate(
+        "document.activeElement.blur(); window.scrollTo({ top: 0, behavior: 'instant' })"
+    )
     kept.page.mouse.move(0, 0)
     # A tooltip goes a moment after the pointer.
-    kept.wait("![...document.querySelectorAll('.tip')].some(tip => tip.checkVisibility({ visibilityProperty: true }))")
+    kept.wait(
+        "![...document.querySelectorAll('.tip')].some(tip => tip.checkVisibility({ visibilityProperty: true }))"
+    )
     return kept
 
 
@@ -76,11 +80,10 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
 
 
 def test_a_bar_of_several_kernels_has_no_one_name(timeline):
-    name_of = (
-        "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: [919, 1] }, index)"
-    )
+    name_of = "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: [919, 1] }, index)"
     assert [
-        timeline.page.evaluate(name_of, one) for one in (["compute", 0], ["compute", 1], ["comm", 0], ["phase", 0])
+        timeline.page.evaluate(name_of, one)
+        for one in (["compute", 0], ["compute", 1], ["comm", 0], ["phase", 0])
     ] == ["919 kernels", "gemm", "919 operations", "gemm"]
 
 
@@ -103,7 +106,11 @@ def test_the_address_names_a_rank_whose_rows_are_marked(written, open_page):
     opened.page.evaluate("window.location.hash = 'step=11&rank=1'")
     opened.wait("document.querySelectorAll('#ranks .is-linked').length === 1")
     assert opened.page.locator("#ranks .is-linked td").first.inner_text() == "1"
-    assert 0 <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 120
+    assert (
+        0
+        <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top")
+        < 120
+    )
     opened.page.evaluate("window.location.hash = 'kernels'")
     opened.wait("document.querySelectorAll('.is-linked').length === 0")
 
@@ -119,14 +126,18 @@ def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(writte
         page.locator("#timeline-step").select_option(step)
         lengths[step] = opened.chart("chart.getOption().xAxis[0].max", TIMELINE)
         assert page.url.endswith(f"#step={step}")
-        assert re.findall(r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[0]) == [step]
+        assert re.findall(
+            r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[0]
+        ) == [step]
     assert len(set(lengths.values())) == 3
     page.evaluate("step => { window.location.hash = `step=${step}`; }", steps[1])
     opened.wait(f"document.getElementById('timeline-step').value === '{steps[1]}'")
     assert opened.chart("chart.getOption().xAxis[0].max", TIMELINE) == lengths[steps[1]]
     page.locator("#timeline summary").click()
     shown = page.locator("#timeline tbody tr:visible td:nth-child(2)").all_inner_texts()
-    assert max(float(re.findall(r"[\d.]+", text)[-1]) for text in shown) == pytest.approx(lengths[steps[1]] / 1e6)
+    assert max(float(re.findall(r"[\d.]+", text)[-1]) for text in shown) == pytest.approx(
+        lengths[steps[1]] / 1e6
+    )
 
 
 def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_page):
@@ -162,8 +173,12 @@ def shown(ground, colours, pixels, pixel_ns):
     return (nearest * np.maximum(strength - 0.25, 0) / 0.75).sum(axis=0) * pixel_ns
 
 
-@pytest.mark.parametrize("name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"])
-def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, real, tmp_path, open_page):
+@pytest.mark.parametrize(
+    "name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"]
+)
+def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
+    name, real, tmp_path, open_page
+):
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
     opened = open_page(path)
@@ -183,16 +198,20 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, r
 
     comm, exposed, wait = sums("comm", "busy"), sums("comm", "exposed"), sums("comm", "wait")
     lanes = (
-        ("compute", 1, {"compute": sums("compute", "busy")}), ("launch", 1, {"launch": sums("launch", "busy")}),
-        ("comm", 1, {"exposed": exposed, "hidden": comm - exposed}), ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
-    )  # fmt: skip
+        ("compute", 1, {"compute": sums("compute", "busy")}),
+        ("launch", 1, {"launch": sums("launch", "busy")}),
+        ("comm", 1, {"exposed": exposed, "hidden": comm - exposed}),
+        ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
+    )
     for width in (1280, 400):
         opened.page.set_viewport_size({"width": width, "height": 900})
         opened.wait(f"document.querySelector('#{TIMELINE} canvas').clientWidth <= {width}")
         for lane, line, colours in lanes:
             found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
             two_pixels = 2 * data["end"] / (width - 160)
-            assert np.array(found) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=two_pixels), lane
+            assert np.array(found) == pytest.approx(
+                np.array([*colours.values()]).T, rel=0.02, abs=two_pixels
+            ), lane
 
 
 # How many rectangles each lane of communication has, zoomed to the time before any of it begins, and then back.
@@ -228,9 +247,13 @@ def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
     timeline.page.locator(f"#{TIMELINE} .chart-area").focus()
     # 15 % of 62.5 are 9.375.
     for keys, zoom in (
-        ("+", (18.75, 81.25)), ("ArrowRight", (28.125, 90.625)), ("ArrowLeft", (18.75, 81.25)), ("-", (0, 100)),
-        ("+ 0", (0, 100)), ("+" + 5 * " ArrowLeft", (0, 62.5)),
-    ):  # fmt: skip
+        ("+", (18.75, 81.25)),
+        ("ArrowRight", (28.125, 90.625)),
+        ("ArrowLeft", (18.75, 81.25)),
+        ("-", (0, 100)),
+        ("+ 0", (0, 100)),
+        ("+" + 5 * " ArrowLeft", (0, 62.5)),
+    ):
         for key in keys.split():
             timeline.page.keyboard.press(key)
         assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
@@ -352,7 +375,9 @@ def test_no_definition_reaches_beyond_the_window(width, written, open_page):
 def test_the_page_is_never_wider_than_the_window(width, written, open_page):
     page = open_page(written("ddp-4gpu-shm"), size=(width, 800)).page
     for is_open in (False, True):
-        page.locator("details").evaluate_all("(all, open) => all.forEach(one => { one.open = open; })", is_open)
+        page.locator("details").evaluate_all(
+            "(all, open) => all.forEach(one => { one.open = open; })", is_open
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -379,7 +404,9 @@ def test_the_simulated_step_is_drawn_below_the_ranks_with_its_range(straggler):
     y = straggler.chart("chart.convertToPixel({yAxisIndex: 0}, 2)", "chart-step-bars")
     straggler.page.mouse.move(*straggler.point("chart-step-bars", 200, y))
     text = straggler.tooltip()
-    assert straggler.page.evaluate("ns => nsyspipe.ms(ns)", after["ns"]) in text.replace("\xa0", " ")
+    assert straggler.page.evaluate("ns => nsyspipe.ms(ns)", after["ns"]) in text.replace(
+        "\xa0", " "
+    )
 
 
 def test_the_theme_button_changes_page_and_charts_but_not_their_zoom(timeline, screenshot):
@@ -411,23 +438,48 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
     opened.wait("nsyspipe.charts.size >= 4")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".bar").is_visible()
-    assert page.locator(".opportunities details[data-print]").evaluate_all("all => all.every(one => one.open)")
+    assert page.locator(".opportunities details[data-print]").evaluate_all(
+        "all => all.every(one => one.open)"
+    )
     colour = opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars")
     screenshot(page, "ddp-2gpu-straggler-print", full_page=True)
     page.emulate_media(media="screen", color_scheme="dark")
     opened.wait("!document.documentElement.dataset.theme")
     assert opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars") != colour
-    assert page.locator(".opportunities details[data-print]").evaluate_all("all => all.every(one => !one.open)")
+    assert page.locator(".opportunities details[data-print]").evaluate_all(
+        "all => all.every(one => !one.open)"
+    )
 
 
-@pytest.mark.parametrize(("name", "write", "values"), [
-    ("ms", ms_text, [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]),
-    ("percent", percent_text, [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]),
-    ("bytes", bytes_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
-    ("bandwidth", bandwidth_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "write", "values"),
+    [
+        (
+            "ms",
+            ms_text,
+            [
+                0,
+                1,
+                999,
+                1000,
+                12_345,
+                999_949,
+                999_951,
+                1_000_000,
+                123_456_789,
+                9_999_500_000,
+                None,
+            ],
+        ),
+        ("percent", percent_text, [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]),
+        ("bytes", bytes_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+        ("bandwidth", bandwidth_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+    ],
+)
 def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, write, values):
-    assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [*map(write, values)]
+    assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [
+        *map(write, values)
+    ]
 
 
 # Required: 2 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.
@@ -438,20 +490,28 @@ MOST_BYTES, MOST_MS = 2_000_000, 15_000
 def large(request, tmp_path_factory):
     n_ranks, n_kernels, n_steps = request.param
     folder = tmp_path_factory.mktemp("large")
-    reports = [generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]
+    reports = [
+        generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)
+        for rank in range(n_ranks)
+    ]
     path = folder / "page.html"
     path.write_text(run_page(load(reports)), encoding="utf-8")
     return path
 
 
 @pytest.mark.slow
-def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out(large, open_page, screenshot):
+def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out(
+    large, open_page, screenshot
+):
     assert large.stat().st_size < MOST_BYTES
     opened = open_page(large)
     assert opened.page.evaluate("performance.now()") < MOST_MS
     opened.draw()
     n_ranks = opened.page.evaluate("nsyspipe.data('timeline').n_ranks")
-    button, area = opened.page.locator("#all-ranks"), opened.page.locator("#chart-timeline .chart-area")
+    button, area = (
+        opened.page.locator("#all-ranks"),
+        opened.page.locator("#chart-timeline .chart-area"),
+    )
     assert button.count() == (n_ranks > 8)
     screenshot(opened.page, f"large-{n_ranks}", full_page=True)
     if button.count():
@@ -464,10 +524,14 @@ def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out
         assert area.bounding_box()["height"] == before
     # A bar among thousands can be pointed at.
     opened.show("chart-timeline")
-    top = opened.page.evaluate("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top")
+    top = opened.page.evaluate(
+        "document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top"
+    )
     if top < 60:  # taller than the screen: bring its beginning below the bar
         opened.page.mouse.wheel(0, top - 120)
-        opened.wait("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60")
+        opened.wait(
+            "document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60"
+        )
     bar, text = longest(opened, "compute")
     assert "rank 0: compute" in text
     assert f"{bar['length']:,} ns".replace(",", " ") in text

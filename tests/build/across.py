@@ -19,7 +19,12 @@ def reports(n_ranks, n_steps=4, world_size=None):
     """
     found = []
     for rank in range(n_ranks):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=world_size or n_ranks)
+        builder = (
+            TraceBuilder(pid=1000 + rank)
+            .session(10**18)
+            .gpu()
+            .env(RANK=rank, WORLD_SIZE=world_size or n_ranks)
+        )
         for step in range(n_steps):
             at = 1000 * step
             builder.range(at, at + 900, f"step {step}").kernel(at + 100, at + 200, launch=at + 10)
@@ -31,7 +36,9 @@ def every_step(builders, *arrivals, end, steps=range(4), launch=20, **more):
     """Add one collective to each step: when each rank arrives, and when all are done."""
     for builder, arrival in zip(builders, arrivals, strict=True):
         for at in (1000 * step for step in steps):
-            builder.nccl(at + arrival, at + end, launch=None if launch is None else at + launch, **more)
+            builder.nccl(
+                at + arrival, at + end, launch=None if launch is None else at + launch, **more
+            )
     return builders
 
 
@@ -43,7 +50,11 @@ def load(builders, folder, **options):
 
 
 def collectives(run, *names, step=1):
-    return [tuple(row[name] for name in names) for row in run.collectives().to_pylist() if row["step"] == step]
+    return [
+        tuple(row[name] for name in names)
+        for row in run.collectives().to_pylist()
+        if row["step"] == step
+    ]
 
 
 def waits(run, rank=None):

@@ -36,7 +36,9 @@ class Ddp:
     has_copies: bool = True
     launch_every: int = US  # between launches: what is launched too late starts too late
     datatype: str = "f32"
-    scales_alike: bool = True  # whether one kernel scales all gradients; else each has one of its own name
+    scales_alike: bool = (
+        True  # whether one kernel scales all gradients; else each has one of its own name
+    )
     has_phases: bool = True
     has_payloads: bool = False
     n_micro_batches: int = 1
@@ -55,7 +57,9 @@ class Ddp:
         return str(folder / f"{name}_*.sqlite")
 
     def _builder(self, rank):
-        builder = TraceBuilder("3.25.0 2026.2.1 mfu" if self.has_payloads else DEFAULT, pid=1000 + rank)
+        builder = TraceBuilder(
+            "3.25.0 2026.2.1 mfu" if self.has_payloads else DEFAULT, pid=1000 + rank
+        )
         if self.has_payloads:
             builder.domain("NCCL", 1)
         builder.env(RANK=rank, WORLD_SIZE=self.n_ranks, LOCAL_RANK=rank).session(10**18).gpu()
@@ -127,7 +131,9 @@ class Host:
         self.builder.nccl(start, end, launch=launch, name=name)
         if self.run.has_payloads:
             fields = {"NCCL communicator ID": 5, "Message size [bytes]": n_bytes}
-            self.builder.nccl_payload(launch - 100, "ncclAllReduce", fields, NCCL_2_21, end=launch + 100)
+            self.builder.nccl_payload(
+                launch - 100, "ncclAllReduce", fields, NCCL_2_21, end=launch + 100
+            )
 
     def copy(self, start, end, n_bytes):
         self.builder.copy(start, end, n_bytes=n_bytes, launch=self._launch())

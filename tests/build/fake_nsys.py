@@ -56,7 +56,16 @@ END
 esac"""
 
 
-def fake_nsys(folder, export=COPY, *, options=OLD_OPTIONS, profile=HELP, name="nsys", capture="exit 3", reports=""):
+def fake_nsys(
+    folder,
+    export=COPY,
+    *,
+    options=OLD_OPTIONS,
+    profile=HELP,
+    name="nsys",
+    capture="exit 3",
+    reports="",
+):
     """Write the program; `export` are shell commands that know ``$report`` and ``$out``.
 
     `profile` is its help; `capture` are commands that run the program with ``"$@"`` and know ``$reports`` and ``$out``.

@@ -59,7 +59,9 @@ def ints(*values: int) -> np.ndarray:
 
 
 def operations(*ops: Op) -> ProcessOperations:
-    kernels, copies = ([op for op in ops if (op.category == "copy") is is_copy] for is_copy in (False, True))
+    kernels, copies = (
+        [op for op in ops if (op.category == "copy") is is_copy] for is_copy in (False, True)
+    )
     nothing = [None] * len(ops)
     rare = ("device_id", "stream_id", "name_id", "grid", "block")
     of_kernels = _columns([(op.start, op.end) for op in kernels], "start_ns", "end_ns")
@@ -68,7 +70,10 @@ def operations(*ops: Op) -> ProcessOperations:
     of_kernels["is_comm"] = np.array([op.category == "comm" for op in kernels], np.bool_)
     of_copies = _columns([(op.start, op.end) for op in copies], "start_ns", "end_ns")
     of_copies |= {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
-    of_copies |= {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
+    of_copies |= {
+        "copy_kind": [op.copy_kind for op in copies],
+        "bytes": [op.n_bytes for op in copies],
+    }
     tables = canonical.KERNELS.table(of_kernels), canonical.COPIES.table(of_copies)
     return operations_of(tables[0], _launches(kernels), tables[1], _launches(copies))
 
@@ -87,7 +92,9 @@ def texts_of(table):
     return table["text"].combine_chunks().dictionary
 
 
-def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None) -> Members:
+def members(
+    *spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None
+) -> Members:
     """Build step ranges of the given times; row i is member i unless told."""
     starts, ends = ints(*(start for start, _ in spans)), ints(*(end for _, end in spans))
     return Members(thread, ints(*(range(len(spans)) if rows is None else rows)), starts, ends)
@@ -115,7 +122,9 @@ def listed(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, Any]:
-    return {"process_id": [PROCESS] * len(rows)} | {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    return {"process_id": [PROCESS] * len(rows)} | {
+        name: [row[at] for row in rows] for at, name in enumerate(names)
+    }
 
 
 def _launches(ops: list[Op]) -> np.ndarray:

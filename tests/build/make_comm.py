@@ -16,10 +16,19 @@ SEND = CommKind("send_recv", None, None)
 
 def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None, called=None):
     return {
-        "start_ns": start, "end_ns": start + 10, "member": member, "kind": kind, "stream_order": order,
-        "comm_id": comm, "seq_number": seq, "message_bytes": n_bytes, "called": called, "launched_in": None,
-        "micro_batch": None, "n_before": None,
-    }  # fmt: skip
+        "start_ns": start,
+        "end_ns": start + 10,
+        "member": member,
+        "kind": kind,
+        "stream_order": order,
+        "comm_id": comm,
+        "seq_number": seq,
+        "message_bytes": n_bytes,
+        "called": called,
+        "launched_in": None,
+        "micro_batch": None,
+        "n_before": None,
+    }
 
 
 def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):

@@ -16,9 +16,16 @@ def header(run_id="run-1", label="baseline"):
 
 def rank_row(rank, shift=0, gpu="NVIDIA H200", host="node0"):
     return {
-        "rank": rank, "report": f"r{rank}.sqlite", "pid": 77, "device_ids": "0", "gpu_name": gpu, "host": host,
-        "rank_source": "order", "clock_shift_ns": shift, "clock_offset_ns": 0,
-    }  # fmt: skip
+        "rank": rank,
+        "report": f"r{rank}.sqlite",
+        "pid": 77,
+        "device_ids": "0",
+        "gpu_name": gpu,
+        "host": host,
+        "rank_source": "order",
+        "clock_shift_ns": shift,
+        "clock_offset_ns": 0,
+    }
 
 
 def step_row(start, end, step=0, rank=0, **figures):
@@ -45,31 +52,52 @@ def collective(start, end, seq=0, step=0, rank=0, *, is_matched=True, **more):
 def host_range(start, end, phase=None, step=0, rank=0, device=(None, None)):
     device_start, device_end = device
     return {
-        "rank": rank, "step": step, "phase": phase, "start_ns": start, "end_ns": end, "n_operations": 1,
-        "device_start_ns": device_start, "device_end_ns": device_end,
-    }  # fmt: skip
+        "rank": rank,
+        "step": step,
+        "phase": phase,
+        "start_ns": start,
+        "end_ns": end,
+        "n_operations": 1,
+        "device_start_ns": device_start,
+        "device_end_ns": device_end,
+    }
 
 
-def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None):
+def trace_bytes(
+    ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None
+):
     """Write a trace of rows; operations and ranges of a rank are those that name it."""
     ranks = ranks or [rank_row(number) for number in sorted({one["rank"] for one in ops} or {0})]
     kinds = ((schema.EVENTS, ops), (schema.PHASE_RANGES, ranges))
     operations = [
-        (rank, *(kind.from_rows([one for one in rows if one["rank"] == rank]) for kind, rows in kinds))
+        (
+            rank,
+            *(kind.from_rows([one for one in rows if one["rank"] == rank]) for kind, rows in kinds),
+        )
         for rank in (row["rank"] for row in ranks)
     ]
     tables = (schema.STEPS.from_rows(list(steps)), schema.COLLECTIVES.from_rows(list(collectives)))
     file = io.BytesIO()
-    perfetto(a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, *tables), file)
+    perfetto(
+        a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, *tables),
+        file,
+    )
     return file.getvalue()
 
 
 def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
-        header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,
-        operations=lambda *_: operations, telling_ranks=lambda _: ranks["rank"].to_pylist(), rank_names=RankNames.of(ranks),
-    )  # fmt: skip
+        header=header,
+        ranks=ranks,
+        step_family=family,
+        is_capture=family is None,
+        steps=lambda: steps,
+        collectives=lambda: collectives,
+        operations=lambda *_: operations,
+        telling_ranks=lambda _: ranks["rank"].to_pylist(),
+        rank_names=RankNames.of(ranks),
+    )
 
 
 def trace(ops, **tables):

@@ -34,7 +34,9 @@ def only(found):
     assert scenario.refused is None, scenario.refused
     assert scenario.low_ns <= scenario.step_time_ns <= scenario.high_ns
     assert scenario.throughput_steps_per_s == pytest.approx(1e9 / scenario.step_time_ns)
-    assert scenario.gain_pct == pytest.approx(100 * (found.step_time_ns - scenario.step_time_ns) / found.step_time_ns)
+    assert scenario.gain_pct == pytest.approx(
+        100 * (found.step_time_ns - scenario.step_time_ns) / found.step_time_ns
+    )
     return scenario
 
 
@@ -59,4 +61,6 @@ def launch_first(report, name, *, every):
     """Let the kernels with that name be launched before all others of their step; hosts begin one in so many ns."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
         times = "start = start / ?2 * ?2 + 500, end = start / ?2 * ?2 + 600"
-        connection.execute(f"update CUPTI_ACTIVITY_KIND_RUNTIME set {times} {_OF_KERNELS})", (name, every))
+        connection.execute(
+            f"update CUPTI_ACTIVITY_KIND_RUNTIME set {times} {_OF_KERNELS})", (name, every)
+        )

@@ -8,20 +8,35 @@ FIRST, LAST = (500, 50, 0, 50), (100, 10, 0, 0)
 
 
 def plain_rank(
-    rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", kernel="gemm", start=10**18, pid=1000, host="node0"
+    rank,
+    steps,
+    *,
+    world_size=None,
+    gpu="NVIDIA H200",
+    name="step",
+    kernel="gemm",
+    start=10**18,
+    pid=1000,
+    host="node0",
 ):
-    """Return a rank with one entry (compute, comm, copy, idle) per summary step, ns; 0 leaves the operation out."""  # fmt: skip
+    """Return a rank with one entry (compute, comm, copy, idle) per summary step, ns; 0 leaves the operation out."""
     builder = TraceBuilder(pid=pid + rank)
     builder.env(RANK=rank, LOCAL_RANK=rank, **({"WORLD_SIZE": world_size} if world_size else {}))
     builder.session(start).host(host)
     if gpu:
         builder.gpu(name=gpu)
-    builder.meta(**dict(zip(("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"), DEFAULT.split(), strict=True)))
+    builder.meta(
+        **dict(
+            zip(("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"), DEFAULT.split(), strict=True)
+        )
+    )
     at = 1000
     for number, (compute, comm, copy, idle) in enumerate([FIRST, *steps, LAST]):
         launch = at - 10
         builder.range(launch - 1, launch + compute + comm + copy + idle - 2, f"{name} {number}")
-        builder.range(launch, launch + 8, "backward").kernel(at, at + compute, kernel, launch=launch + 1)
+        builder.range(launch, launch + 8, "backward").kernel(
+            at, at + compute, kernel, launch=launch + 1
+        )
         at += compute
         if comm:
             builder.nccl(at, at + comm, launch=launch + 2)
@@ -54,9 +69,13 @@ def host_run(folder):
 MS = 10**6
 # Name -> compute of the first step in ms, summary steps, ranks.
 RUNS = {
-    "slow": (100, 12, 2), "fast": (70, 12, 2), "again": (100, 12, 2), "short": (70, 2, 2), "wide": (90, 12, 3),
+    "slow": (100, 12, 2),
+    "fast": (70, 12, 2),
+    "again": (100, 12, 2),
+    "short": (70, 2, 2),
+    "wide": (90, 12, 3),
     "wider": (80, 12, 3),
-}  # fmt: skip
+}
 
 
 def steps(compute, n=12, comm=20):
@@ -66,7 +85,9 @@ def steps(compute, n=12, comm=20):
 
 def scoreboard_runs(folder, names=tuple(RUNS), **options):
     return {
-        name: plain_run(folder / name, [steps(compute, n)] * ranks, start=10**18 + place * 10**12, **options)
+        name: plain_run(
+            folder / name, [steps(compute, n)] * ranks, start=10**18 + place * 10**12, **options
+        )
         for place, (name, (compute, n, ranks)) in enumerate(RUNS.items())
         if name in names
     }

@@ -53,7 +53,9 @@ def program(folder, name, script):
 
 
 def printing(**outputs):
-    cases = "\n".join(f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text)
+    cases = "\n".join(
+        f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text
+    )
     return f"case $(echo $1 | tr -d -) in\n{cases}\n*) exit 3;;\nesac"
 
 

@@ -28,7 +28,12 @@ _COMPUTE, _COMM, _COPY, _SYNC = range(4)
 _PHASES, _LOADING = ("forward", "backward", "optimizer step"), "get batch"
 _LAYER = np.array([20, 40, 10])  # kernels of a layer, by phase
 _N_LAYERS, _N_OPS, _LAUNCHES_PER_OP = 32, 40, 5
-_APIS = ("cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020", "cudaEventSynchronize_v3020")
+_APIS = (
+    "cudaLaunchKernel_v7000",
+    "cudaMemcpyAsync_v3020",
+    "cudaStreamSynchronize_v3020",
+    "cudaEventSynchronize_v3020",
+)
 # Name, grid and block; names take turns, and of the same name later ones have larger grids.
 _FAMILIES = (
     ("ampere_bf16_s16816gemm_bf16_{}x128_ldg8_f2f_stages_64x3_tn", (16, 8, 1), (128, 1, 1)),
@@ -36,15 +41,23 @@ _FAMILIES = (
     ("void flash_fwd_kernel<Flash_kernel_traits<64, {}>>(Params)", (4, 16, 12), (128, 1, 1)),
     ("void at::native::reduce_kernel<512, {}, ReduceOp<float>>(T)", (96, 2, 1), (32, 16, 1)),
 )
-_OPTIMIZER_FAMILY = ("void at::native::multi_tensor_apply_kernel<adam_{}>", (320, 1, 1), (512, 1, 1))
+_OPTIMIZER_FAMILY = (
+    "void at::native::multi_tensor_apply_kernel<adam_{}>",
+    (320, 1, 1),
+    (512, 1, 1),
+)
 _COMM_KERNELS = (
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (24, 1, 1), (544, 1, 1)),
     ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL", (16, 1, 1), (512, 1, 1)),
     ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", (24, 1, 1), (544, 1, 1)),
     ("ncclDevKernel_AllGather_RING_LL", (8, 1, 1), (640, 1, 1)),
 )
-_TURNS = [(_FAMILIES[at % 4], at // 4 + 1) for at in range(48)] + [(_OPTIMIZER_FAMILY, at) for at in range(1, 5)]
-_KERNELS = [(name.format(turn), (grid[0] * turn, *grid[1:]), block) for (name, grid, block), turn in _TURNS]
+_TURNS = [(_FAMILIES[at % 4], at // 4 + 1) for at in range(48)] + [
+    (_OPTIMIZER_FAMILY, at) for at in range(1, 5)
+]
+_KERNELS = [
+    (name.format(turn), (grid[0] * turn, *grid[1:]), block) for (name, grid, block), turn in _TURNS
+]
 _KERNELS += _COMM_KERNELS
 _N_COMPUTE = len(_TURNS)
 _NAMES_OF_PHASE = ((0, 16), (16, 48), (48, 52))
@@ -98,21 +111,44 @@ def generate(path: Path, n_kernels: int, n_steps: int, rank: int = 0, n_ranks: i
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = OFF")
         for table in (STRINGS, KERNEL, MEMCPY, RUNTIME, NVTX, _CAPTURE, _SESSION):
-            columns = ", ".join(f'"{name}" {kind}' for name, kind in schemas()[_VERSION][table].items())
+            columns = ", ".join(
+                f'"{name}" {kind}' for name, kind in schemas()[_VERSION][table].items()
+            )
             database.execute(f"CREATE TABLE {table} ({columns})")
         _put(database, STRINGS, id=np.arange(len(ids)) + 1, value=list(ids))
-        common = {"start": times.start, "end": times.end, "deviceId": rank % 8, "contextId": 1,
-                  "streamId": run.stream, "correlationId": correlation, "globalPid": process}  # fmt: skip
+        common = {
+            "start": times.start,
+            "end": times.end,
+            "deviceId": rank % 8,
+            "contextId": 1,
+            "streamId": run.stream,
+            "correlationId": correlation,
+            "globalPid": process,
+        }
         shapes = np.array([grid + block for _, grid, block in _KERNELS]).T[:, run.name - 1]
         axes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-        _put(database, KERNEL, where=run.kind <= _COMM, **common, demangledName=run.name, shortName=run.name,
-             **dict(zip(axes, shapes, strict=True)))  # fmt: skip
+        _put(
+            database,
+            KERNEL,
+            where=run.kind <= _COMM,
+            **common,
+            demangledName=run.name,
+            shortName=run.name,
+            **dict(zip(axes, shapes, strict=True)),
+        )
         copy_kind = rng.choice([1, 2, 8], run.kind.size)
         _put(database, MEMCPY, where=run.kind == _COPY, **common, bytes=n_bytes, copyKind=copy_kind)
         api = np.array([ids[name] for name in (_APIS[0], *_APIS[:3])])[run.kind]
         api[(run.kind == _SYNC) & (run.phase == _BACKWARD)] = ids[_APIS[3]]
-        _put(database, RUNTIME, start=times.called, end=times.returned, globalTid=thread,
-             correlationId=correlation, nameId=api)  # fmt: skip
+        _put(
+            database,
+            RUNTIME,
+            start=times.called,
+            end=times.returned,
+            globalTid=thread,
+            correlationId=correlation,
+            nameId=api,
+        )
         _put_ranges(database, ids, run, times, process + pid, thread)
         _put(database, _CAPTURE, name=["PROCESS_0:ENVIRONMENT_VARIABLE"], value=[f'RANK="{rank}"'])
         epoch = 10**18 + session + int(clock_errors(n_ranks)[rank])
@@ -128,7 +164,9 @@ def _program(n_kernels: int, n_steps: int) -> Program:
     step = number * n_steps // n_kernels
     edge, share = np.searchsorted(step, np.arange(n_steps + 1)), n_kernels // n_steps
     is_late = edge[step + 1] - number <= share * 7 // 100
-    phase = np.select([is_late, number - edge[step] < share * 33 // 100], [_OPTIMIZER, _FORWARD], _BACKWARD)
+    phase = np.select(
+        [is_late, number - edge[step] < share * 33 // 100], [_OPTIMIZER, _FORWARD], _BACKWARD
+    )
     chunk = step * 3 + phase
     place = number - np.searchsorted(chunk, chunk)
     left = np.searchsorted(chunk, chunk, side="right") - 1 - number
@@ -148,7 +186,9 @@ def _program(n_kernels: int, n_steps: int) -> Program:
     stream = np.select([kind == _COMM, kind == _COMPUTE], [comm_stream[row], 7], 14)
     layer, op = (position // _LAYER[phase])[row], (position // _LAUNCHES_PER_OP)[row]
     named = np.where(is_kernel, name[row], 0)
-    return Program(step[row], phase[row], kind, named, stream, layer, op, is_last=is_kernel & (left == 0)[row])
+    return Program(
+        step[row], phase[row], kind, named, stream, layer, op, is_last=is_kernel & (left == 0)[row]
+    )
 
 
 def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: int) -> Times:
@@ -170,9 +210,13 @@ def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: in
     since = np.repeat(chunk, np.diff(np.append(chunk, size)))
     called = place[since] - 10_000 + 4000 * (np.arange(size) - since)
     returned = called + own.integers(2500, 3500, size)
-    returned[is_sync] = np.maximum(called, place + 3000)[is_sync] + own.integers(1500, 5000, is_sync.sum())
+    returned[is_sync] = np.maximum(called, place + 3000)[is_sync] + own.integers(
+        1500, 5000, is_sync.sum()
+    )
     start = place + own.integers(0, np.where(is_comm, 10_000, 2500))
-    end = start + (typical * np.where(is_under, 1.1, 1) * (1 - 0.03 * own.random(size))).astype(np.int64)
+    end = start + (typical * np.where(is_under, 1.1, 1) * (1 - 0.03 * own.random(size))).astype(
+        np.int64
+    )
     end[is_comm] = (place + transfer + own.integers(0, 3000, size))[is_comm]
     is_copy = run.kind == _COPY
     start[is_copy] = (returned + own.integers(4000, 12_000, size))[is_copy]
@@ -181,7 +225,12 @@ def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: in
 
 
 def _put_ranges(
-    database: sqlite3.Connection, ids: dict[str, int], run: Program, times: Times, main_thread: int, thread: Int64
+    database: sqlite3.Connection,
+    ids: dict[str, int],
+    run: Program,
+    times: Times,
+    main_thread: int,
+    thread: Int64,
 ) -> None:
     """Write step, data loading, phase, layer and op ranges; the last two on the thread that launches."""
 
@@ -195,22 +244,34 @@ def _put_ranges(
     called, returned = times.called, times.returned
     first, last = groups(run.step)
     opened = called[first] - times.loading
-    put(opened - 50, returned[last] + 50, main_thread, text=[f"step {i}" for i in run.step[first].tolist()])
+    put(
+        opened - 50,
+        returned[last] + 50,
+        main_thread,
+        text=[f"step {i}" for i in run.step[first].tolist()],
+    )
     is_loading = times.loading > 0
     put(opened[is_loading], called[first[is_loading]] - 40, main_thread, textId=ids[_LOADING])
     first, last = groups(run.step, run.phase)
     named = np.array([ids[text] for text in _PHASES])[run.phase[first]]
     put(called[first] - 30, returned[last] + 30, main_thread, textId=named)
     is_sync = (run.kind == _SYNC).astype(np.int64)
-    for margin, number, base, n_names in ((20, run.layer, "layer0", _N_LAYERS), (10, run.op, "aten::op_0", _N_OPS)):
+    for margin, number, base, n_names in (
+        (20, run.layer, "layer0", _N_LAYERS),
+        (10, run.op, "aten::op_0", _N_OPS),
+    ):
         first, last = groups(run.step, run.phase, is_sync, number)
         named = ids[base] + number[first] % n_names
         put(called[first] - margin, returned[last] + margin, thread[first], textId=named)
 
 
-def _put(database: sqlite3.Connection, table: str, where: NDArray[np.bool_] | None = None, **columns: Any) -> None:
+def _put(
+    database: sqlite3.Connection, table: str, where: NDArray[np.bool_] | None = None, **columns: Any
+) -> None:
     """Insert columns: arrays or lists of one length, and constants; what the table requires besides is 0."""
-    columns = {name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind} | columns
+    columns = {
+        name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind
+    } | columns
     size = next(len(values) for values in columns.values() if isinstance(values, np.ndarray | list))
     keep = np.arange(size) if where is None else np.flatnonzero(where)
     names = ", ".join(f'"{name}"' for name in columns)
@@ -218,9 +279,13 @@ def _put(database: sqlite3.Connection, table: str, where: NDArray[np.bool_] | No
     for begin in range(0, keep.size, 50_000):
         rows = keep[begin : begin + 50_000]
         lists = [
-            values[rows].tolist() if isinstance(values, np.ndarray)
-            else [values[row] for row in rows.tolist()] if isinstance(values, list)
+            values[rows].tolist()
+            if isinstance(values, np.ndarray)
+            else [values[row] for row in rows.tolist()]
+            if isinstance(values, list)
             else [values] * rows.size
             for values in columns.values()
-        ]  # fmt: skip
-        database.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*lists, strict=True))
+        ]
+        database.executemany(
+            f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*lists, strict=True)
+        )

@@ -12,10 +12,20 @@ from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, s
 # A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
 # [100, 300), all-reduce [270, 330), copy [340, 350), so 1000 - 200 - 30 - 10 idle.
 STEADY = {
-    "wall_ns": 1000, "compute_ns": 200, "comm_ns": 60, "exposed_comm_ns": 30, "exposed_memory_ns": 10, "idle_ns": 760,
-    "dtod_ns": 10, "dtod_bytes": 64, "n_dtod": 1, "exposed_dtod_ns": 10, "overlap_compute_ns": 30,
-    "overlap_backward_ns": 30, "n_collectives": 1,
-}  # fmt: skip
+    "wall_ns": 1000,
+    "compute_ns": 200,
+    "comm_ns": 60,
+    "exposed_comm_ns": 30,
+    "exposed_memory_ns": 10,
+    "idle_ns": 760,
+    "dtod_ns": 10,
+    "dtod_bytes": 64,
+    "n_dtod": 1,
+    "exposed_dtod_ns": 10,
+    "overlap_compute_ns": 30,
+    "overlap_backward_ns": 30,
+    "n_collectives": 1,
+}
 
 
 def run_of(folder, *builders, without=(), lazy=True, **options):
@@ -40,7 +50,9 @@ def figures(run, *, rank=0, step=1):
 
 def numbered(run, column):
     (source,) = set(run.ranks["rank_source"].to_pylist())
-    return dict(zip(run.ranks[column].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
+    return dict(
+        zip(run.ranks[column].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)
+    ), source
 
 
 def rows(table, *names):

@@ -62,61 +62,130 @@ class TraceBuilder:
         return self
 
     def launch(
-        self, at: int | None, *, thread: str = "main", pid: int | None = None, api: str = "cudaLaunchKernel_v7000"
+        self,
+        at: int | None,
+        *,
+        thread: str = "main",
+        pid: int | None = None,
+        api: str = "cudaLaunchKernel_v7000",
     ) -> int:
         """Add an API call and return its correlation id; no call for None."""
         self.correlation += 1
         if at is not None:
             thread_id, name = self.global_tid(thread, pid), self.string(api)
-            self.add(RUNTIME, start=at, end=at + 1, globalTid=thread_id, correlationId=self.correlation, nameId=name)
+            self.add(
+                RUNTIME,
+                start=at,
+                end=at + 1,
+                globalTid=thread_id,
+                correlationId=self.correlation,
+                nameId=name,
+            )
         return self.correlation
 
     def _operation(
-        self, table: str, times: tuple[int, int], launch: int, pid: int | None = None, *, device: int = 0, **more: Any
+        self,
+        table: str,
+        times: tuple[int, int],
+        launch: int,
+        pid: int | None = None,
+        *,
+        device: int = 0,
+        **more: Any,
     ) -> TraceBuilder:
-        common = {"deviceId": device, "streamId": 7, "correlationId": launch, "globalPid": self.global_pid(pid)}
+        common = {
+            "deviceId": device,
+            "streamId": 7,
+            "correlationId": launch,
+            "globalPid": self.global_pid(pid),
+        }
         return self.add(table, start=times[0], end=times[1], **common | more)
 
     def kernel(
-        self, start: int, end: int, name: str = "gemm", *, launch: int | None = None, thread: str = "main",
-        stream: int = 7, device: int = 0, pid: int | None = None,
-    ) -> TraceBuilder:  # fmt: skip
+        self,
+        start: int,
+        end: int,
+        name: str = "gemm",
+        *,
+        launch: int | None = None,
+        thread: str = "main",
+        stream: int = 7,
+        device: int = 0,
+        pid: int | None = None,
+    ) -> TraceBuilder:
         call = self.launch(launch, thread=thread, pid=pid)
         names = {"shortName": self.string(name), "demangledName": self.string(f"{name}(float*)")}
-        return self._operation(KERNEL, (start, end), call, pid, device=device, streamId=stream, **names)
+        return self._operation(
+            KERNEL, (start, end), call, pid, device=device, streamId=stream, **names
+        )
 
-    def nccl(self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any) -> TraceBuilder:
+    def nccl(
+        self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any
+    ) -> TraceBuilder:
         name = more.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
         return self.kernel(start, end, name, launch=launch, stream=stream, **more)
 
     def copy(
-        self, start: int, end: int, kind: int = 8, n_bytes: int = 100, *, launch: int | None = None,
-        thread: str = "main", device: int = 0, pid: int | None = None,
-    ) -> TraceBuilder:  # fmt: skip
+        self,
+        start: int,
+        end: int,
+        kind: int = 8,
+        n_bytes: int = 100,
+        *,
+        launch: int | None = None,
+        thread: str = "main",
+        device: int = 0,
+        pid: int | None = None,
+    ) -> TraceBuilder:
         call = self.launch(launch, thread=thread, pid=pid, api="cudaMemcpyAsync_v3020")
-        return self._operation(MEMCPY, (start, end), call, pid, device=device, bytes=n_bytes, copyKind=kind)
+        return self._operation(
+            MEMCPY, (start, end), call, pid, device=device, bytes=n_bytes, copyKind=kind
+        )
 
-    def memset(self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None) -> TraceBuilder:
-        return self._operation(MEMSET, (start, end), self.launch(launch, api="cudaMemsetAsync_v3020"), bytes=n_bytes)
+    def memset(
+        self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None
+    ) -> TraceBuilder:
+        return self._operation(
+            MEMSET, (start, end), self.launch(launch, api="cudaMemsetAsync_v3020"), bytes=n_bytes
+        )
 
     def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaGraphLaunch_v10000")
         return self._operation(GRAPH, (start, end), call, graphId=1, graphExecId=2)
 
     def range(
-        self, start: int, end: int | None, text: str | None, *, thread: str = "main", domain: int = 0,
-        kind: int = 59, inline: bool = False, pid: int | None = None,
-    ) -> TraceBuilder:  # fmt: skip
+        self,
+        start: int,
+        end: int | None,
+        text: str | None,
+        *,
+        thread: str = "main",
+        domain: int = 0,
+        kind: int = 59,
+        inline: bool = False,
+        pid: int | None = None,
+    ) -> TraceBuilder:
         by_id = None if inline or text is None else self.string(text)
         names = {"text": text if inline else None, "textId": by_id, "domainId": domain}
-        return self.add(NVTX, start=start, end=end, eventType=kind, globalTid=self.global_tid(thread, pid), **names)
+        return self.add(
+            NVTX,
+            start=start,
+            end=end,
+            eventType=kind,
+            globalTid=self.global_tid(thread, pid),
+            **names,
+        )
 
     def domain(self, name: str, domain: int, *, pid: int | None = None) -> TraceBuilder:
         return self.range(-500, None, name, domain=domain, kind=75, inline=True, pid=pid)
 
     def env(self, **variables: object) -> TraceBuilder:
         for name, value in variables.items():
-            self.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
+            self.add(
+                "META_DATA_CAPTURE",
+                name="PROCESS_0:ENVIRONMENT_VARIABLE",
+                value=f'{name}="{value}"',
+            )
         return self
 
     def command(self, *words: str, process: int = 0) -> TraceBuilder:
@@ -127,7 +196,9 @@ class TraceBuilder:
         return self
 
     def session(self, utc_ns: int) -> TraceBuilder:
-        return self.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime="")
+        return self.add(
+            "TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime=""
+        )
 
     def meta(self, **values: str) -> TraceBuilder:
         table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in self.schema else "EXPORT_META_DATA"
@@ -136,7 +207,9 @@ class TraceBuilder:
         return self
 
     def gpu(self, number: int = 0, name: str = "NVIDIA H200") -> TraceBuilder:
-        return self.add("TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name)
+        return self.add(
+            "TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name
+        )
 
     def host(self, name: str) -> TraceBuilder:
         known = {"globalVid": 0, "devStateName": "", "name": "Hostname", "nameEnum": 619}
@@ -147,12 +220,23 @@ class TraceBuilder:
     ) -> TraceBuilder:
         """Add NCCL's ncclCommInitRank range with its payload; `swap` gives another release's layout."""
         fields = {"NCCL communicator ID": 2**63 + 5, "No. of ranks": n_ranks, "Rank": rank}
-        return self.nccl_payload(at, "ncclCommInitRank", fields, SWAPPED_INIT if swap else COMM_INIT, pid=pid)
+        return self.nccl_payload(
+            at, "ncclCommInitRank", fields, SWAPPED_INIT if swap else COMM_INIT, pid=pid
+        )
 
     def nccl_payload(
-        self, at: int, call: str | None, fields: dict[str, int], layout: PayloadLayout, *, end: int | None = None,
-        thread: str = "main", domain: int = 1, inline: bool = False, pid: int | None = None,
-    ) -> TraceBuilder:  # fmt: skip
+        self,
+        at: int,
+        call: str | None,
+        fields: dict[str, int],
+        layout: PayloadLayout,
+        *,
+        end: int | None = None,
+        thread: str = "main",
+        domain: int = 1,
+        inline: bool = False,
+        pid: int | None = None,
+    ) -> TraceBuilder:
         described, entries = layout.rows(domain)
         if described not in self.rows.get("NVTX_PAYLOAD_SCHEMAS", []):
             self.add("NVTX_PAYLOAD_SCHEMAS", **described)
@@ -178,14 +262,25 @@ class TraceBuilder:
                 definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
                 database.execute(f"CREATE TABLE {table} ({definitions})")
                 # What the version requires and the row lacks is 0 or empty.
-                required = {name: "" if "TEXT" in kind else 0 for name, kind in columns.items() if "NOT NULL" in kind}
-                cells = [[required.get(one) if row.get(one) is None else row[one] for one in columns] for row in rows]
-                database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells)
+                required = {
+                    name: "" if "TEXT" in kind else 0
+                    for name, kind in columns.items()
+                    if "NOT NULL" in kind
+                }
+                cells = [
+                    [required.get(one) if row.get(one) is None else row[one] for one in columns]
+                    for row in rows
+                ]
+                database.executemany(
+                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells
+                )
             database.execute("COMMIT")
         return path
 
 
-def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2) -> TraceBuilder:
+def steady_rank(
+    rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2
+) -> TraceBuilder:
     """Return a rank of a small DDP run: per step 100 ns forward, 100 backward, 60 all-reduce half hidden.
 
     Step i runs on the device from 1000 i: forward [0, 100), backward [100, 200) launched by the autograd
@@ -199,7 +294,9 @@ def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_si
         at = 1000 * step
         builder.range(at, at + 900, f"step {step}")
         builder.range(at + 5, at + 50, "forward").range(at + 60, at + 160, "backward")
-        builder.kernel(at + 100, at + 200, launch=at + 10).kernel(at + 200, at + 300, launch=at + 70, thread="autograd")
+        builder.kernel(at + 100, at + 200, launch=at + 10).kernel(
+            at + 200, at + 300, launch=at + 70, thread="autograd"
+        )
         builder.nccl(at + 270, at + 330, launch=at + 80, thread="autograd")
         builder.copy(at + 340, at + 350, n_bytes=64, launch=at + 90, thread="autograd")
     return builder

@@ -28,11 +28,26 @@ class Optimizer:
     def step(self):
         for hook in hooks: hook(self, (), {})
 """
-A, B = "a, b = Parameter(), Parameter()", "import torch\nfrom torch.optim.optimizer import Optimizer, Parameter\n"
+A, B = (
+    "a, b = Parameter(), Parameter()",
+    "import torch\nfrom torch.optim.optimizer import Optimizer, Parameter\n",
+)
 ONE = f"{B}{A}\nsgd = Optimizer([a, b])\n"
 # Of the first step only the end is seen.
 WINDOW = [
-    *("start step 1", "end", "query", "PROFILE", "query", "start step 2", "end", "start step 3", "end", "query", "END"),
+    *(
+        "start step 1",
+        "end",
+        "query",
+        "PROFILE",
+        "query",
+        "start step 2",
+        "end",
+        "start step 3",
+        "end",
+        "query",
+        "END",
+    ),
 ]
 
 
@@ -44,10 +59,20 @@ def run(tmp_path):
         put(tmp_path, "torch/optim/optimizer.py", optimizer)
         # Nothing of ours but the one directory.
         places = ":".join(map(str, (ATTACH, *path, tmp_path)))
-        variables |= {"PYTHONPATH": places, "NSYSPIPE_ATTACH_STEPS": steps, "PYTHONDONTWRITEBYTECODE": "1"}
-        ending = "\nimport json; print(json.dumps(torch.calls), flush=True)" if "import torch\n" in code else ""
+        variables |= {
+            "PYTHONPATH": places,
+            "NSYSPIPE_ATTACH_STEPS": steps,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        ending = (
+            "\nimport json; print(json.dumps(torch.calls), flush=True)"
+            if "import torch\n" in code
+            else ""
+        )
         command = [sys.executable, "-c", code + ending]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=30, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done
 
@@ -86,7 +111,7 @@ for _ in range(6): sgd.step()
     # The first is gone with its parameters: the next one goes on counting.
     "another optimizer that comes later": f"{ONE}sgd.step()\ndel sgd, a, b\nsgd = Optimizer([Parameter()])\nfor _ in range(4): sgd.step()",
     "an optimizer without parameters": f"{B}sgd = Optimizer()\nfor _ in range(5): sgd.step()",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("code", STEPS.values(), ids=STEPS)
@@ -111,7 +136,10 @@ BROKEN = {
     "a window that is none": ({"steps": "x:3"}, "'x'"),
     "a window of nothing": ({"steps": "4:4"}, "steps=0"),
     "a window from 0 on": ({"steps": "0:4"}, "warmup=0"),
-    "a profiler that raises": ({"torch": TORCH.replace('note("PROFILE")', "lambda: 1 // 0")}, "division"),
+    "a profiler that raises": (
+        {"torch": TORCH.replace('note("PROFILE")', "lambda: 1 // 0")},
+        "division",
+    ),
     "no compiler": ({"torch": TORCH.replace("compiler =", "_ =")}, "compiler"),
 }
 
@@ -147,9 +175,15 @@ def test_a_program_is_the_same_without_torch_and_a_sitecustomize_of_the_user_run
     assert calls(done) == WINDOW
     put(tmp_path, "own/sitecustomize.py", "import sys; sys.mine = 1 // 0")
     done = run("print('went on')", path=[tmp_path / "own"])  # as ever: Python tells of it
-    assert (done.stdout, done.stderr.splitlines()[0][:22]) == ("went on\n", "Error in sitecustomize")
+    assert (done.stdout, done.stderr.splitlines()[0][:22]) == (
+        "went on\n",
+        "Error in sitecustomize",
+    )
 
 
 def test_a_user_sitecustomize_that_lacks_a_module_is_told_as_ever(run, tmp_path):
     put(tmp_path, "own/sitecustomize.py", "import no_such_module")
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in run("pass", path=[tmp_path / "own"]).stderr
+    assert (
+        "ModuleNotFoundError: No module named 'no_such_module'"
+        in run("pass", path=[tmp_path / "own"]).stderr
+    )

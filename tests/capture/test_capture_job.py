@@ -10,7 +10,13 @@ import pytest
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.job import main
-from nsyspipe.capture.supervision import catching_signals, group_is_alive, group_of, interruptible, start
+from nsyspipe.capture.supervision import (
+    catching_signals,
+    group_is_alive,
+    group_of,
+    interruptible,
+    start,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +34,18 @@ def run(name, *words, command=("true",)):
 
 def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys, worded):
     for words, status in (
-        (("true",), 0), (("sh", "-c", "exit 9"), 9), (("sh", "-c", "kill -6 $$"), 134), (("/no/such",), 2),
-    ):  # fmt: skip
+        (("true",), 0),
+        (("sh", "-c", "exit 9"), 9),
+        (("sh", "-c", "kill -6 $$"), 134),
+        (("/no/such",), 2),
+    ):
         assert run(tmp_path / "x", command=words) == status
     worded(capsys.readouterr().err)
 
 
-def test_the_command_holds_the_directory_where_its_ranks_leave_word_and_that_is_removed(tmp_path, temporary, capfd):
+def test_the_command_holds_the_directory_where_its_ranks_leave_word_and_that_is_removed(
+    tmp_path, temporary, capfd
+):
     words = ["sh", "-c", f'cp -rL "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept; exec ls -l /proc/self/fd']
     assert run(tmp_path / "x", command=words) == 0
     out = capfd.readouterr().out
@@ -56,13 +67,17 @@ def test_a_name_below_a_file_or_of_a_directory_is_refused(tmp_path, capsys, word
 @pytest.fixture
 def heard():
     """Hear signals that end a program, also where pytest was started without, as by nohup."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back(heard):
+def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back(
+    heard,
+):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     with catching_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
@@ -81,7 +96,11 @@ def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handl
 
 
 def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
-    process = start(["sh", "-c", "trap '' TERM; echo up; sleep 30 & wait; wait"], os.environ, output=subprocess.DEVNULL)
+    process = start(
+        ["sh", "-c", "trap '' TERM; echo up; sleep 30 & wait; wait"],
+        os.environ,
+        output=subprocess.DEVNULL,
+    )
     while group_of(process.pid) != process.pid:
         pass
     assert group_is_alive(process.pid)

@@ -9,7 +9,14 @@ import pytest
 
 from nsyspipe.capture.outcome import End, finish, judge
 from nsyspipe.capture.plan import parse_job
-from nsyspipe.capture.rank import FAILED_BY_ITSELF, NOTHING, NsysOutput, last_words, output_of, report_there
+from nsyspipe.capture.rank import (
+    FAILED_BY_ITSELF,
+    NOTHING,
+    NsysOutput,
+    last_words,
+    output_of,
+    report_there,
+)
 from nsyspipe.capture.status import Program, RankRecord
 from tests.build.fake_nsys import fake_nsys
 from tests.build.programs import TOPOLOGY, printing, program
@@ -25,71 +32,144 @@ def rank(number=0, *, status=0, report=True, problem=None, ended_at=1.0, pid=100
 def verdict(*records, end=WELL, expected=None, capture_range="cudaProfilerApi", words=(), **steps):
     """Judge ranks that are all to be captured; `steps` are each program's: begun, captured, warm-up, asked for, of an epoch."""
     fields = ("n_steps", "n_captured_steps", "warmup", "steps_asked", "epoch_steps")
-    programs = {int(name[3:]): Program(**dict(zip(fields, them, strict=False))) for name, them in steps.items()}
-    job = parse_job(["--name=/data/run", "--program=train.py", f"--capture-range={capture_range}", *words, "--", "run"])
-    dealt = {"n_local": max(expected) + 1, "chosen": frozenset(expected)} if expected else {"rendezvous": "c10d"}
+    programs = {
+        int(name[3:]): Program(**dict(zip(fields, them, strict=False)))
+        for name, them in steps.items()
+    }
+    job = parse_job(
+        [
+            "--name=/data/run",
+            "--program=train.py",
+            f"--capture-range={capture_range}",
+            *words,
+            "--",
+            "run",
+        ]
+    )
+    dealt = (
+        {"n_local": max(expected) + 1, "chosen": frozenset(expected)}
+        if expected
+        else {"rendezvous": "c10d"}
+    )
     return judge(replace(job, nsys="nsys", **dealt), records, programs, end)
 
 
 def never_began(said):
-    return rank(status=1, pid=None, report=False, problem=f"nsys failed before it started the program: {said}")
+    return rank(
+        status=1,
+        pid=None,
+        report=False,
+        problem=f"nsys failed before it started the program: {said}",
+    )
 
 
 LOST = rank(report=False, problem=NOTHING)
 OF_NODE = [replace(rank(n), report="/data/run_node0") for n in (0, 1)]
 CASES = {
     "all reports of a job that ended well": (0, verdict(rank(0), rank(1))),
-    "a rank that was not chosen": (0, verdict(rank(0), rank(1, report=False, is_captured=False), expected=(0,))),
+    "a rank that was not chosen": (
+        0,
+        verdict(rank(0), rank(1, report=False, is_captured=False), expected=(0,)),
+    ),
     # torchrun ends rank 0 because rank 1 failed, half a second earlier.
-    "the rank that failed first": (1, verdict(rank(0, status=143, ended_at=9.5), rank(1, status=1), end=End(1))),
-    **{f"status {n}": (n, verdict(rank(status=n), end=End(1))) for n in (139, 137, 128 + 99, 128, 41)},
+    "the rank that failed first": (
+        1,
+        verdict(rank(0, status=143, ended_at=9.5), rank(1, status=1), end=End(1)),
+    ),
+    **{
+        f"status {n}": (n, verdict(rank(status=n), end=End(1)))
+        for n in (139, 137, 128 + 99, 128, 41)
+    },
     "a failure without a report": (1, verdict(rank(status=1, report=False), end=End(1))),
     "a problem of nsys": (3, verdict(rank(report=False, problem="broken"))),
     "one report of several ranks": (130, verdict(*OF_NODE, end=End(130, "interrupt"))),
-    "an agent that was missed": (2, verdict(never_began("Connection to Agent lost: End of file"), end=End(1))),
-    "an nsys that never started the program": (2, verdict(never_began("no such option"), end=End(1))),
+    "an agent that was missed": (
+        2,
+        verdict(never_began("Connection to Agent lost: End of file"), end=End(1)),
+    ),
+    "an nsys that never started the program": (
+        2,
+        verdict(never_began("no such option"), end=End(1)),
+    ),
     "a loop shorter than its warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20))),
     "an epoch shorter than the warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20, 8))),
     "all epochs shorter than the warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20, 4))),
     # One step is warm enough for nothing: it is captured itself.
     "a loop of one step": (3, verdict(LOST, of_0=(1, 0, 10, 20))),
     "steps that nsys never heard of": (3, verdict(LOST, of_0=(30, 20, 10, 20))),
-    "fewer steps than asked for": (0, verdict(rank(0), rank(1), of_0=(30, 20, 10, 20), of_1=(16, 6, 10, 20))),
+    "fewer steps than asked for": (
+        0,
+        verdict(rank(0), rank(1), of_0=(30, 20, 10, 20), of_1=(16, 6, 10, 20)),
+    ),
     "fewer steps than asked for, in one epoch": (0, verdict(rank(0), of_0=(16, 6, 10, 20, 16))),
     "fewer steps than asked for, in two epochs": (0, verdict(rank(0), of_0=(16, 6, 10, 20, 8))),
     "a command that failed before any rank": (1, verdict(end=End(1))),
-    "time was up": (124, verdict(rank(status=143), rank(1, status=None, report=False), end=End(None, "timeout", 60))),
+    "time was up": (
+        124,
+        verdict(rank(status=143), rank(1, status=None, report=False), end=End(None, "timeout", 60)),
+    ),
     "the loop was over": (124, verdict(rank(status=143), end=End(None, "exit", 5.0))),
     "somebody asked for its end": (124, verdict(rank(status=143), end=End(None, "linger", 1.0))),
     "Ctrl-C": (130, verdict(rank(status=130), end=End(130, "interrupt"))),
     "SIGTERM": (143, verdict(rank(status=143), end=End(143, "interrupt"))),
-    "a torchrun that had to be ended": (0, verdict(rank(0), rank(1), end=End(None, "command", 660.0))),
+    "a torchrun that had to be ended": (
+        0,
+        verdict(rank(0), rank(1), end=End(None, "command", 660.0)),
+    ),
     **{
         f"never began with {one}": (3, verdict(LOST, replace(LOST, rank=1), capture_range=one))
         for one in ("cudaProfilerApi", "nvtx", "none")
     },
-    "an unchanged program of too few steps": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(12, 0, 50, 20))),
-    "an unchanged program of one step": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(1, 0, 50, 20))),
+    "an unchanged program of too few steps": (
+        3,
+        verdict(LOST, words=["--attach-steps=50:70"], of_0=(12, 0, 50, 20)),
+    ),
+    "an unchanged program of one step": (
+        3,
+        verdict(LOST, words=["--attach-steps=50:70"], of_0=(1, 0, 50, 20)),
+    ),
     "an unchanged program without steps": (3, verdict(LOST, words=["--attach-steps=50:70"])),
-    "a partial set": (3, verdict(rank(0), rank(1, report=False, problem=NOTHING), expected=(0, 1, 2))),
-    "a kept report": (3, verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep"))),
+    "a partial set": (
+        3,
+        verdict(rank(0), rank(1, report=False, problem=NOTHING), expected=(0, 1, 2)),
+    ),
+    "a kept report": (
+        3,
+        verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep")),
+    ),
     "many lost ranks": (3, verdict(*(rank(n, report=n == 0) for n in range(10)))),
 }
 
 
 def test_the_status_is_the_programs_or_says_whose_fault_it_is_and_the_words_are_these(pinned):
-    assert {name: found for name, (_, (found, _)) in CASES.items()} == {name: one for name, (one, _) in CASES.items()}
-    text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in lines) for name, (_, (_, lines)) in CASES.items())
+    assert {name: found for name, (_, (found, _)) in CASES.items()} == {
+        name: one for name, (one, _) in CASES.items()
+    }
+    text = "".join(
+        f"== {name}\n" + "".join(f"{line}\n" for line in lines)
+        for name, (_, (_, lines)) in CASES.items()
+    )
     pinned("launchers/verdicts.txt", text)
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_how_the_gpus_are_linked_is_written_beside_the_sidecar_which_names_it(tmp_path, monkeypatch, has_links):
-    gpus = {"querygpu=index,name,driver_version": "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04"}
-    program(tmp_path / "bin", "nvidia-smi", printing(**gpus, topo=TOPOLOGY if has_links else "failed"))
+def test_how_the_gpus_are_linked_is_written_beside_the_sidecar_which_names_it(
+    tmp_path, monkeypatch, has_links
+):
+    gpus = {
+        "querygpu=index,name,driver_version": "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04"
+    }
+    program(
+        tmp_path / "bin", "nvidia-smi", printing(**gpus, topo=TOPOLOGY if has_links else "failed")
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    words = [f"--name={tmp_path}/run", "--program=train.py", f"--nsys={fake_nsys(tmp_path / 'nsys')}", "--no-export"]
+    words = [
+        f"--name={tmp_path}/run",
+        "--program=train.py",
+        f"--nsys={fake_nsys(tmp_path / 'nsys')}",
+        "--no-export",
+    ]
     records = [replace(rank(), report=f"{tmp_path}/run_0")]
     written, failed, analysis = finish(parse_job([*words, "--", "run"]), records, {}, 0.0, None)
     assert (written, failed) == ([f"1 report written: {tmp_path}/run_0.nsys-rep"], [])
@@ -109,7 +189,9 @@ def place(tmp_path):
 
 
 def came_of(place, *, earlier=None):
-    return NsysOutput(str(place / "run_0"), place / "tmp", place / "log", earlier=earlier).captured()
+    return NsysOutput(
+        str(place / "run_0"), place / "tmp", place / "log", earlier=earlier
+    ).captured()
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
@@ -118,7 +200,10 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     path.write_text("old")
     if not is_noted:  # moved there meanwhile
         os.utime(path, ns=(0, time.time_ns() - 3600 * 10**9))
-    assert came_of(place, earlier=report_there(str(place / "run_0")) if is_noted else None) == (None, NOTHING)
+    assert came_of(place, earlier=report_there(str(place / "run_0")) if is_noted else None) == (
+        None,
+        NOTHING,
+    )
 
 
 # The content of the report's place, the files that are left where nsys works, whether there is a report, and the files
@@ -138,7 +223,9 @@ LEFT = {
 
 
 @pytest.mark.parametrize(("there", "left", "has_report", "kept"), LEFT.values(), ids=LEFT)
-def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, worded, there, left, has_report, kept):
+def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(
+    place, worded, there, left, has_report, kept
+):
     if there:
         (place / "run_0.nsys-rep").write_text(there)
     for name, text in left.items():
@@ -152,7 +239,9 @@ def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, word
     assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
 
-def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(place, worded):
+def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(
+    place, worded
+):
     (place / "run_0.qdstrm").write_text("first")
     left = place / "tmp" / "nvidia" / "x.qdstrm"
     left.write_text("second")
@@ -167,11 +256,16 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     assert left.read_text() == "mine"
 
 
-def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is_known_by_its_words(place, monkeypatch):
+def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is_known_by_its_words(
+    place, monkeypatch
+):
     monkeypatch.setenv("RANK", "3")
     assert output_of(["nsys", "profile", "--output=a/run_%q{RANK}"]) == "a/run_3"
     assert output_of(["nsys", "profile"]) is None
-    for line in ("Exception: Connection to Agent lost: End of file", "std::exception::what: RuntimeException"):
+    for line in (
+        "Exception: Connection to Agent lost: End of file",
+        "std::exception::what: RuntimeException",
+    ):
         (place / "log").write_text(f"[1/2]\n{line}\n")
         assert last_words(place / "log") == f": {line}"
         assert FAILED_BY_ITSELF.search(last_words(place / "log"))

@@ -37,10 +37,14 @@ def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(
         assert (tmp_path / "a" / "b" / "c").is_dir()
         if is_used:
             (tmp_path / "a" / "b" / "note").touch()
-    assert sorted(path.name for path in tmp_path.rglob("*")) == (["a", "b", "note"] if is_used else ["a"])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == (
+        ["a", "b", "note"] if is_used else ["a"]
+    )
 
 
-def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_keeps_its_dots(monkeypatch, tmp_path):
+def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_keeps_its_dots(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     found = parse_job(["--name=a/run.v2", "--program=p", "--", "run", "--", "--name=y"])
     assert found.command == ("run", "--", "--name=y")
@@ -70,23 +74,34 @@ OF_ONE_NODE = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.t
 OF_NODE_2 = {"run.node2.topo.txt", "run.node2.capture.json"}
 
 
-@pytest.mark.parametrize(("words", "earlier"), [
-    # All of its ranks, and none of another name.
-    ("", OWN),
-    # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
-    ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
-    ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
-    ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
-    # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
-    ("--nodes=2 --nproc=4 --node-rank=0", OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"}),
-    ("--nodes=2 --nproc=4 --node-rank=1", set()),
-    # Where ranks are dealt out, any rank's report is an earlier one.
-    ("--nodes=4 --rendezvous=c10d --node-rank=1", {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "earlier"),
+    [
+        # All of its ranks, and none of another name.
+        ("", OWN),
+        # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
+        ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
+        ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
+        ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
+        # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
+        (
+            "--nodes=2 --nproc=4 --node-rank=0",
+            OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"},
+        ),
+        ("--nodes=2 --nproc=4 --node-rank=1", set()),
+        # Where ranks are dealt out, any rank's report is an earlier one.
+        (
+            "--nodes=4 --rendezvous=c10d --node-rank=1",
+            {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"},
+        ),
+    ],
+)
 def test_an_earlier_capture_is_what_this_node_answers_for(tmp_path, words, earlier):
     for name in OWN | OTHERS:
         (tmp_path / name).touch()
-    assert {path.name for path in earlier_files(job(*words.split(), name=tmp_path / "run"))} == earlier
+    assert {
+        path.name for path in earlier_files(job(*words.split(), name=tmp_path / "run"))
+    } == earlier
 
 
 SOCKET = "tmp_1000/pymp-12345678/listener-12345678"  # what Python's multiprocessing puts below a rank's directory
@@ -126,13 +141,17 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
         assert list(Path(folder).iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "text"), [("report1.nsys-rep", "hours"), ("x.qdstrm", "hours"), ("x.nsys-rep", "")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("report1.nsys-rep", "hours"), ("x.qdstrm", "hours"), ("x.nsys-rep", "")]
+)
 def test_a_directory_that_still_holds_a_capture_stays(among, name, text):
     folder = among(60)
     with short_directory() as path:
         put(path, f"tmp_0/{name}", text)
     # An empty report is no reason to stay.
-    assert [(one / "tmp_0" / name).read_text() for one in folder.iterdir()] == ([text] if text else [])
+    assert [(one / "tmp_0" / name).read_text() for one in folder.iterdir()] == (
+        [text] if text else []
+    )
 
 
 def nsys(folder, profile=HELP):
@@ -143,26 +162,46 @@ NEW = HELP.replace("'osrt',", "'osrt', 'nccl',")
 ALL = ("cuda", "nvtx", "nccl", "osrt")
 
 
-@pytest.mark.parametrize(("profile", "wanted", "usable"), [
-    (NEW, ALL, ALL),
-    ("no help", ALL, ("cuda", "nvtx", "osrt")),  # that lists nothing: by its version
-    (HELP, ("cuda", "nvtx", "nccl"), ("cuda", "nvtx")),
-    (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
-])  # fmt: skip
-def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(tmp_path, profile, wanted, usable):
+@pytest.mark.parametrize(
+    ("profile", "wanted", "usable"),
+    [
+        (NEW, ALL, ALL),
+        ("no help", ALL, ("cuda", "nvtx", "osrt")),  # that lists nothing: by its version
+        (HELP, ("cuda", "nvtx", "nccl"), ("cuda", "nvtx")),
+        (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
+    ],
+)
+def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(
+    tmp_path, profile, wanted, usable
+):
     found, _, notes = ready.usable_tracing(nsys(tmp_path, profile), wanted, "")
     assert found == [*usable]
-    assert ["2024.2.3.38" in one and "--trace=nccl" in one for one in notes] == [True] * (usable != wanted)
+    assert ["2024.2.3.38" in one and "--trace=nccl" in one for one in notes] == [True] * (
+        usable != wanted
+    )
 
 
-def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path, worded):
+def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_where_nsys_knows_it(
+    tmp_path, worded
+):
     found = nsys(tmp_path)
     with pytest.raises(OptionError, match="dx12") as caught:
         ready.usable_tracing(found, ("nccl", "dx12"), "")
-    assert caught.value.found.split(", ") == ["cuda", "nvtx", "cublas-verbose", "osrt", "python-gil", "none"]
+    assert caught.value.found.split(", ") == [
+        "cuda",
+        "nvtx",
+        "cublas-verbose",
+        "osrt",
+        "python-gil",
+        "none",
+    ]
     worded(caught.value.lines(), "a value")
     for graphs in ("node", "graph", ""):
-        assert ready.usable_tracing(found, ["cuda", "nvtx"], graphs) == (["cuda", "nvtx"], graphs, [])
+        assert ready.usable_tracing(found, ["cuda", "nvtx"], graphs) == (
+            ["cuda", "nvtx"],
+            graphs,
+            [],
+        )
     old = nsys(tmp_path, HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
     tracing, graphs, notes = ready.usable_tracing(old, ["cuda"], "node")
     assert (tracing, graphs, len(notes)) == (["cuda"], "", 1)
@@ -188,7 +227,9 @@ TWO = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo '  MIG 1g.18gb Device 0:'; 
 VISIBLE = {None: 2, "0": 1, "": 0, "0,1,2,3": 2, "-1": 0, "1,-1,0": 1, "GPU-1": 1}
 
 
-def test_gpus_are_those_that_programs_see_and_behind_a_driver_that_does_not_answer_nobody_knows(smi, tmp_path):
+def test_gpus_are_those_that_programs_see_and_behind_a_driver_that_does_not_answer_nobody_knows(
+    smi, tmp_path
+):
     assert {visible: smi(TWO, visible) for visible in VISIBLE} == VISIBLE
     assert smi("exit 9") == 0
     (tmp_path / "version").touch()
@@ -203,9 +244,13 @@ def test_all_that_is_missing_is_said_at_once_and_ends_a_run_but_not_a_dry_one(ca
     assert {"note: /no/train.py", "note: /no/nsys"} <= {*re.findall(r"note: /no/[\w.]+", told.err)}
     worded([line for line in told.err.splitlines() if "/no/" in line])
     # Where CUDA is traced, so are its graphs.
-    assert ready.main([*words[:-1], "--trace=cuda-sw", "--cuda-graph-trace=graph", "--dry-run"]) == 0
+    assert (
+        ready.main([*words[:-1], "--trace=cuda-sw", "--cuda-graph-trace=graph", "--dry-run"]) == 0
+    )
     assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert {"error: /no/train.py", "error: /no/nsys"} <= {*re.findall(r"error: /no/[\w.]+", told.err)}
+    assert {"error: /no/train.py", "error: /no/nsys"} <= {
+        *re.findall(r"error: /no/[\w.]+", told.err)
+    }

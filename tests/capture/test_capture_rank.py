@@ -24,7 +24,11 @@ def status_dir(tmp_path, monkeypatch):
 
 
 def nsys_words(folder, script):  # an nsys of three words
-    return [str(program(folder, "other-name", f"shift 2; {script}")), "profile", "--output=run_%q{RANK}"]
+    return [
+        str(program(folder, "other-name", f"shift 2; {script}")),
+        "profile",
+        "--output=run_%q{RANK}",
+    ]
 
 
 def rank(*command, nsys=(), options=()):
@@ -44,16 +48,23 @@ def the_record(folder):
     return record
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), (None, 127)])
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), (None, 127)]
+)
 def test_the_status_and_the_pid_of_the_program_are_passed_on(status_dir, tmp_path, script, status):
-    assert run(*(("sh", "-c", f"echo $$ > pid; {script}") if script else ("/no/such/program",))) == status
+    assert (
+        run(*(("sh", "-c", f"echo $$ > pid; {script}") if script else ("/no/such/program",)))
+        == status
+    )
     record = the_record(status_dir)
     assert (record.rank, record.local_rank, record.status, record.problem) == (3, 1, status, None)
     assert record.ended_at is not None
     assert script is None or record.pid == int((tmp_path / "pid").read_text())
 
 
-def test_the_status_is_the_programs_not_that_of_its_nsys_and_its_report_has_its_rank(status_dir, tmp_path):
+def test_the_status_is_the_programs_not_that_of_its_nsys_and_its_report_has_its_rank(
+    status_dir, tmp_path
+):
     nsys = nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"; touch run_3.nsys-rep; exit 5')
     assert run("sh", "-c", "exit 7", nsys=nsys) == 7
     record = the_record(status_dir)
@@ -65,11 +76,18 @@ def test_the_status_is_the_programs_not_that_of_its_nsys_and_its_report_has_its_
 def test_an_old_report_is_not_this_ones(status_dir, tmp_path):
     (tmp_path / "run_3.nsys-rep").touch()
     assert run("true", nsys=nsys_words(tmp_path, '"$@"; exit 5')) == 0
-    assert (the_record(status_dir).report, the_record(status_dir).problem) == (None, "nothing was captured")
+    assert (the_record(status_dir).report, the_record(status_dir).problem) == (
+        None,
+        "nothing was captured",
+    )
 
 
-def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(status_dir, tmp_path, worded):
-    done = rank("true", nsys=nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2"))
+def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(
+    status_dir, tmp_path, worded
+):
+    done = rank(
+        "true", nsys=nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2")
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
     problem = the_record(status_dir).problem
     assert problem.startswith(f"{NOT_STARTED}: error: bad ")
@@ -94,10 +112,24 @@ def test_many_open_files_do_not_matter(tmp_path, number):
 
 
 def test_a_rank_that_was_not_chosen_runs_without_nsys(status_dir, tmp_path):
-    assert run("sh", "-c", "exit 4", nsys=nsys_words(tmp_path, 'touch started; "$@"'), options=["--ranks=0-2,9"]) == 4
+    assert (
+        run(
+            "sh",
+            "-c",
+            "exit 4",
+            nsys=nsys_words(tmp_path, 'touch started; "$@"'),
+            options=["--ranks=0-2,9"],
+        )
+        == 4
+    )
     assert not (tmp_path / "started").exists()
     record = the_record(status_dir)
-    assert (record.is_captured, record.report, record.problem, record.nsys_group) == (False, None, None, None)
+    assert (record.is_captured, record.report, record.problem, record.nsys_group) == (
+        False,
+        None,
+        None,
+        None,
+    )
 
 
 def test_without_a_launcher_it_works_too_and_leaves_nothing(tmp_path, monkeypatch):
@@ -110,7 +142,9 @@ def test_without_a_launcher_it_works_too_and_leaves_nothing(tmp_path, monkeypatc
 def test_words_reach_the_program_unchanged(tmp_path):
     odd = ["a b", "", "it's", "$HOME", "*", "-n", "--"]
     show = [sys.executable, "-S", "-c", "import sys; print(ascii(sys.argv[1:]))", *odd]
-    done = subprocess.run(with_status(show, tmp_path / "it's $x"), stdout=subprocess.PIPE, timeout=10, check=True)
+    done = subprocess.run(
+        with_status(show, tmp_path / "it's $x"), stdout=subprocess.PIPE, timeout=10, check=True
+    )
     assert done.stdout.decode() == ascii(odd) + "\n"
     assert (tmp_path / "it's $x").read_text() == "0\n"
 
@@ -122,6 +156,13 @@ def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_
     (tmp_path / "rank_1.4242").write_text("{")  # being written
     assert read_records(tmp_path) == [there[1], there[0]]
     assert not read_programs(tmp_path)
-    for text, ended in (('{"loop_ended": true}', True), ('{"loop_ended": 1}', False), ("[]", False), ("{", False)):
+    for text, ended in (
+        ('{"loop_ended": true}', True),
+        ('{"loop_ended": 1}', False),
+        ("[]", False),
+        ("{", False),
+    ):
         (tmp_path / "ranges_0.json").write_text(text)
-        assert [one.loop_ended for one in read_programs(tmp_path).values() if one.loop_ended] == [True] * ended
+        assert [one.loop_ended for one in read_programs(tmp_path).values() if one.loop_ended] == [
+            True
+        ] * ended

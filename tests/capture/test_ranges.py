@@ -46,8 +46,14 @@ def run(tmp_path):
             if source is not None:
                 (tmp_path / f"{name}.py").write_text(source, "utf-8")
         path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
-        inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}}
-        options = {"env": {**inherited, "PYTHONPATH": path, **environment}, "capture_output": True, "text": True}
+        inherited = {
+            key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}
+        }
+        options = {
+            "env": {**inherited, "PYTHONPATH": path, **environment},
+            "capture_output": True,
+            "text": True,
+        }
         done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, **options)
         assert done.returncode == status, done.stderr
         return done.stdout if not status else done.stderr
@@ -61,9 +67,15 @@ def calls(run, code, module="nvtx", **more):
 
 def all_calls(run, codes, module, **more):
     """Return what each program asked; they are forks of one process, which starts once."""
-    ends = START.format(module=module), f"\nprint(json.dumps({module}.calls), flush=True)\nos._exit(0)"
+    ends = (
+        START.format(module=module),
+        f"\nprint(json.dumps({module}.calls), flush=True)\nos._exit(0)",
+    )
     forks = f"import os\nfor code in {[code.join(ends) for code in codes]!r}:\n    if not (child := os.fork()): exec(code)\n"
-    said = run(forks + "    os.waitpid(child, 0)", **({"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}) | more)
+    said = run(
+        forks + "    os.waitpid(child, 0)",
+        **({"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}) | more,
+    )
     return [json.loads(line) for line in said.splitlines() if line.startswith("[")]
 
 
@@ -161,22 +173,31 @@ def test_ranges_are_made_in_this_order(run, pinned):
     pinned("launchers/ranges.txt", told)
 
 
-def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_the_loop_runs_as_ever(run):
+def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_the_loop_runs_as_ever(
+    run,
+):
     code = "with annotate('forward'): pass"
     assert calls(run, code, "torch", nvtx="raise AssertionError") == ["forward", "pop"]
     assert calls(run, f"import torch\n{code}", torch=CPU_TORCH) == ["forward", "pop"]
     # Torch is not imported for them.
-    code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
+    code = (
+        "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
+    )
     assert calls(run, code, torch=TORCH) == [False, "x", "pop"]
     code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
     assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
 
-def test_a_generator_cannot_be_decorated_and_a_capture_that_nobody_ended_ends_with_the_program(run, worded):
+def test_a_generator_cannot_be_decorated_and_a_capture_that_nobody_ended_ends_with_the_program(
+    run, worded
+):
     code = "from nsyspipe.capture import annotate\n@annotate('data')\ndef items(): yield 1"
     worded(run(code, status=1).splitlines()[-1])
     code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
-    assert run(START.format(module="nvtx") + code, nvtx=NVTX) == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
+    assert (
+        run(START.format(module="nvtx") + code, nvtx=NVTX)
+        == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
+    )
 
 
 def test_the_launcher_is_told_the_names_and_what_the_job_runs_on(run, tmp_path):
@@ -188,11 +209,22 @@ torch.calls = [os.getpid()]
 """
     pid = calls(run, code, "torch", NSYSPIPE_STATUS_DIR=str(tmp_path), RANK="5", LOCAL_RANK="1")[0]
     assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
-        "rank": 5, "local_rank": 1, "pid": pid,
-        "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],
-        "n_steps": 3, "n_captured_steps": 2, "warmup": 1, "steps_asked": 2, "epoch_steps": 0, "loop_ended": True,
-        "torch_version": "2.99.0", "cuda_version": "13.0", "nccl_version": "2.28.9", "gpu_name": "A GPU",
-    }  # fmt: skip
+        "rank": 5,
+        "local_rank": 1,
+        "pid": pid,
+        "step_pattern": "^step [0-9]+$",
+        "phase_names": ["data", "forward"],
+        "n_steps": 3,
+        "n_captured_steps": 2,
+        "warmup": 1,
+        "steps_asked": 2,
+        "epoch_steps": 0,
+        "loop_ended": True,
+        "torch_version": "2.99.0",
+        "cuda_version": "13.0",
+        "nccl_version": "2.28.9",
+        "gpu_name": "A GPU",
+    }
     assert not list(tmp_path.glob("*.[0-9]*"))
 
 
@@ -204,7 +236,9 @@ os.waitpid(child, 0); os._exit(0)"""
 BEFORE_ITS_CAPTURE = "import os\nfor item in captured_steps('a', warmup=1, steps=2): os._exit(0)"
 
 
-@pytest.mark.parametrize(("code", "told"), [(BEFORE_ITS_CAPTURE, (0, False, None)), (FORKS, (1, False, None))])
+@pytest.mark.parametrize(
+    ("code", "told"), [(BEFORE_ITS_CAPTURE, (0, False, None)), (FORKS, (1, False, None))]
+)
 def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
     found = json.loads((tmp_path / "ranges_0.json").read_text())
@@ -219,7 +253,9 @@ def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_o
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
 
 
-def test_ranges_need_no_package_beyond_the_standard_library_nor_a_status_that_can_be_written(run, tmp_path):
+def test_ranges_need_no_package_beyond_the_standard_library_nor_a_status_that_can_be_written(
+    run, tmp_path
+):
     code = "list(captured_steps('ab', warmup=0, steps=1))"
     assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
     heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}

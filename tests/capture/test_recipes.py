@@ -94,7 +94,11 @@ def asked(tmp_path, program, **parts):
     for name, text in parts.items():
         program = program.replace(name, str(text))
     program = f"import json, nvtx\n{program}\nprint(json.dumps(nvtx.calls))"
-    places = {"PYTHONPATH": f"{tmp_path}/site:{REPOSITORY}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    places = {
+        "PYTHONPATH": f"{tmp_path}/site:{REPOSITORY}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
     options = {"env": os.environ | places, "cwd": tmp_path, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, "-c", program], **options, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -107,7 +111,12 @@ def test_a_step_of_the_trainer_is_its_optimizers_whatever_it_accumulates(tmp_pat
     optimizer = ["optimizer", "stepped", "end optimizer"]
     steps = [[f"step {n}", *2 * forward, *optimizer, f"end step {n}"] for n in range(4)]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    assert asked(tmp_path, TRAINER, GROUP=2, MAX=4, WORDS=words) == [*steps[0], *captured, *steps[3], 4]
+    assert asked(tmp_path, TRAINER, GROUP=2, MAX=4, WORDS=words) == [
+        *steps[0],
+        *captured,
+        *steps[3],
+        4,
+    ]
 
 
 def test_a_trainer_that_ends_before_ends_its_capture_and_one_that_is_to_stop_stops(tmp_path):
@@ -121,14 +130,30 @@ def test_a_trainer_that_ends_before_ends_its_capture_and_one_that_is_to_stop_sto
 def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(tmp_path):
     words = "warmup=1, steps=2"
     pass_ = ["forward", "loss", "end forward", "backward", "end backward"]
-    steps = [[f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"] for n in range(4)]
+    steps = [
+        [f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"]
+        for n in range(4)
+    ]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    assert asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words) == [*steps[0], *captured, *steps[3], 4]
+    assert asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words) == [
+        *steps[0],
+        *captured,
+        *steps[3],
+        4,
+    ]
 
 
 def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(tmp_path):
-    captured = ["nsyspipe.capture", "step 0", *2 * ["backward", "end backward"], "end step 0", "end nsyspipe.capture"]
-    found = asked(tmp_path, LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True")
+    captured = [
+        "nsyspipe.capture",
+        "step 0",
+        *2 * ["backward", "end backward"],
+        "end step 0",
+        "end nsyspipe.capture",
+    ]
+    found = asked(
+        tmp_path, LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True"
+    )
     assert [*found[: len(captured)], found[-1]] == [*captured, 2]
 
 
@@ -180,7 +205,11 @@ for batch in loader:
 
 def test_an_unchanged_loop_of_accelerate_is_captured_by_its_optimizers_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("NSYSPIPE_ATTACH_STEPS", "2:4")
-    put(tmp_path, "site/sitecustomize.py", (REPOSITORY / "launchers" / "attach" / "sitecustomize.py").read_text())
+    put(
+        tmp_path,
+        "site/sitecustomize.py",
+        (REPOSITORY / "launchers" / "attach" / "sitecustomize.py").read_text(),
+    )
     steps = [[f"step {number}", True, False, f"end step {number}"] for number in (1, 2, 3)]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
     assert asked(tmp_path, ATTACHED)[1:] == [*steps[0], *captured, True, False, True, False, True]

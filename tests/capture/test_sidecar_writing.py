@@ -14,7 +14,13 @@ import pytest
 from nsyspipe.capture import sidecar
 from nsyspipe.capture.outcome import cut_short
 from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
-from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, gather_surroundings, write_sidecar
+from nsyspipe.capture.sidecar import (
+    TOPOLOGY_SUFFIX,
+    Place,
+    Surroundings,
+    gather_surroundings,
+    write_sidecar,
+)
 from nsyspipe.capture.status import Program, read_programs
 from nsyspipe.errors import OutputError
 from nsyspipe.model.captured import CapturedRank
@@ -41,7 +47,9 @@ def around(tmp_path):
             program(bin_, "nvidia-smi", smi)
         if git:
             (bin_ / "git").symlink_to(GIT)
-        return gather_surroundings(directory or tmp_path, root=tmp_path, search_path=str(bin_), total_s=total_s)
+        return gather_surroundings(
+            directory or tmp_path, root=tmp_path, search_path=str(bin_), total_s=total_s
+        )
 
     return look
 
@@ -54,12 +62,21 @@ def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
     assert "GPU1\tNV18" in found.topology
 
 
-NO_GPU = (None, "exit 9", "echo 'No devices were found'", "echo '1, 2'", "echo ', , , '", "echo 'x, NVIDIA, 1, 2.3'")
+NO_GPU = (
+    None,
+    "exit 9",
+    "echo 'No devices were found'",
+    "echo '1, 2'",
+    "echo ', , , '",
+    "echo 'x, NVIDIA, 1, 2.3'",
+)
 
 
 @pytest.mark.parametrize("smi", [*NO_GPU, "head -c 9000 /dev/urandom", "sleep 30"])
 def test_a_machine_without_gpus_is_no_error(around, smi):
-    found = around(smi=smi, total_s=0.3 if smi == "sleep 30" else 5)  # one that hangs costs its limit only
+    found = around(
+        smi=smi, total_s=0.3 if smi == "sleep 30" else 5
+    )  # one that hangs costs its limit only
     assert (found.gpus, found.driver_version, found.topology) == ((), None, None)
     assert found.host == os.uname().nodename
 
@@ -67,7 +84,12 @@ def test_a_machine_without_gpus_is_no_error(around, smi):
 def commit_in(folder):
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     (folder / "train.py").write_text("pass\n")
-    for words in (("init", "-q"), ("add", "train.py"), (*settings, "commit", "-qm", "one"), ("rev-parse", "HEAD")):
+    for words in (
+        ("init", "-q"),
+        ("add", "train.py"),
+        (*settings, "commit", "-qm", "one"),
+        ("rev-parse", "HEAD"),
+    ):
         done = subprocess.run([GIT, "-C", folder, *words], check=True, capture_output=True)
     return done.stdout.decode().strip()
 
@@ -89,7 +111,10 @@ def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(aro
 
 def test_the_programs_directory_is_that_of_the_first_python_file(tmp_path):
     (tmp_path / "train.py").write_text("")
-    assert sidecar.program_directory(["torchrun", "missing.py", f"{tmp_path}/train.py", "\0.py"]) == tmp_path
+    assert (
+        sidecar.program_directory(["torchrun", "missing.py", f"{tmp_path}/train.py", "\0.py"])
+        == tmp_path
+    )
     assert sidecar.program_directory(["torchrun", "-m", "train"]) is None
 
 
@@ -121,7 +146,14 @@ def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
     nothing = asdict(CapturedRank(0))
     assert found["ranks"] == [
         nothing | {"pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
-        nothing | {"rank": 1, "pid": 61, "local_rank": 1, "report": "ddp_1", "problem": "its capture failed"},
+        nothing
+        | {
+            "rank": 1,
+            "pid": 61,
+            "local_rank": 1,
+            "report": "ddp_1",
+            "problem": "its capture failed",
+        },
         nothing | {"rank": 2},
     ]
 
@@ -129,9 +161,16 @@ def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
 def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
     said = {"torch_version": "2.9.0", "nccl_version": None, "step_pattern": "^step [0-9]+$"}
     # What the program names its phases and steps besides stays in the report.
-    first, second = said | {"phase_names": ["data", SECRET, "forward"]}, said | {"phase_names": ["forward", "eval"]}
-    installed = Surroundings("node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None)
-    found = document(tmp_path / "ddp", programs=status(tmp_path, r0=first, r1=second), surroundings=installed)
+    first, second = (
+        said | {"phase_names": ["data", SECRET, "forward"]},
+        said | {"phase_names": ["forward", "eval"]},
+    )
+    installed = Surroundings(
+        "node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None
+    )
+    found = document(
+        tmp_path / "ddp", programs=status(tmp_path, r0=first, r1=second), surroundings=installed
+    )
     names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
     assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]
     assert found["step_pattern"] == "^step [0-9]+$"
@@ -139,52 +178,83 @@ def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
     programs = status(tmp_path, r1=said | {"step_pattern": "^batch [0-9]+$"})
     assert document(tmp_path / "ddp", programs=programs)["step_pattern"] is None
     own = said | {"step_pattern": f"^{SECRET} [0-9]+$"}
-    assert document(tmp_path / "ddp", programs=status(tmp_path, r0=own, r1=own))["step_pattern"] is None
+    assert (
+        document(tmp_path / "ddp", programs=status(tmp_path, r0=own, r1=own))["step_pattern"]
+        is None
+    )
 
 
 def test_without_status_files_there_is_what_the_caller_says(tmp_path):
     facts = {
-        "ended_by": "linger", "world_size": 2, "trace": ["cuda", "nvtx"], "capture_range": "cudaProfilerApi",
+        "ended_by": "linger",
+        "world_size": 2,
+        "trace": ["cuda", "nvtx"],
+        "capture_range": "cudaProfilerApi",
         "nsys_version": "2025.3.1",
-    }  # fmt: skip
+    }
     ranks = [CapturedRank(0, status=143, report="ddp_0", is_complete=True), CapturedRank(1)]
-    moment, said = datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=UTC), read_programs(tmp_path / "missing")
-    found = document(tmp_path / "runs" / "ddp", programs=said, ranks=ranks, captured_at=moment, **facts)
+    moment, said = (
+        datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=UTC),
+        read_programs(tmp_path / "missing"),
+    )
+    found = document(
+        tmp_path / "runs" / "ddp", programs=said, ranks=ranks, captured_at=moment, **facts
+    )
     expected = facts | {
-        "capture_version": 1, "name": "ddp", "captured_at_utc": "2026-11-21T12:00:00Z", "node_rank": 0, "n_nodes": 1,
-        "topology_file": None, "nccl_log_files": [],
-    }  # fmt: skip
+        "capture_version": 1,
+        "name": "ddp",
+        "captured_at_utc": "2026-11-21T12:00:00Z",
+        "node_rank": 0,
+        "n_nodes": 1,
+        "topology_file": None,
+        "nccl_log_files": [],
+    }
     assert {name: found[name] for name in expected} == expected
     assert [row["is_complete"] for row in found["ranks"]] == [True, None]
 
 
-@pytest.mark.parametrize(("command", "written"), [
-    # Of variables before the command an allow list is kept.
-    ("env PYTHONPATH=/x NCCL_DEBUG_FILE=/x/a.log NCCL_DEBUG=INFO A=b torchrun train.py lr=1",
-     "env NCCL_DEBUG=INFO torchrun train.py lr=1"),
-    ("env PYTHONPATH=/home/me train.py", "train.py"),
-    ("env A=b", ""),
-    ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        # Of variables before the command an allow list is kept.
+        (
+            "env PYTHONPATH=/x NCCL_DEBUG_FILE=/x/a.log NCCL_DEBUG=INFO A=b torchrun train.py lr=1",
+            "env NCCL_DEBUG=INFO torchrun train.py lr=1",
+        ),
+        ("env PYTHONPATH=/home/me train.py", "train.py"),
+        ("env A=b", ""),
+        ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
+    ],
+)
 def test_of_a_command_private_variables_are_left_out(tmp_path, command, written):
-    assert document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
+    assert (
+        document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
+    )
 
 
 def cut_short_in_epochs_of(steps):
-    return cut_short(Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=steps))
+    return cut_short(
+        Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=steps)
+    )
 
 
 LATE = NOT_ENDED.format(seconds=60)
 
 
-@pytest.mark.parametrize(("problem", "written"), [
-    (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
-    (f"{NOT_STARTED}: no option {SECRET}", NOT_STARTED),
-    (f"{LATE}; {NOT_WRITTEN}: {SECRET}", f"{LATE}; {NOT_WRITTEN}"),
-    (f"{NOT_MADE}, which is kept: {SECRET}", NOT_MADE),
-    *[(sentence, sentence) for sentence in (NOTHING, *map(cut_short_in_epochs_of, (0, 2, 3)))],
-    (cut_short_in_epochs_of(0).replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("problem", "written"),
+    [
+        (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
+        (f"{NOT_STARTED}: no option {SECRET}", NOT_STARTED),
+        (f"{LATE}; {NOT_WRITTEN}: {SECRET}", f"{LATE}; {NOT_WRITTEN}"),
+        (f"{NOT_MADE}, which is kept: {SECRET}", NOT_MADE),
+        *[(sentence, sentence) for sentence in (NOTHING, *map(cut_short_in_epochs_of, (0, 2, 3)))],
+        (
+            cut_short_in_epochs_of(0).replace("3 steps", f"3 steps in {SECRET}"),
+            "its capture failed",
+        ),
+    ],
+)
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
     (row,) = document(tmp_path / "ddp", ranks=[CapturedRank(0, problem=problem)])["ranks"]
     assert row["problem"] == written
@@ -193,13 +263,28 @@ def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, writte
 N1 = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
 
 
-@pytest.mark.parametrize(("facts", "logs"), [
-    ({"ranks": [CapturedRank(0, pid=51)]}, "n.x.51 n1.51 n2.51"),  # those of the ranks' processes
-    ({}, "n.x.51 n1.40 n1.51 n2.51"),  # none of the ranks' processes: whoever logged, they are all there is
-    ({"n_nodes": 2, "surroundings": N1}, "n1.40 n1.51"),  # each node lists its own
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("facts", "logs"),
+    [
+        (
+            {"ranks": [CapturedRank(0, pid=51)]},
+            "n.x.51 n1.51 n2.51",
+        ),  # those of the ranks' processes
+        (
+            {},
+            "n.x.51 n1.40 n1.51 n2.51",
+        ),  # none of the ranks' processes: whoever logged, they are all there is
+        ({"n_nodes": 2, "surroundings": N1}, "n1.40 n1.51"),  # each node lists its own
+    ],
+)
 def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
-    for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp.nccl.n2.51", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
+    for name in (
+        "ddp.nccl.n1.51",
+        "ddp.nccl.n1.40",
+        "ddp.nccl.n2.51",
+        "ddp-2.nccl.n1.51",
+        "ddp.nccl.n.x.51",
+    ):
         (tmp_path / f"{name}.log").write_text("")
     (tmp_path / "ddp.node0.nccl.n1.52.log").write_text("")
     (tmp_path / "ddp.nccl.n1.x.txt").write_text("")
@@ -216,7 +301,9 @@ def test_the_topology_lies_beside_and_is_named(tmp_path):
     assert Place("ddp", 1, 2).file(TOPOLOGY_SUFFIX) == Path("ddp.node1.topo.txt")
 
 
-def test_it_is_replaced_whole_and_readable_like_any_file_and_where_it_cannot_be_written_that_is_told(tmp_path):
+def test_it_is_replaced_whole_and_readable_like_any_file_and_where_it_cannot_be_written_that_is_told(
+    tmp_path,
+):
     assert Place("ddp", 1, 2).file() == Path("ddp.node1.capture.json")
     path = Place(str(tmp_path / "new" / "ddp-2.5")).file()
     assert path == tmp_path / "new" / "ddp-2.5.capture.json"

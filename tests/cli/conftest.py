@@ -32,7 +32,9 @@ def made(tmp_path_factory):
     files that are neither.
     """
     folder = tmp_path_factory.mktemp("made")
-    for name, run in scoreboard_runs(folder / "reports", ("slow", "fast", "again", "short", "wide")).items():
+    for name, run in scoreboard_runs(
+        folder / "reports", ("slow", "fast", "again", "short", "wide")
+    ).items():
         save(run, folder / name, events=True)
         save(run, folder / "store")
     for name in ("empty", "sick", "nothing"):

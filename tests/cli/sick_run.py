@@ -20,10 +20,17 @@ def write_sick(folder):
     800 / 450 ns for; 15 of copies with the gaps between them.
     """
     for rank in range(2):
-        builder = TraceBuilder(pid=PIDS[rank]).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+        builder = (
+            TraceBuilder(pid=PIDS[rank])
+            .session(10**18)
+            .gpu()
+            .env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+        )
         for at in range(0, 4000, 1000):
             builder.range(at, at + 900, f"step {at // 1000}").range(at + 70, at + 99, "backward")
-            builder.kernel(at + 100, at + 300, launch=at + 80).nccl(at + 300, at + 600, launch=at + 85)
+            builder.kernel(at + 100, at + 300, launch=at + 80).nccl(
+                at + 300, at + 600, launch=at + 85
+            )
             for number in range(8):
                 start = at + 600 + 2 * number
                 builder.copy(start, start + 1, launch=at + 90 + number)

@@ -28,10 +28,14 @@ def test_the_document_holds_the_hand_computed_figures(steady, invoke):
     assert found["run"]["n_ranks"] == found["run"]["world_size"] == 2
     assert found["run"]["reports"] == ["steady_0.sqlite", "steady_1.sqlite"]
     assert found["summary"]["skipped_steps"] == [0]
-    assert {row["severity"] for row in found["problems"]} == {"info"}  # strict passes what is only for information
+    assert {row["severity"] for row in found["problems"]} == {
+        "info"
+    }  # strict passes what is only for information
     assert invoke(steady, "--strict").exit_code == 0
     assert found["summary"]["by_rank"]["comm_share"] == {"lowest": [0, 0.06], "highest": [0, 0.06]}
-    assert [(row["rank"], row["step"]) for row in found["steps"]] == [(r, s) for r in range(2) for s in range(4)]
+    assert [(row["rank"], row["step"]) for row in found["steps"]] == [
+        (r, s) for r in range(2) for s in range(4)
+    ]
     assert {name: found["steps"][1][name] for name in STEADY} == STEADY
     assert all(type(found["steps"][1][name]) is int for name in STEADY)
 
@@ -74,16 +78,19 @@ def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke, worded):
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
-@pytest.mark.parametrize(("options", "path", "value"), [
-    (["--step", "^step [12]$"], ("summary", "n_steps"), 2),
-    (["--skip-first", "2"], ("summary", "skipped_steps"), [0, 1]),
-    (["--skip-first", "0"], ("summary", "n_summary_steps"), 3),
-    (["--comm-kernel", "^gemm"], ("summary", "compute_share"), 0.0),
-    (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
-    (["--label", "mine"], ("run", "label"), "mine"),
-    (["--run-id", "id7"], ("run", "run_id"), "id7"),
-    (["--rank-map", "steady_0=1,steady_1=0"], ("ranks", 0, "rank_source"), "rank_map"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        (["--step", "^step [12]$"], ("summary", "n_steps"), 2),
+        (["--skip-first", "2"], ("summary", "skipped_steps"), [0, 1]),
+        (["--skip-first", "0"], ("summary", "n_summary_steps"), 3),
+        (["--comm-kernel", "^gemm"], ("summary", "compute_share"), 0.0),
+        (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
+        (["--label", "mine"], ("run", "label"), "mine"),
+        (["--run-id", "id7"], ("run", "run_id"), "id7"),
+        (["--rank-map", "steady_0=1,steady_1=0"], ("ranks", 0, "rank_source"), "rank_map"),
+    ],
+)
 def test_every_option_reaches_the_analysis(steady, invoke, options, path, value):
     found = json.loads(invoke(steady, "--json", "-", *options).stdout)
     for key in path:
@@ -134,8 +141,13 @@ def test_the_document_has_the_menu_or_one_combination(ddp):
     assert found["step_time_ns"] == pytest.approx(114.8 * MS)
     gains = [one["gain_pct"] for one in found["scenarios"]]
     assert gains == sorted(gains, reverse=True)
-    (one,) = document_of(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")["scenarios"]
-    assert (one["id"], one["knobs"]) == ("custom", {"link": "nvlink4", "gradient_dtype": "bf16", "no_wait": True})
+    (one,) = document_of(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")[
+        "scenarios"
+    ]
+    assert (one["id"], one["knobs"]) == (
+        "custom",
+        {"link": "nvlink4", "gradient_dtype": "bf16", "no_wait": True},
+    )
 
 
 def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
@@ -147,7 +159,9 @@ def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
 def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp, worded):
     found = document_of(ddp / "ddp_0.sqlite")
     answered = {one["id"] for one in found["scenarios"] if not one["refused"]}
-    assert {bool(re.search("bucket|grad-copy|grad_copy", one)) for one in answered} == {True}, answered
+    assert {bool(re.search("bucket|grad-copy|grad_copy", one)) for one in answered} == {True}, (
+        answered
+    )
     assert any(one["refused"] for one in found["scenarios"])
     done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", "--bucket-mb", "25", COLUMNS="100")
     worded(done.stdout)

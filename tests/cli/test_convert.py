@@ -13,7 +13,14 @@ import pytest
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
 from tests.build.programs import is_running
 from tests.build.tools import file_names
-from tests.cli.tools import LINES_AT_END, assert_refused, environment, nsyspipe_here, program, terminal_run
+from tests.cli.tools import (
+    LINES_AT_END,
+    assert_refused,
+    environment,
+    nsyspipe_here,
+    program,
+    terminal_run,
+)
 
 
 @pytest.fixture
@@ -49,7 +56,11 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
     quiet = run("convert", reports, "-q")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     # What a shell makes of run_*: exports among the reports are passed over, and one named three ways is one.
-    for again in ([reports], sorted(reports.iterdir()), [f"{reports}/*.nsys-rep", reports, reports / "run_2.nsys-rep"]):
+    for again in (
+        [reports],
+        sorted(reports.iterdir()),
+        [f"{reports}/*.nsys-rep", reports, reports / "run_2.nsys-rep"],
+    ):
         assert (found := run("convert", *again, "-j", 1)).stderr == "3 up to date\n"
         assert sorted(found.stdout.splitlines()) == sorted(done.stdout.splitlines())
     assert len(calls(tool())) == 3
@@ -57,13 +68,20 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
 
 
 def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool, worded):
-    tool(f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}")
+    tool(
+        f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}"
+    )
     done = run("convert", reports)
     assert done.returncode == 2
     assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
     assert done.stderr.count("error: ") == 2
     worded(done.stderr)
-    assert file_names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]
+    assert file_names(reports) == [
+        "run_0.nsys-rep",
+        "run_0.sqlite",
+        "run_10.nsys-rep",
+        "run_2.nsys-rep",
+    ]
 
 
 def test_nsys_and_another_directory_may_be_named(run, reports, tmp_path):
@@ -102,9 +120,13 @@ def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
 
 def started_export(variables, folder, tmp_path, *arguments):
     process = subprocess.Popen(
-        program(*arguments, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment(**variables), start_new_session=True,
-    )  # fmt: skip
+        program(*arguments, folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 30
     while not (tmp_path / "child").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -113,8 +135,12 @@ def started_export(variables, folder, tmp_path, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "sent"), [("convert", signal.SIGTERM), ("analyze", signal.SIGINT)])
-def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent, worded):
+@pytest.mark.parametrize(
+    ("command", "sent"), [("convert", signal.SIGTERM), ("analyze", signal.SIGINT)]
+)
+def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
+    variables, reports, tool, tmp_path, command, sent, worded
+):
     child = tmp_path / "child"
     tool(f'head -c 9000 "$report" > "$out"; sleep 60 & echo $! > "{child}"; wait')
     process = started_export(variables, reports, tmp_path, command, "-j", "2")
@@ -154,15 +180,24 @@ def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tm
 @pytest.mark.parametrize("form", ["directory", "glob", "files"])
 @pytest.mark.parametrize("name", ["run_{}.sqlite", "reports/run_{}.nsys-rep"])
 def test_analyze_takes_raw_reports_which_a_rank_map_may_name(run, reports, form, name):
-    given = {"directory": [reports], "glob": [f"{reports}/*.nsys-rep"], "files": sorted(reports.iterdir())}[form]
+    given = {
+        "directory": [reports],
+        "glob": [f"{reports}/*.nsys-rep"],
+        "files": sorted(reports.iterdir()),
+    }[form]
     pairs = ",".join(f"{name.format(was)}={rank}" for was, rank in [(0, 5), (2, 1), (10, 3)])
     done = run("analyze", *given, "--rank-map", pairs, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     ranks = {row["report"]: row["rank"] for row in document["ranks"]}
     assert ranks == {"run_0.sqlite": 5, "run_2.sqlite": 1, "run_10.sqlite": 3}
-    assert document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)] or form == "files"
-    assert [row["rank"] for row in json.loads(run("analyze", *given, "--json", "-").stdout)["ranks"]] == [0, 2, 10]
+    assert (
+        document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)]
+        or form == "files"
+    )
+    assert [
+        row["rank"] for row in json.loads(run("analyze", *given, "--json", "-").stdout)["ranks"]
+    ] == [0, 2, 10]
     assert file_names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 

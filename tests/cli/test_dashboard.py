@@ -44,7 +44,9 @@ def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, t
     assert printed.stdout == (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("content", ["", "notes", '<meta name="nsyspipe-store" content="dashboard">'])
+@pytest.mark.parametrize(
+    "content", ["", "notes", '<meta name="nsyspipe-store" content="dashboard">']
+)
 def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, content):
     path = tmp_path / "page.html"
     path.write_text(content)
@@ -59,7 +61,9 @@ def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, cont
     assert path.read_text(encoding="utf-8") != before
 
 
-def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_is_there(store, tmp_path, worded):
+def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_is_there(
+    store, tmp_path, worded
+):
     add_run(store, "c\x1b[31m")
     for run_id in ("b", "c\x1b[31m"):
         file_of(store, "runs", run_id).write_bytes(b"")
@@ -82,12 +86,16 @@ def links(path):
     return re.findall(r'<a href="(\./[^"]*)"', path.read_text(encoding="utf-8"))
 
 
-def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(dashboard, saved, tmp_path):
+def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(
+    dashboard, saved, tmp_path
+):
     store, (later, earlier) = saved
     site, pages = tmp_path / "site", tmp_path / "run pages"
     site.mkdir()
     assert dashboard(store, "-o", site / "index.html", "--pages", pages).exit_code == 0
-    assert links(site / "index.html") == [f"./../run%20pages/{run_id}.html" for run_id in (later, earlier)]
+    assert links(site / "index.html") == [
+        f"./../run%20pages/{run_id}.html" for run_id in (later, earlier)
+    ]
     for run_id in (later, earlier):
         assert run_id_of_page(pages / f"{run_id}.html") == run_id
     (pages / f"{earlier}.html").unlink()
@@ -99,7 +107,9 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(dashb
 def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path, worded):
     store, (later, earlier) = saved
     file_of(store, "steps", earlier).resolve().write_bytes(b"")
-    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")
+    done = nsyspipe_here(
+        "dashboard", store, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages"
+    )
     assert done.returncode == 0
     worded(done.stderr.replace(earlier, "EARLIER"))
     assert links(tmp_path / "index.html") == [f"./pages/{later}.html"]

@@ -20,9 +20,18 @@ from tests.cli.tools import nsyspipe_here, python_run
 from tests.run.test_step_sources import trained
 
 CHECKS = [
-    "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
-    "nccl", "nvtx",
-]  # fmt: skip
+    "nsyspipe",
+    "disk_space",
+    "nsys",
+    "importer",
+    "trace_values",
+    "cpu_sampling",
+    "cuda_driver",
+    "topology",
+    "torch",
+    "nccl",
+    "nvtx",
+]
 SECRETS = ("hunter2", "alice", "TOKEN", "node77")
 
 
@@ -39,7 +48,11 @@ def machine(tmp_path):
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
-    program(folder, "nvidia-smi", f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n" + printing(topo=TOPOLOGY))
+    program(
+        folder,
+        "nvidia-smi",
+        f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n" + printing(topo=TOPOLOGY),
+    )
     return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -56,7 +69,11 @@ def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine, wor
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert list(found) == ["schema_version", "tool_version", "checks", "problems"]
-    assert (found["problems"], found["schema_version"], found["tool_version"]) == ([], 1, nsyspipe.__version__)
+    assert (found["problems"], found["schema_version"], found["tool_version"]) == (
+        [],
+        1,
+        nsyspipe.__version__,
+    )
     assert [one["name"] for one in found["checks"]] == CHECKS
     keys = ["name", "status", "found", "needed_for", "fix", "found_bytes"]
     assert all(list(one) == keys for one in found["checks"])
@@ -98,7 +115,9 @@ def test_several_processes_say_what_one_does(real):
     assert one == two
 
 
-def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(tmp_path, worded):
+def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(
+    tmp_path, worded
+):
     for name in ("a", "b"):
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
@@ -122,17 +141,49 @@ def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path, worded):
     assert fixes["no-gpu-activity"] in {one["fix"] for one in found["capabilities"]}
     assert told == [("untested-version", "a.sqlite"), ("no-gpu-activity", "a.sqlite")]
     assert set(found["problems"][0]) == {"code", "severity", "report", "rank", "message", "fix"}
-    keys = ("name", "answers", "status", "found", "fix", "is_used", "n_reports", "n_with", "lacking")
+    keys = (
+        "name",
+        "answers",
+        "status",
+        "found",
+        "fix",
+        "is_used",
+        "n_reports",
+        "n_with",
+        "lacking",
+    )
     assert {tuple(one) for one in found["capabilities"]} == {keys}
 
 
 def every_option(folder):
     names = ",".join(f"sick_{rank}.sqlite={rank}" for rank in range(2))
     return [
-        "--step", "^step", "--backward", "^back", "--forward", "x", "--optimizer", "x", "--data", "x",
-        "--comm-kernel", "^my", "--skip-first", "1", "--rank-map", names, "--label", "a", "--run-id", "b",
-        *LINK, "--findings", "all", "-j", "1",
-    ]  # fmt: skip
+        "--step",
+        "^step",
+        "--backward",
+        "^back",
+        "--forward",
+        "x",
+        "--optimizer",
+        "x",
+        "--data",
+        "x",
+        "--comm-kernel",
+        "^my",
+        "--skip-first",
+        "1",
+        "--rank-map",
+        names,
+        "--label",
+        "a",
+        "--run-id",
+        "b",
+        *LINK,
+        "--findings",
+        "all",
+        "-j",
+        "1",
+    ]
 
 
 def test_one_set_of_options_works_with_both_commands(sick, worded):
@@ -140,14 +191,21 @@ def test_one_set_of_options_works_with_both_commands(sick, worded):
     assert nsyspipe_here("analyze", sick, *options).returncode == 0
     rows = json.loads(doctor(sick, *options, "--json", "-"))["capabilities"]
     found = {row["name"]: row["found"] for row in rows if row["status"] == "yes"}
-    worded([f"{name}: {found[name]}" for name in ("steps", "phases", "ranks", "compute_and_comm", "link")])
+    worded(
+        [
+            f"{name}: {found[name]}"
+            for name in ("steps", "phases", "ranks", "compute_and_comm", "link")
+        ]
+    )
 
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
     options = every_option(sick)
     for name, value in (("--step", "("), ("--topology", tmp_path / "none"), ("--findings", "x")):
         options[options.index(name) + 1] = value
-    assert [one["name"] for one in json.loads(doctor(*options, LOG, "--json", "-"))["checks"]] == CHECKS
+    assert [
+        one["name"] for one in json.loads(doctor(*options, LOG, "--json", "-"))["checks"]
+    ] == CHECKS
 
 
 @pytest.mark.parametrize(
@@ -202,5 +260,7 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
     assert ids == [row["run_id"] for row in listed["runs"]]
     damaged = listed["runs"][1]["run_id"]
     (store / "runs" / f"run_id={damaged}" / "part-0.parquet").write_bytes(b"")
-    assert [row["run_id"] for row in json.loads(doctor(store, "--json", "-"))["problems"]] == [damaged]
+    assert [row["run_id"] for row in json.loads(doctor(store, "--json", "-"))["problems"]] == [
+        damaged
+    ]
     assert f"{damaged}: runs" in doctor(store)

@@ -14,7 +14,9 @@ WIDTH = 80
 
 
 def explain(*arguments):
-    return CliRunner().invoke(app, ["explain", *arguments], env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"})
+    return CliRunner().invoke(
+        app, ["explain", *arguments], env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+    )
 
 
 @pytest.mark.parametrize(

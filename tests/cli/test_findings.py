@@ -12,7 +12,15 @@ from tests.conftest import SAMPLES
 LOGS = LOG.parent
 
 # By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
-ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm-bound", "input-bound", "grad-copy"]
+ALL = [
+    "launch-bound",
+    "compress-gradients",
+    "single-bucket",
+    "slow-link",
+    "comm-bound",
+    "input-bound",
+    "grad-copy",
+]
 # The screen gives comm-bound as the limit of the others, and leaves out grad-copy, which saves little.
 RECOMMENDED = [name for name in ALL if name not in {"comm-bound", "grad-copy"}]
 
@@ -41,11 +49,16 @@ def section(invoke, monkeypatch):
 def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(
     sick, section, pinned_report
 ):
-    asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
+    asked = {
+        "": [],
+        **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")},
+    }
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
     pinned_report("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
     texts = ["\n".join(lines) for lines in found.values()]
-    changes, details = zip(*(text.partition("\nAll findings\n")[::2] for text in texts), strict=True)
+    changes, details = zip(
+        *(text.partition("\nAll findings\n")[::2] for text in texts), strict=True
+    )
     assert [named(text) for text in changes] == [RECOMMENDED[:n] for n in (5, 0, 2, 3, 5, 5)]
     assert [named(text) for text in details] == [*(5 * [[]]), ALL]
 
@@ -84,7 +97,9 @@ def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
     rows = found["findings"]
     # Launch-bound: 485 ns idle, and 300 of communication exposed, which late launches expose too.
     savings = [785, 300, 300, pytest.approx(300 - 800 / 450), 300, 100, 15]
-    assert [(row["id"], row["saving_ns_per_step"]) for row in rows] == list(zip(ALL, savings, strict=True))
+    assert [(row["id"], row["saving_ns_per_step"]) for row in rows] == list(
+        zip(ALL, savings, strict=True)
+    )
     assert [row["severity"] for row in rows] == [*(6 * ["high"]), "low"]
     assert all(type(row["evidence"]) is dict for row in rows)
     assert rows[3]["evidence"]["link_kind"] == "shm"
@@ -109,10 +124,16 @@ def rates_of(line):
 
 
 # 8 copies of 100 bytes per 300 ns, and with two ranks busbw is algbw. Of host memory and NVLink the nominal bandwidth.
-@pytest.mark.parametrize(("options", "rates"), [
-    (LINK[:2], ["2.667", "63.02"]), (LINK[2:], ["2.667", "450.0"]), (LINK, ["2.667", "63.02"]),
-    ([*LINK, "--nccl-log", LOG], ["2.667", "63.02"]),
-], ids=["log", "topology", "both", "log twice"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        (LINK[:2], ["2.667", "63.02"]),
+        (LINK[2:], ["2.667", "450.0"]),
+        (LINK, ["2.667", "63.02"]),
+        ([*LINK, "--nccl-log", LOG], ["2.667", "63.02"]),
+    ],
+    ids=["log", "topology", "both", "log twice"],
+)
 def test_the_link_is_said_as_far_as_it_is_known(sick, invoke, options, rates, worded):
     line = link_line(invoke(sick, *options, "-v"))
     assert rates_of(line) == rates
@@ -123,13 +144,16 @@ def test_of_a_link_nothing_is_said_where_nothing_is_known(sick, invoke):
     assert link_line(invoke(sick, "-v")) is None
 
 
-@pytest.mark.parametrize(("run", "log", "topology", "rates"), [
-    ("ddp-4gpu-shm", LOG.name, "4", ["25.41", "63.02"]),
-    # Without a figure of the run only the promise.
-    ("ddp-4gpu-shm-bucket100", LOG.name, "4", ["63.02"]),
-    # Although no finding needs it.
-    ("ddp-2gpu", "ddp-2gpu.nccl.log", "2", ["333.8", "450.0"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "log", "topology", "rates"),
+    [
+        ("ddp-4gpu-shm", LOG.name, "4", ["25.41", "63.02"]),
+        # Without a figure of the run only the promise.
+        ("ddp-4gpu-shm-bucket100", LOG.name, "4", ["63.02"]),
+        # Although no finding needs it.
+        ("ddp-2gpu", "ddp-2gpu.nccl.log", "2", ["333.8", "450.0"]),
+    ],
+)
 def test_the_link_of_a_real_run_is_said(real, invoke, run, log, topology, rates, worded):
     files = ("--nccl-log", LOGS / log, "--topology", LOGS / f"topo-{topology}gpu.txt")
     line = link_line(invoke(real / f"{run}_*.sqlite", *files, "-v"))
@@ -172,7 +196,9 @@ def ring_log(n_ranks, transports):
 
 
 @pytest.mark.parametrize("transport", ["NET/AWS Libfabric/15/GDRDMA", "NEW/" + 300 * "x"])
-def test_the_link_takes_three_lines_of_a_terminal(sick, invoke, tmp_path, monkeypatch, transport, worded):
+def test_the_link_takes_three_lines_of_a_terminal(
+    sick, invoke, tmp_path, monkeypatch, transport, worded
+):
     monkeypatch.setenv("COLUMNS", "100")
     log = tmp_path / "nccl.log"
     log.write_text(ring_log(16, [transport, "SHM", "SHM", "SHM"]))
@@ -200,14 +226,18 @@ def test_a_log_of_another_run_is_told_and_not_used(real, invoke, worded):
 
 
 def test_a_log_of_another_run_does_not_make_the_world_larger(real, invoke):
-    found, problems = answer(invoke, real / "baseline.sqlite", "--nccl-log", LOGS / "ddp-4gpu.nccl.log")
+    found, problems = answer(
+        invoke, real / "baseline.sqlite", "--nccl-log", LOGS / "ddp-4gpu.nccl.log"
+    )
     assert found["run"]["world_size"] is None
     assert ("log-of-another-run" in problems, "ranks-missing" in problems) == (True, False)
 
 
 def test_a_log_that_names_no_communicator_is_said_to_say_nothing_of_links(sick, invoke, tmp_path):
     log = tmp_path / "old.log"
-    log.write_text(f"host:{PIDS[0]}:{PIDS[0]} [0] NC" + "CL INFO NCCL version 2.10.3+cuda11.3\n")  # this file is no log
+    log.write_text(
+        f"host:{PIDS[0]}:{PIDS[0]} [0] NC" + "CL INFO NCCL version 2.10.3+cuda11.3\n"
+    )  # this file is no log
     found, problems = answer(invoke, sick, "--nccl-log", log)
     assert found["nccl"]["version"] == "2.10.3+cuda11.3"
     assert "INFO" in problems["log-without-communicators"]["fix"]
@@ -223,7 +253,9 @@ def test_a_log_of_other_processes_is_told(real, invoke):
 def test_a_log_of_some_processes_is_told(real, invoke, tmp_path, worded):
     lines = (LOGS / "ddp-4gpu-shm.nccl.log").read_text().splitlines(keepends=True)
     pid = next(line.split(":")[1] for line in lines if " NCCL INFO " in line)
-    (tmp_path / "one.log").write_text("".join(line for line in lines if line.split(":")[1:2] == [pid]))
+    (tmp_path / "one.log").write_text(
+        "".join(line for line in lines if line.split(":")[1:2] == [pid])
+    )
     _, problems = answer(invoke, real / DDP, "--nccl-log", tmp_path / "one.log")
     problem = problems["log-of-some-processes"]
     assert problem["severity"] == "info"
@@ -240,7 +272,9 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
     assert paths == {(0, 1): "NV18", (1, 2): None, (2, 3): None, (3, 0): None}
 
 
-def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(real, invoke, worded):
+def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(
+    real, invoke, worded
+):
     found, problems = answer(invoke, real / DDP, *LINK)
     assert not {
         "log-of-another-run",

@@ -9,9 +9,14 @@ from tests.cli.tools import nsyspipe_here
 GATE = re.compile(r"^GATE (PASSED|FAILED|UNDECIDED) \(exit (\d)\): ")
 
 
-@pytest.mark.parametrize(("arguments", "outcome", "code"), [
-    ("slow fast", "PASSED", 0), ("fast slow", "FAILED", 3), ("short fast", "UNDECIDED", 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "code"),
+    [
+        ("slow fast", "PASSED", 0),
+        ("fast slow", "FAILED", 3),
+        ("short fast", "UNDECIDED", 4),
+    ],
+)
 def test_the_gate_is_decided_in_one_line_at_the_end(beside, arguments, outcome, code):
     done = nsyspipe_here("diff", *arguments.split(), "--fail-on", "regression", cwd=beside)
     lines = done.stderr.splitlines()
@@ -34,7 +39,9 @@ def test_without_a_gate_nothing_is_decided(beside):
 
 @pytest.mark.parametrize("command", ["diff slow fast", "compare slow fast again", "whatif slow"])
 def test_verbose_prints_more(beside, command):
-    short, full = (nsyspipe_here(*command.split(), *option, cwd=beside).stdout for option in ([], ["-v"]))
+    short, full = (
+        nsyspipe_here(*command.split(), *option, cwd=beside).stdout for option in ([], ["-v"])
+    )
     assert len(full.splitlines()) > len(short.splitlines()) > 0
 
 

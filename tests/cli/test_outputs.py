@@ -42,7 +42,9 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, beside, results, command, worded):
+def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(
+    call, beside, results, command, worded
+):
     runs, others, formats = COMMANDS[command]
     files = {name: results / name for name in formats.split()}
     options = [part for name, path in files.items() for part in (f"--{name}", path)]
@@ -74,14 +76,27 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
         assert path.read_bytes() == before, (first, second)
 
 
-JSON = (b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000)
+JSON = (
+    b"",
+    b"[]",
+    b'{"run": 1}',
+    b'{"run": {"run_id": "other"}}',
+    b'{"run": {"run_id": null}}',
+    b"[" * 100_000,
+)
 CONTENTS = {
-    "--json": (*JSON, b"\xff\x00<html>"), "--markdown": [b""], "--csv": [b"", b"run_id,table\n", b"run_id,wall_ns\na,1\n"], "--html": [b"mine", b"\xff"], "--perfetto": [b"{}"],
-}  # fmt: skip
+    "--json": (*JSON, b"\xff\x00<html>"),
+    "--markdown": [b""],
+    "--csv": [b"", b"run_id,table\n", b"run_id,wall_ns\na,1\n"],
+    "--html": [b"mine", b"\xff"],
+    "--perfetto": [b"{}"],
+}
 
 
 @pytest.mark.parametrize("option", CONTENTS)
-def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option, worded):
+def test_a_file_of_anything_else_stays_and_nothing_else_is_written(
+    made, results, invoke, option, worded
+):
     target = results / "file"
     said = set()
     for content in CONTENTS[option]:
@@ -152,7 +167,12 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     refused(call("analyze", "slow", "--top", 0), "--top 0")
 
 
-MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --json", "doctor {} --json")
+MORE = (
+    "diff base={} slow --json",
+    "compare base={} slow --csv",
+    "whatif {} --json",
+    "doctor {} --json",
+)
 
 
 @pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE])
@@ -164,8 +184,12 @@ def test_a_report_is_never_an_output(steady, beside, call, words, worded):
     assert report.read_bytes() == before
 
 
-@pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE, "dashboard {} -o"])
-def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(beside, results, call, words, worded):
+@pytest.mark.parametrize(
+    "words", [*(f"analyze {{}} {option}" for option in FILES), *MORE, "dashboard {} -o"]
+)
+def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(
+    beside, results, call, words, worded
+):
     is_page = words.startswith("dashboard")
     other, raw = results / ("capture" if is_page else "b_0.sqlite"), results / "rep.nsys-rep"
     steady_rank(0, n_steps=5).write(other)
@@ -196,12 +220,17 @@ def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, c
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("start", [*(f"analyze {{}} {option}" for option in FILES), "dashboard {} -o"])
+@pytest.mark.parametrize(
+    "start", [*(f"analyze {{}} {option}" for option in FILES), "dashboard {} -o"]
+)
 def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start, worded):
     # The input is not looked at yet: the error is about the output.
     target = tmp_path / "absent" / "file"
     worded(refused(call(*start.format("no").split(), target, "--force")), "no such directory")
-    worded(refused(call(*start.format(made / "slow").split(), tmp_path, "--force")), "a directory by force")
+    worded(
+        refused(call(*start.format(made / "slow").split(), tmp_path, "--force")),
+        "a directory by force",
+    )
     target = tmp_path / ("x" * 300)
     worded(refused(call(*start.format(made / "slow").split(), target, "--force")), "a long name")
     # A directory, one that is not there yet too, is told a file in it.
@@ -216,7 +245,9 @@ def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
     os.mkfifo(target)
     for options in ([], ["--force"]):
         # Else it would wait for somebody to write into its own output.
-        assert_refused(nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20))
+        assert_refused(
+            nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20)
+        )
         assert target.is_fifo()
 
 
@@ -225,7 +256,10 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     outputs = [part for option, name in FILES.items() for part in (option, results / name)]
     done = invoke(steady, *outputs, "--out", results / "runs", "--events")
     written = ", ".join(f"{results / name}" for name in FILES.values())
-    assert (done.exit_code, done.stderr) == (0, f"written: {written}, {results}/runs/ (run {run_id})\n")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        f"written: {written}, {results}/runs/ (run {run_id})\n",
+    )
 
     assert file_names(results) == [*sorted(FILES.values()), "runs"]
     assert (results / "runs" / "events" / f"run_id={run_id}" / "rank=1" / "part-0.parquet").exists()
@@ -244,9 +278,16 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 
-def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_it(made, results, invoke):
+def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_it(
+    made, results, invoke
+):
     there = results / "there"
-    assert invoke(made / "slow", "-o", there, "--events", "--html", there / "page.html", "-q").exception is None
+    assert (
+        invoke(
+            made / "slow", "-o", there, "--events", "--html", there / "page.html", "-q"
+        ).exception
+        is None
+    )
     saved = sorted((made / "slow").glob("*/run_id=*/**/*.parquet"))
     assert saved
     for path in saved:
@@ -254,7 +295,9 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
     assert invoke(there, "-q").exit_code == 0
 
 
-def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(steady, results, invoke, call, worded):
+def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(
+    steady, results, invoke, call, worded
+):
     before = file_names(steady)
     worded(refused(invoke(steady, "--out", steady), "--out"), "beside its reports")
     assert file_names(steady) == before
@@ -272,14 +315,24 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
     made, results, invoke, worded
 ):
     others = ("--out", results / "runs", "--html", results / "run.html")
-    done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
+    done = invoke(
+        made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others
+    )
     worded(refused(done, "--perfetto-steps 0:"), "steps")
     done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-ranks", "0,7-9", *others)
     worded(refused(done, "--perfetto-ranks 0"), "ranks")
     assert file_names(results) == []
     assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
     for steps in ("2", "1:", ":2"):
-        done = invoke(made / "slow", "--perfetto", results / "part", "--perfetto-steps", steps, "-q", "--force")
+        done = invoke(
+            made / "slow",
+            "--perfetto",
+            results / "part",
+            "--perfetto-steps",
+            steps,
+            "-q",
+            "--force",
+        )
         assert (done.exit_code, done.stdout) == (0, "")
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
 
@@ -289,14 +342,19 @@ def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(
 ):
     for command, opens in (("analyze", True), ("whatif", False)):
         page, opened = results / f"{command}.html", []
-        monkeypatch.setattr("webbrowser.open", lambda url: opened.append((url, page.exists())) or opens)  # noqa: B023
+        monkeypatch.setattr(
+            "webbrowser.open",
+            lambda url: opened.append((url, page.exists())) or opens,  # noqa: B023
+        )
         done = call(command, made / "slow", "--html", page, "--open")
         assert opened == [(page.as_uri(), True)]
         worded(done.stderr, command)
 
 
 def test_several_runs_in_a_store_need_a_name(steady, results, invoke, worded):
-    printed = {invoke(steady, "-o", results / "runs", "--run-id", name).stdout for name in ("one", "two")}
+    printed = {
+        invoke(steady, "-o", results / "runs", "--run-id", name).stdout for name in ("one", "two")
+    }
     assert len(printed) == 1
     worded(refused(invoke(results / "runs"), "runs:two"), "no name")
     assert invoke(results / "runs", "--run-id", "one").stdout in printed

@@ -43,7 +43,9 @@ SLOWER = (pytest.param(f"{one} {{}}", marks=pytest.mark.slow) for one in ("docto
 @pytest.mark.parametrize("arguments", ["analyze {}", "diff --help", *SLOWER])
 def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
     command = program(*(one.format(steady) for one in arguments.split()))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as started:
         started.stdout.close()
         errors = started.stderr.read()
         started.wait(timeout=30)
@@ -52,10 +54,14 @@ def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("redirect", "codes"), [(">/dev/full", {2}), (">&-", {0, 2})], ids=["full disk", "closed"])
+@pytest.mark.parametrize(
+    ("redirect", "codes"), [(">/dev/full", {2}), (">&-", {0, 2})], ids=["full disk", "closed"]
+)
 def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
     command = ["/bin/sh", "-c", f'exec "$0" "$@" {redirect}', *program("schema", "steps")]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment())
+    done = subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment()
+    )
     assert done.returncode in codes
     assert "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == (done.returncode == 2)
@@ -64,39 +70,65 @@ def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
 def imported(*arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=60, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(),
+    )
     assert done.returncode == 0
-    rows = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    rows = [
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    ]
     assert "nsyspipe.cli.app" in rows
     # A refused import is listed too, but nothing inside it.
     return {name.partition(".")[0] for name in rows if "." in name}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "needed"), [
-    ("--help", ()), ("diff -h", ()), ("analyze -j 1", ("numpy", "pyarrow", "sqlalchemy", "adbc_driver_sqlite")),
-    ("analyze -q", ("numpy", "pyarrow")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("--help", ()),
+        ("diff -h", ()),
+        ("analyze -j 1", ("numpy", "pyarrow", "sqlalchemy", "adbc_driver_sqlite")),
+        ("analyze -q", ("numpy", "pyarrow")),
+    ],
+)
 def test_a_command_imports_nothing_that_it_does_not_need(steady, tmp_path, words, needed):
     place = steady if "-j" in words else stored(tmp_path / "runs", nsyspipe.load(steady))
     found = imported(*words.split(), *([place] if needed else []))
     reading = {"adbc_driver_sqlite", "numpy", "pyarrow", "sqlalchemy"}
-    assert found & (reading | {"dask", "distributed", "pandas", "polars", "torch", "nvtx"}) == {*needed}
+    assert found & (reading | {"dask", "distributed", "pandas", "polars", "torch", "nvtx"}) == {
+        *needed
+    }
 
 
 @pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
-    done = python_run(f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])")
+    done = python_run(
+        f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
+    )
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 
 def test_the_version_is_one_line():
     done = nsyspipe_run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"nsyspipe {nsyspipe.__version__}\n",
+        "",
+    )
 
 
 @pytest.mark.slow
 def test_completion_offers_the_tables_of_schema():
-    done = nsyspipe_run("schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2")
+    done = nsyspipe_run(
+        "schema",
+        _NSYSPIPE_COMPLETE="complete_bash",
+        COMP_WORDS="nsyspipe schema st",
+        COMP_CWORD="2",
+    )
     assert "steps" in done.stdout

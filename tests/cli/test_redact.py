@@ -60,7 +60,9 @@ def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports,
 
 
 @pytest.mark.parametrize("name", ["ddp_1.sqlite", "odd ?#%20&'\".sqlite", "spät.sqlite"])
-def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(reports, tmp_path, name, worded):
+def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(
+    reports, tmp_path, name, worded
+):
     report = (reports / "ddp_1.sqlite").rename(reports / name)
     before = os.umask(0o027)
     try:
@@ -69,15 +71,24 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
         os.umask(before)
     assert query(tmp_path / f"copy of {name}", HOSTS) == [("Hostname", "host-0")]
     worded(text)
-    assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640  # copies are readable as other new files are
+    assert (
+        tmp_path / f"copy of {name}"
+    ).stat().st_mode & 0o777 == 0o640  # copies are readable as other new files are
 
 
 def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path, worded):
     for name in ("other", "ddp"):
-        log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"  # what a launcher leaves there
+        log, topology = (
+            f"{name}.nccl.node1.12.log",
+            f"{name}.topo.txt",
+        )  # what a launcher leaves there
         found = {"capture_version": 1, "name": name, "ranks": [{"rank": 0, "report": f"{name}_0"}]}
         found |= {"nccl_log_files": [log], "topology_file": topology}
-        for file, content in ((f"{name}.capture.json", json.dumps(found)), (log, ""), (topology, "")):
+        for file, content in (
+            (f"{name}.capture.json", json.dumps(found)),
+            (log, ""),
+            (topology, ""),
+        ):
             (reports / file).write_text(content)
         text = redacted(reports / "ddp_*.sqlite", tmp_path / "made" / name)
         files = re.findall(r"\S+\.(?:capture\.json|log|topo\.txt)", text)
@@ -88,7 +99,9 @@ def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports
     assert redacted("-q", reports, tmp_path / "quiet") == ""
 
 
-def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(reports, tmp_path, worded):
+def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(
+    reports, tmp_path, worded
+):
     raw, out = tmp_path / "a.nsys-rep", tmp_path / "out"
     raw.write_bytes(b"raw")
     (tmp_path / "b.nsys-rep").write_bytes(b"raw")
@@ -102,7 +115,11 @@ def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_
 
 
 def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path, worded):
-    edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT)", "INSERT INTO NEW_EVENTS VALUES ('hunter2')")
+    edit(
+        reports / "ddp_1.sqlite",
+        "CREATE TABLE NEW_EVENTS (v TEXT)",
+        "INSERT INTO NEW_EVENTS VALUES ('hunter2')",
+    )
     message = refused(reports, tmp_path / "out")
     assert "--drop-unknown" in message
     worded(message)
@@ -112,7 +129,9 @@ def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path, 
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
 
 
-def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_left_out_and_named(reports, tmp_path):
+def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_left_out_and_named(
+    reports, tmp_path
+):
     edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT DEFAULT 'hunter2')")
     edit(reports / "ddp_0.sqlite", f"ALTER TABLE {KERNEL} ADD COLUMN newColumn INTEGER DEFAULT 5")
     text = redacted(reports, tmp_path / "out")
@@ -124,7 +143,9 @@ def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_l
 
 @pytest.mark.parametrize("n_logs", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_copy_there", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports, tmp_path, is_copy_there, n_logs):
+def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(
+    reports, tmp_path, is_copy_there, n_logs
+):
     """SQLite rolls OUT-wal into OUT when that is opened."""
     copy = tmp_path / "copies" / "copy.sqlite"
     copy.parent.mkdir()
@@ -198,7 +219,9 @@ def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path, worde
     assert file_names(reports) == BOTH
 
 
-def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(reports, tmp_path, worded):
+def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(
+    reports, tmp_path, worded
+):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
     message = refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")

@@ -236,7 +236,9 @@ REFUSED = [
 
 
 def case_name(words):
-    return " ".join(word if word.isprintable() and word and " " not in word else repr(word) for word in words)
+    return " ".join(
+        word if word.isprintable() and word and " " not in word else repr(word) for word in words
+    )
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=case_name)
@@ -255,14 +257,25 @@ def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, mon
 
 
 def test_what_several_commands_print_names_options_that_each_of_them_has_or_the_command_too():
-    options = {name: {long for one in command.params for long in one.opts} for name, command in get_command(app).commands.items()}  # fmt: skip
-    shared = set.intersection(*(options[name] for name in ("analyze", "doctor", "diff", "compare", "whatif")))
+    options = {
+        name: {long for one in command.params for long in one.opts}
+        for name, command in get_command(app).commands.items()
+    }
+    shared = set.intersection(
+        *(options[name] for name in ("analyze", "doctor", "diff", "compare", "whatif"))
+    )
     texts = {code: f"{kind.message} {kind.fix}" for code, kind in CATALOGUE.items()}
-    texts |= {name: inspect.getsource(one) for name, one in vars(knobs).items() if inspect.isgeneratorfunction(one)}
+    texts |= {
+        name: inspect.getsource(one)
+        for name, one in vars(knobs).items()
+        if inspect.isgeneratorfunction(one)
+    }
     texts |= {path.name: path.read_text() for path in Path(findings.__file__).parent.glob("*.py")}
     for where, text in texts.items():
         for command, words in re.findall(r"nsyspipe (\w+)((?: --[\w-]+(?: [A-Z0-9]\w*)?)+)", text):
             assert {*re.findall(r"--[a-z-]+", words)} <= options[command], where
         alone = re.sub(r"nsyspipe \w+(?: --[\w-]+(?: [A-Z0-9]\w*)?)+", "", text)
         named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]+", alone)}
-        assert named & set.union(*options.values()) <= shared, where  # others are of nsys, or Megatron
+        assert named & set.union(*options.values()) <= shared, (
+            where
+        )  # others are of nsys, or Megatron

@@ -19,8 +19,13 @@ STEPS = [(1000, 100, 40, 60)] * 3
 
 
 def opened(arguments, **reading):
-    with opened_runs(parse_runs(arguments), SeveralRunsOptions(**reading), RunningOptions(jobs=1)) as found:
-        return [(side.name, side.runs) for side in told_apart([Side(runs[0].label, runs) for runs in found])]
+    with opened_runs(
+        parse_runs(arguments), SeveralRunsOptions(**reading), RunningOptions(jobs=1)
+    ) as found:
+        return [
+            (side.name, side.runs)
+            for side in told_apart([Side(runs[0].label, runs) for runs in found])
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +44,34 @@ def folder(made, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(tmp_path, monkeypatch):
+def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=3").mkdir()
     (tmp_path / "lr=4_0.sqlite").touch()
     for argument, label, place in [
-        ("base=runs/a=b", "base", "runs/a=b"), ("runs/*.sqlite", None, "runs/*.sqlite"), ("./x=y", None, "./x=y"),
-        ("store/runs/run_id=7", None, "store/runs/run_id=7"), ("lr=3", None, "lr=3"),
-        ("lr=4_*.sqlite", None, "lr=4_*.sqlite"), ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
-    ]:  # fmt: skip
+        ("base=runs/a=b", "base", "runs/a=b"),
+        ("runs/*.sqlite", None, "runs/*.sqlite"),
+        ("./x=y", None, "./x=y"),
+        ("store/runs/run_id=7", None, "store/runs/run_id=7"),
+        ("lr=3", None, "lr=3"),
+        ("lr=4_*.sqlite", None, "lr=4_*.sqlite"),
+        ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
+    ]:
         assert split_label(argument) == (label, place)
     for argument in ("=x", "a\x1b=x", "x" * 101 + "=y", "a="):
         with pytest.raises(OptionError, match="label"):
             split_label(argument)
 
 
-COMMANDS = {"analyze": ["one"], "diff": ["one", "two"], "compare": ["one", "two"], "doctor": ["one"], "whatif": ["one"]}
+COMMANDS = {
+    "analyze": ["one"],
+    "diff": ["one", "two"],
+    "compare": ["one", "two"],
+    "doctor": ["one"],
+    "whatif": ["one"],
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -101,20 +118,35 @@ def test_every_sort_of_argument_opens_a_run(folder):
     found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
     # The files of the first two are called run_*, the directory of one as the last run.
     labels = [(label, runs[0].header.n_ranks) for label, runs in found]
-    assert labels == [(f"{folder.name}/one", 2), (f"{folder.name}/two", 2), ("run_0", 1), ("two", 2)]
+    assert labels == [
+        (f"{folder.name}/one", 2),
+        (f"{folder.name}/two", 2),
+        ("run_0", 1),
+        ("two", 2),
+    ]
 
 
-@pytest.mark.parametrize(("arguments", "names"), [
-    ("one/ two/", ["one", "two"]), ("one two/run_*.sqlite", ["one", "two"]),
-    ("one one", ["run", "run (2)"]), ("a=one b=one", ["a", "b"]), ("run=one two", ["run", "two"]),
-    ("x=store/runs/run_id=one y=two", ["x", "y"]),
-])  # fmt: skip
-def test_labels_that_clash_give_way_to_directories_then_to_run_ids_then_to_numbers(folder, arguments, names):
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ("one/ two/", ["one", "two"]),
+        ("one two/run_*.sqlite", ["one", "two"]),
+        ("one one", ["run", "run (2)"]),
+        ("a=one b=one", ["a", "b"]),
+        ("run=one two", ["run", "two"]),
+        ("x=store/runs/run_id=one y=two", ["x", "y"]),
+    ],
+)
+def test_labels_that_clash_give_way_to_directories_then_to_run_ids_then_to_numbers(
+    folder, arguments, names
+):
     assert [label for label, _ in opened(arguments.split())] == names
 
 
 def test_a_label_names_the_run_itself_too_and_captures_of_one_stay_together(folder):
-    ((label, runs), (other, saved)) = opened(["x=one", "y=store/runs/run_id=one", "x=store/runs/run_id=two"])
+    ((label, runs), (other, saved)) = opened(
+        ["x=one", "y=store/runs/run_id=one", "x=store/runs/run_id=two"]
+    )
     assert (label, runs[0].header.label, runs[1].header.run_id) == ("x", "x", "two")
     assert (other, saved[0].header.label) == ("y", "y")
 
@@ -133,10 +165,15 @@ def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
 
 # Two runs of two ranks each in one directory, and a store of both, the later one with the label of the other.
 PATHS = {
-    "unquoted": "one_0.sqlite one_1.sqlite", "glob": "one_*.sqlite", "directory": "alone", "of two": "mixed",
+    "unquoted": "one_0.sqlite one_1.sqlite",
+    "glob": "one_*.sqlite",
+    "directory": "alone",
+    "of two": "mixed",
     "mixed": "mixed/one_0.sqlite mixed/one_1.sqlite mixed/two_0.sqlite mixed/two_1.sqlite",
-    "store": "store", "id": "store:one", "label": "store:day",
-}  # fmt: skip
+    "store": "store",
+    "id": "store:one",
+    "label": "store:day",
+}
 # Of each command: which ways to name a run it takes. The others it refuses.
 TAKEN = {
     "analyze {}": {"unquoted", "glob", "directory", "id", "label"},
@@ -158,13 +195,21 @@ def named(tmp_path_factory):
         for rank in range(2):
             for place in ("mixed", "alone", ".")[: 3 if name == "one" else 1]:
                 (folder / place).mkdir(exist_ok=True)
-                shutil.copy(folder / name / f"run_{rank}.sqlite", folder / place / f"{name}_{rank}.sqlite")
-        save(nsyspipe.load(folder / name, run_id=name, label="day", jobs=1), folder / "store", events=True)
+                shutil.copy(
+                    folder / name / f"run_{rank}.sqlite", folder / place / f"{name}_{rank}.sqlite"
+                )
+        save(
+            nsyspipe.load(folder / name, run_id=name, label="day", jobs=1),
+            folder / "store",
+            events=True,
+        )
     return folder
 
 
 @pytest.mark.parametrize(("command", "way"), [(one, way) for one in TAKEN for way in PATHS])
-def test_every_command_takes_each_way_to_name_a_run_or_says_what_to_paste(named, command, way, worded):
+def test_every_command_takes_each_way_to_name_a_run_or_says_what_to_paste(
+    named, command, way, worded
+):
     shutil.rmtree(named / "out", ignore_errors=True)
     done = nsyspipe_here(*command.format(PATHS[way]).split(), cwd=named)
     if way in TAKEN[command]:
@@ -176,23 +221,39 @@ def test_every_command_takes_each_way_to_name_a_run_or_says_what_to_paste(named,
 
 def test_the_latest_of_a_label_is_meant(named, monkeypatch):
     monkeypatch.chdir(named)
-    assert [nsyspipe.load(f"store:{name}").header.run_id for name in ("day", "one")] == ["two", "one"]
+    assert [nsyspipe.load(f"store:{name}").header.run_id for name in ("day", "one")] == [
+        "two",
+        "one",
+    ]
     with pytest.raises(OptionError) as caught:
         nsyspipe.load("store:night")
     assert caught.value.subject == "store:night"
 
 
-def test_a_name_that_is_an_id_and_a_label_is_refused_with_a_way_to_name_each(named, tmp_path, worded):
+def test_a_name_that_is_an_id_and_a_label_is_refused_with_a_way_to_name_each(
+    named, tmp_path, worded
+):
     store = f"{shutil.copytree(named / 'store', tmp_path / 'store')}"
-    path = nsyspipe.export.parquet(nsyspipe.load(named / "one", run_id="day", label="night", jobs=1), store)
+    path = nsyspipe.export.parquet(
+        nsyspipe.load(named / "one", run_id="day", label="night", jobs=1), store
+    )
     with pytest.raises(OptionError) as caught:
         nsyspipe.load(f"{store}:day")
     worded(caught.value.lines())
     ways = re.findall(rf"{re.escape(store)}\S*(?=,)", str(caught.value.fix))
-    assert (ways[0], [nsyspipe.load(way).header.run_id for way in ways]) == (str(path), ["day", "two"])
-    assert [side.runs[0].header.run_id for side in nsyspipe.compare(store).sides] == ["day", "one", "two"]
+    assert (ways[0], [nsyspipe.load(way).header.run_id for way in ways]) == (
+        str(path),
+        ["day", "two"],
+    )
+    assert [side.runs[0].header.run_id for side in nsyspipe.compare(store).sides] == [
+        "day",
+        "one",
+        "two",
+    ]
     change = nsyspipe.diff(store, against="night")
-    sides = [[run.header.run_id for run in side.runs] for side in (change.baseline, change.candidate)]
+    sides = [
+        [run.header.run_id for run in side.runs] for side in (change.baseline, change.candidate)
+    ]
     assert sides == [["day"], ["one", "two"]]
 
 
@@ -208,13 +269,17 @@ def test_reading_options_hold_for_reports(folder):
     ((_, runs),) = opened(["one"], skip_first="0")
     assert runs[0].skipped_steps == []
     # A saved run beside them keeps the figures that it has.
-    assert [run.skipped_steps for _, (run,) in opened(["one", "store/runs/run_id=one"], skip_first="0")] == [[], [0]]
+    assert [
+        run.skipped_steps for _, (run,) in opened(["one", "store/runs/run_id=one"], skip_first="0")
+    ] == [[], [0]]
 
 
 def test_a_log_may_belong_to_one_label(folder):
     (folder / "nccl.log").write_text("node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n")
     for log, lacking in (("y=nccl.log", [True, False]), ("nccl.log", [False, False])):
-        assert [run.nccl is None for _, (run,) in opened(["x=one", "y=two"], nccl_log=[log])] == lacking
+        assert [
+            run.nccl is None for _, (run,) in opened(["x=one", "y=two"], nccl_log=[log])
+        ] == lacking
     with pytest.raises(OptionError) as caught:
         opened(["x=one", "y=two"], nccl_log=["z=nccl.log"])
     assert caught.value.found == "x, y"

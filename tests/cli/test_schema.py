@@ -16,7 +16,9 @@ from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
-ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]  # `breakdown` has the columns of `steps`
+ANSWERS = [
+    name for name in RUN_TABLES if name != "breakdown"
+]  # `breakdown` has the columns of `steps`
 
 
 def schema(*arguments, columns=100):
@@ -33,7 +35,11 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
     found = getattr(run, table)
     answer = found if hasattr(found, "schema") else found()
     lines = schema(table).stdout.splitlines()
-    described = [match.groups() for line in lines if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))]
+    described = [
+        match.groups()
+        for line in lines
+        if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))
+    ]
     assert described == [(field.name, str(field.type)) for field in answer.schema]
 
 
@@ -58,7 +64,13 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
             type_name = "string" if "dictionary" in str(column.type) else str(column.type)
             meaning = meaning_of(described, column)
             rows.append(
-                [column.name, f"{type_name}{'?' if column.nullable else ''}", column.unit, meaning, column.source]
+                [
+                    column.name,
+                    f"{type_name}{'?' if column.nullable else ''}",
+                    column.unit,
+                    meaning,
+                    column.source,
+                ]
             )
         assert table == [heading, *rows]
     for described in DESCRIBED.values():
@@ -68,7 +80,9 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
     assert [text for text in page.texts if text in DESCRIBED] == [*DESCRIBED]  # the headings
     anchors = [tag for tag in page.html if tag != "</a>"]
     assert anchors == [
-        f'<a id="{name}.{column.name}">' for name, table in DESCRIBED.items() for column in table.columns
+        f'<a id="{name}.{column.name}">'
+        for name, table in DESCRIBED.items()
+        for column in table.columns
     ]
     assert len(set(anchors)) == len(anchors)
     # One table is its section.

@@ -5,7 +5,13 @@ import re
 
 import pytest
 
-from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, sidecar_document, write_sidecar
+from nsyspipe.capture.sidecar import (
+    TOPOLOGY_SUFFIX,
+    Place,
+    Surroundings,
+    sidecar_document,
+    write_sidecar,
+)
 from nsyspipe.model.captured import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
@@ -15,10 +21,17 @@ from tests.cli.conftest import refused
 SECRET = "Zx81-plant3d"
 VERSIONS = ("2.9.0", "2.27.3", "580.159.04", "0123456789")  # torch, NCCL, driver, commit
 HOST = Surroundings(
-    host="node0", gpus=(), driver_version="580.159.04", topology=TOPOLOGY, torch_version="2.9.0", cuda_version="13.0",
-    nccl_version="2.27.3", python_version="3.11.9", git_commit="0123456789abcdef0123456789abcdef01234567",
+    host="node0",
+    gpus=(),
+    driver_version="580.159.04",
+    topology=TOPOLOGY,
+    torch_version="2.9.0",
+    cuda_version="13.0",
+    nccl_version="2.27.3",
+    python_version="3.11.9",
+    git_commit="0123456789abcdef0123456789abcdef01234567",
     git_is_dirty=True,
-)  # fmt: skip
+)
 
 
 def capture(folder, **more):
@@ -27,10 +40,13 @@ def capture(folder, **more):
     place = Place(str(folder / "ddp"))
     write_sidecar(place.file(TOPOLOGY_SUFFIX), TOPOLOGY)
     document = sidecar_document(
-        place, command=["torchrun", "train.py", "--api-key", SECRET],
+        place,
+        command=["torchrun", "train.py", "--api-key", SECRET],
         ranks=[CapturedRank(at, pid=1000 + at, report=f"ddp_{at}", status=0) for at in (0, 1)],
-        environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET}, surroundings=HOST, world_size=2,
-    )  # fmt: skip
+        environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET},
+        surroundings=HOST,
+        world_size=2,
+    )
     # The session of `steady_rank` began then.
     write_sidecar(place.file(), document | {"captured_at_utc": "2001-09-09T01:46:40Z"} | more)
     return folder

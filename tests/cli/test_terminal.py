@@ -46,16 +46,23 @@ def test_each_rank_has_a_row(summary, steady):
 
 
 def test_steps_in_no_figure_are_named_with_the_reason(summary, tmp_path, worded):
-    for rank, n in enumerate((3, 5)):  # no step follows the last one of a rank, and step 3 there on one alone
+    for rank, n in enumerate(
+        (3, 5)
+    ):  # no step follows the last one of a rank, and step 3 there on one alone
         steady_rank(rank, n).write(tmp_path / f"a_{rank}.sqlite")
     worded(summary(tmp_path).partition("\n\n")[0])
 
 
 @pytest.mark.parametrize(
-    ("columns", "what"), [(60, "steady"), (200, "long names"), (80, "long names"), (60, "no ranks"), (80, "problems")]
+    ("columns", "what"),
+    [(60, "steady"), (200, "long names"), (80, "long names"), (60, "no ranks"), (80, "problems")],
 )
 def test_the_summary_fits_the_terminal_and_has_a_greatest_width(summary, tmp_path, columns, what):
-    without = ("NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU") if what == "problems" else ()
+    without = (
+        ("NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU")
+        if what == "problems"
+        else ()
+    )
     name = "a" * 120 if what == "long names" else "a"
     for rank in range(2):
         builder = TraceBuilder().range(0, 1, "x") if what == "no ranks" else steady_rank(rank)
@@ -66,7 +73,9 @@ def test_the_summary_fits_the_terminal_and_has_a_greatest_width(summary, tmp_pat
 
 
 @pytest.mark.parametrize(("columns", "n_left_out"), [(100, 0), (45, 3)])
-def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(summary, steady, columns, n_left_out):
+def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(
+    summary, steady, columns, n_left_out
+):
     lines = summary(steady, "-v", columns=columns).splitlines()
     of_ranks = [at for at, line in enumerate(lines) if RANK_ROW.match(line)]
     assert {len(lines[at].split()) for at in of_ranks} == {9 - n_left_out}
@@ -87,11 +96,15 @@ def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path, worded):
 def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):
     printed = nsyspipe_here("analyze", steady, TERM="xterm-256color", COLUMNS="80").stdout
     assert ESCAPE not in printed
-    assert ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
+    assert (
+        ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
+    )
     assert ESCAPE not in nsyspipe_here("schema", TERM="xterm-256color").stdout
     code, shown = terminal_run("analyze", steady, "--no-progress", columns=80)
     assert (code, "reading reports" in shown) == (0, False)
-    assert [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()] == printed.splitlines()
+    assert [
+        line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    ] == printed.splitlines()
 
 
 @pytest.mark.slow
@@ -103,16 +116,21 @@ def test_no_color_is_respected_on_a_terminal_and_a_dumb_one_gets_plain_text(stea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "stages"), [
-    ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
-    ("dashboard {made}/store -o {out}.html", ["reading runs"]),
-    ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
-    ("redact {made}/reports/slow {out}", ["copying MiB"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
+        ("dashboard {made}/store -o {out}.html", ["reading runs"]),
+        ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
+        ("redact {made}/reports/slow {out}", ["copying MiB"]),
+    ],
+)
 def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_path, words, stages):
     known = {"reading reports", "reading runs", "writing pages", "copying MiB", "exporting reports"}
     for at, (options, drawn) in enumerate([([], stages), (["--no-progress"], []), (["-q"], [])]):
-        code, shown = terminal_run(*words.format(made=made, out=tmp_path / f"out{at}").split(), *options)
+        code, shown = terminal_run(
+            *words.format(made=made, out=tmp_path / f"out{at}").split(), *options
+        )
         assert (code, {one for one in known if one in shown}) == (0, set(drawn))
         assert not shown or options != ["-q"]
 
@@ -125,9 +143,13 @@ def test_control_characters_from_reports_logs_and_programs_never_reach_the_termi
         builder.range(at, at + 900, f"st{EVIL}ep {at}").range(at + 10, at + 50, f"{EVIL}forward")
         builder.kernel(at + 100, at + 300, launch=at + 80)
         builder.add(
-            RUNTIME, start=at + 290, end=at + 1070, correlationId=builder.launch(None),
-            globalTid=builder.global_tid(), nameId=builder.string(f"cudaMalloc{EVIL}"),
-        )  # fmt: skip
+            RUNTIME,
+            start=at + 290,
+            end=at + 1070,
+            correlationId=builder.launch(None),
+            globalTid=builder.global_tid(),
+            nameId=builder.string(f"cudaMalloc{EVIL}"),
+        )
     folder = tmp_path / "reports"
     folder.mkdir()
     builder.write(folder / f"a{EVIL}_0.sqlite")

@@ -19,7 +19,15 @@ from nsyspipe.cli import app
 
 ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
-_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
+_TERMINAL = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+    "CLICOLOR_FORCE",
+)
 
 # How many lines a command writes to its error stream when a signal ends it.
 LINES_AT_END = {signal.SIGINT: 1, signal.SIGTERM: 0}
@@ -27,7 +35,11 @@ LINES_AT_END = {signal.SIGINT: 1, signal.SIGTERM: 0}
 
 def environment(**variables):
     kept = {name: value for name, value in os.environ.items() if name not in _TERMINAL}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))} | variables
+    return (
+        kept
+        | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))}
+        | variables
+    )
 
 
 def program(*arguments):
@@ -36,15 +48,23 @@ def program(*arguments):
 
 def python_run(script):
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment()
+    )
 
 
 def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
     """Run the program to its end; streams are bytes decoded as they are."""
     return subprocess.run(
-        program(*arguments), capture_output=True, check=False, timeout=timeout, cwd=cwd, env=environment(**variables),
-        encoding="utf-8", errors="surrogateescape",
-    )  # fmt: skip
+        program(*arguments),
+        capture_output=True,
+        check=False,
+        timeout=timeout,
+        cwd=cwd,
+        env=environment(**variables),
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
 
 
 def nsyspipe_here(*arguments, cwd=None, **variables):
@@ -59,7 +79,10 @@ def nsyspipe_here(*arguments, cwd=None, **variables):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
         # Appended to: native code writes to the same files.
-        streams = [opened.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape")) for path in paths]
+        streams = [
+            opened.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape"))
+            for path in paths
+        ]
         returncode = _exit_code(arguments, streams, cwd or Path.cwd(), environment(**variables))
         found = [path.read_text("utf-8", "surrogateescape") for path in paths]
     return subprocess.CompletedProcess(arguments, returncode, *found)

@@ -25,7 +25,10 @@ def made(tmp_path_factory):
 
     def make(*ranks, edit=None, without=(), load=None, **options):
         options = {"world_size": len(ranks), **options}
-        key = repr((ranks, without, load, options)), edit  # kept, so that no other function is taken for it
+        key = (
+            repr((ranks, without, load, options)),
+            edit,
+        )  # kept, so that no other function is taken for it
         if key not in runs:
             folder = tmp_path_factory.mktemp("made")
             for rank, steps in enumerate(ranks):
@@ -45,7 +48,9 @@ def payload_run(folder, size):
     for rank in range(2):
         builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
         for step in range(6):
-            builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
+            builder.nccl_payload(
+                1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21
+            )
         builder.write(folder / f"r_{rank}.sqlite")
     return nsyspipe.load(folder, jobs=1)
 
@@ -61,7 +66,10 @@ def changes(*sides):
     rows = surroundings(*([StepTable(run) for run in side] for side in sides)).changes.to_pylist()
     words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
     names = [words if row["delta"] is None else numbers for row in rows]
-    return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}
+    return {
+        (row["topic"], row["what"]): tuple(map(row.get, own))
+        for row, own in zip(rows, names, strict=True)
+    }
 
 
 def captured(run, **facts):

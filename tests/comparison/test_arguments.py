@@ -22,7 +22,11 @@ TRAIN = "python3 train.py --ddp"
         (f"{TRAIN} --view", TRAIN, [("--view", "", None)]),
         (f"{TRAIN} --lr=1", f"{TRAIN} --lr 2", [("--lr", "1", "2")]),
         (f"{TRAIN} --lr -1", f"{TRAIN} --lr -.5", [("--lr", "-1", "-.5")]),
-        (f"{TRAIN} --betas 0.9 0.95", f"{TRAIN} --betas 0.9 0.99", [("--betas", "0.9 0.95", "0.9 0.99")]),
+        (
+            f"{TRAIN} --betas 0.9 0.95",
+            f"{TRAIN} --betas 0.9 0.99",
+            [("--betas", "0.9 0.95", "0.9 0.99")],
+        ),
         ("python3 a.py x", "python3 b.py x", [("", "a.py", "b.py")]),
         ("python3 a.py optim.lr=1", "python3 a.py optim.lr=2", [("optim.lr", "1", "2")]),
         # Several commands of one side, as each rank has its own
@@ -42,7 +46,14 @@ def test_arguments_whose_value_is_hidden():
 
 
 def shown(what, before, after):
-    row = {"topic": "capture", "what": what, "unit": None, "delta": None, "baseline": before, "candidate": after}
+    row = {
+        "topic": "capture",
+        "what": what,
+        "unit": None,
+        "delta": None,
+        "baseline": before,
+        "candidate": after,
+    }
     return [(one["what"], one["baseline"], one["candidate"]) for one in _rows_of_change(row)]
 
 
@@ -68,6 +79,8 @@ def test_what_both_sides_hide_is_no_change_but_not_compared(what, value, worded)
     worded(hidden_facts(difference))
 
 
-@pytest.mark.parametrize(("what", "before", "after"), [("command", "a --b --c", "a --c --b"), ("torch", "2.4", "2.5")])
+@pytest.mark.parametrize(
+    ("what", "before", "after"), [("command", "a --b --c", "a --c --b"), ("torch", "2.4", "2.5")]
+)
 def test_what_is_no_changed_argument_stays_as_it_is(what, before, after):
     assert shown(what, before, after) == [(what, before, after)]

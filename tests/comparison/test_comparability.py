@@ -41,15 +41,24 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
 
 
 # Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
-@pytest.mark.parametrize(("compute", "kernel", "shared"), [
-    (1_999, "gemm", None), (2_000, "gemm", []), (500, "gemm", []), (2_999, "conv", None),
-    (3_000, "conv", ["0%"]), (1_001, "softmax", ["0%"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("compute", "kernel", "shared"),
+    [
+        (1_999, "gemm", None),
+        (2_000, "gemm", []),
+        (500, "gemm", []),
+        (2_999, "conv", None),
+        (3_000, "conv", ["0%"]),
+        (1_001, "softmax", ["0%"]),
+    ],
+)
 def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(
     run, made, compute, kernel, shared, worded
 ):
     for family in ("step #", "Batch #"):
-        other = Changed(made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family)
+        other = Changed(
+            made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family
+        )
         sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
         found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
         assert (found is not None) == (shared is not None)
@@ -61,43 +70,73 @@ def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_cal
             worded([found.baseline, found.candidate], family)
             # What seems to do other work has no cause, is no regression, and is not ranked beside it.
             assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
-            assert compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
+            assert (
+                compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
+            )
             assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
             assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
 
 
 # Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a fused program, a precision.
-@pytest.mark.parametrize(("before", "after", "is_other"), [
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (50, 5), "norm": (6, 2)}, True),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (95, 36), "norm": (12, 12)}, False),
-    ({"gemm": (60, 9), "add": (20, 30), "norm": (20, 3)}, {"gemm": (60, 9), "triton": (15, 6)}, False),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 9), "norm": (10, 3)}, False),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 20), "norm": (10, 5)}, True),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (80, 9), "conv": (10, 4), "softmax": (10, 5)}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "is_other"),
+    [
+        ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (50, 5), "norm": (6, 2)}, True),
+        ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (95, 36), "norm": (12, 12)}, False),
+        (
+            {"gemm": (60, 9), "add": (20, 30), "norm": (20, 3)},
+            {"gemm": (60, 9), "triton": (15, 6)},
+            False,
+        ),
+        ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 9), "norm": (10, 3)}, False),
+        ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 20), "norm": (10, 5)}, True),
+        (
+            {"gemm": (90, 9), "norm": (10, 3)},
+            {"gemm_bf16": (80, 9), "conv": (10, 4), "softmax": (10, 5)},
+            True,
+        ),
+    ],
+)
 def test_one_program_stays_comparable_and_programs_part(before, after, is_other):
     works = []
     for kernels in (before, after):
         products = sum(n for name, (_, n) in kernels.items() if name.startswith(("gemm", "conv")))
-        launches = {name: n for name, (_, n) in kernels.items() if not name.startswith(("gemm", "conv"))}
+        launches = {
+            name: n for name, (_, n) in kernels.items() if not name.startswith(("gemm", "conv"))
+        }
         times = {name: ns for name, (ns, _) in kernels.items()}
-        works.append(Work(sum(times.values()), times, {"matrix products": products, **launches}, {}))
+        works.append(
+            Work(sum(times.values()), times, {"matrix products": products, **launches}, {})
+        )
     assert (works[0].is_other(works[1]), works[1].is_other(works[0])) == (is_other, is_other)
 
 
 # What two ranks' communicator serves, on either side; null sizes of what serves nobody knows what may be of a model.
-@pytest.mark.parametrize(("before", "after", "expected"), [
-    ("data", "tensor", (True, "1 (data 2)", "2 (tensor 2)")), ("pipeline", "sharded", (True, "2 (pipeline 2)", "1 (sharded 2)")),
-    ("expert data", "tensor other", (True, "1 (expert and data 2)", "2 or more (tensor 2)")),
-    ("data other", "tensor", (False, "not known (data 2)", "2 (tensor 2)")), ("data", "other", None),
-    ("data", "sharded expert", None), ("tensor", "pipeline", None), ("tensor other", "tensor other", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("data", "tensor", (True, "1 (data 2)", "2 (tensor 2)")),
+        ("pipeline", "sharded", (True, "2 (pipeline 2)", "1 (sharded 2)")),
+        ("expert data", "tensor other", (True, "1 (expert and data 2)", "2 or more (tensor 2)")),
+        ("data other", "tensor", (False, "not known (data 2)", "2 (tensor 2)")),
+        ("data", "other", None),
+        ("data", "sharded expert", None),
+        ("tensor", "pipeline", None),
+        ("tensor other", "tensor other", None),
+    ],
+)
 def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, after, expected):
-    own, runs = {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"}, []
+    own, runs = (
+        {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"},
+        [],
+    )
     for one, roles in ((run, before), (made(*[[(1900, 100, 40, 60)] * 3] * 2), after)):
         rows = [own | {"role": role} for role in roles.split()]
         runs.append(Changed(one, traffic=partial(schema.TRAFFIC.from_rows, rows)))
-    sides, is_parted = [Side("a", runs[:1]), Side("b", runs[1:])], expected is not None and expected[0]
+    sides, is_parted = (
+        [Side("a", runs[:1]), Side("b", runs[1:])],
+        expected is not None and expected[0],
+    )
     assert checks(*runs).get("shared-batch") == expected
     assert diff(*sides).is_comparable != is_parted
     assert len(compare(sides).kinds) == 1 + is_parted
@@ -106,23 +145,39 @@ def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, afte
     assert is_why_told == is_parted
 
 
-@pytest.mark.parametrize(("name", "is_parted", "parallelism"), [
-    ("2gpu-tp", True, "tensor 2"), ("2gpu-pp", True, "pipeline 2"), ("2gpu-moe", False, "expert and data 2"), ("2gpu-fsdp2", False, "sharded 2"),
-])  # fmt: skip
-def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(runs, name, is_parted, parallelism):
+@pytest.mark.parametrize(
+    ("name", "is_parted", "parallelism"),
+    [
+        ("2gpu-tp", True, "tensor 2"),
+        ("2gpu-pp", True, "pipeline 2"),
+        ("2gpu-moe", False, "expert and data 2"),
+        ("2gpu-fsdp2", False, "sharded 2"),
+    ],
+)
+def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(
+    runs, name, is_parted, parallelism
+):
     pair = runs("2gpu-gpt-b25"), runs(name)
     assert ("shared-batch" in checks(*pair)) == is_parted
     assert checks(*pair).get("experts") == ((False, "none", "some") if name == "2gpu-moe" else None)
     assert changes(*pair)["collectives", "parallelism"] == ("data 2", parallelism)
 
 
-@pytest.mark.parametrize(("before", "after", "is_told"), [
-    (["2026-03-02T10:00:00Z"], ["2026-03-01T23:59:59Z"], True), (["2026-03-02"], ["2026-03-03"], False),
-    (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "is_told"),
+    [
+        (["2026-03-02T10:00:00Z"], ["2026-03-01T23:59:59Z"], True),
+        (["2026-03-02"], ["2026-03-03"], False),
+        (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False),
+        (["2026-03-02"], [None], False),
+    ],
+)
 def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told, worded):
     header = run.header
-    runs = ([Changed(run, header=replace(header, captured_at_utc=time)) for time in side] for side in (before, after))
+    runs = (
+        [Changed(run, header=replace(header, captured_at_utc=time)) for time in side]
+        for side in (before, after)
+    )
     found = [*check_order(*(SimpleNamespace(runs=side) for side in runs))]
     assert len(found) == is_told
     for check in found:
@@ -139,7 +194,11 @@ def test_another_world_size_or_gpu_blocks_and_what_was_not_recorded_does_not(run
     assert checks(run, other) == {"gpu-model": (True, "NVIDIA H200", "NVIDIA A100")}
     assert checks(run, unknown)["gpu-model"] == (False, "NVIDIA H200", "not recorded")
     # Of captures of one side that differ each is told.
-    assert checks(run, [run, other])["gpu-model"] == (True, "NVIDIA H200", "NVIDIA H200 | NVIDIA A100")
+    assert checks(run, [run, other])["gpu-model"] == (
+        True,
+        "NVIDIA H200",
+        "NVIDIA H200 | NVIDIA A100",
+    )
 
 
 def test_a_rank_that_only_one_side_lacks_blocks(run, made, worded):
@@ -149,9 +208,15 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made, worded):
     blocks, before, after = found["recorded"]
     assert (blocks, before) == (False, "none")
     worded(after)
-    assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}  # where both lack the same, they are alike
+    assert checks(lacking, lacking) == {
+        "missing-ranks": (False, "1", "1")
+    }  # where both lack the same, they are alike
     one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)  # many are counted
-    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
+    assert checks(one, other)["missing-ranks"] == (
+        True,
+        "1, 2, 3, 4, 5, 6 and 5 more",
+        "2, 3, 4, 5, 6, 7 and 4 more",
+    )
 
 
 def test_what_blocks_stands_first(run, made):
@@ -171,12 +236,21 @@ def with_overhead(builder):
     builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
 
 
-@pytest.mark.parametrize(("steps", "options", "check", "sides"), [
-    (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
-    (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
-    (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0%", "3.3%")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "options", "check", "sides"),
+    [
+        (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
+        (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")),
+        (STEPS[:2], {}, "few-steps", ("3", "2")),
+        (
+            STEPS,
+            {"edit": with_one_range, "load": {"step": "step"}},
+            "cut-off-steps",
+            ("none", "some"),
+        ),
+        (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0%", "3.3%")),
+    ],
+)
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, sides):
     found = checks(run, made(steps, steps, **options))
     assert found[check] == (False, *sides)
@@ -195,18 +269,24 @@ def test_other_message_bytes_are_named(tmp_path):
     runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
     assert checks(runs[0], runs[2]) == {}  # a tenth of a per cent is padding
-    assert checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"  # of several captures their mean
+    assert (
+        checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"
+    )  # of several captures their mean
 
 
 def test_other_traces_are_named_where_both_sides_say_theirs(run):
-    cuda, nvtx, osrt = (captured(run, trace=trace.split()) for trace in ("cuda", "cuda nvtx", "nvtx cuda osrt"))
+    cuda, nvtx, osrt = (
+        captured(run, trace=trace.split()) for trace in ("cuda", "cuda nvtx", "nvtx cuda osrt")
+    )
     assert checks(nvtx, osrt) == {"traces": (False, "cuda, nvtx", "cuda, nvtx, osrt")}
     assert checks(cuda, run) == {}
 
 
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path, worded):
     for rank in range(2):
-        host = TraceBuilder(pid=1000 + rank).session(10**18).host("node0").env(RANK=rank, WORLD_SIZE=2)
+        host = (
+            TraceBuilder(pid=1000 + rank).session(10**18).host("node0").env(RANK=rank, WORLD_SIZE=2)
+        )
         for step in range(3):
             host.range(1000 * step, 1000 * step + 300, f"step {step}")
         host.write(tmp_path / f"host_{rank}.sqlite")
@@ -224,7 +304,13 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path, wor
 
 def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     run = runs("2gpu-gpt-b25-shm")
-    (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
+    (fix,) = [
+        row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]
+    ]
     assert fix.endswith(": nsyspipe.diff")
-    fixes = {row["fix"] for row in diff(run, run).problems.to_pylist() if "comm-slows-compute" in row["message"]}
+    fixes = {
+        row["fix"]
+        for row in diff(run, run).problems.to_pylist()
+        if "comm-slows-compute" in row["message"]
+    }
     assert fixes == {fix.removesuffix(": nsyspipe.diff")}

@@ -51,7 +51,10 @@ def test_collectives_and_copies_are_counted_per_rank_and_step(run, made):
 
 def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, made):
     def with_another_sort(builder):
-        old, new = (builder.string(f"ncclDevKernel_{one}_RING_LL") for one in ("AllReduce_Sum_f32", "AllGather_f16"))
+        old, new = (
+            builder.string(f"ncclDevKernel_{one}_RING_LL")
+            for one in ("AllReduce_Sum_f32", "AllGather_f16")
+        )
         for row in builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
             if row["shortName"] == old:
                 row["shortName"] = row["demangledName"] = new
@@ -65,18 +68,24 @@ def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, made)
 LATE, EARLY = (1200, 100, 40, 0), (1000, 300, 40, 0)
 
 
-@pytest.mark.parametrize(("ranks", "actions", "named"), [
-    # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce. Its host launches as long as the
-    # step lasts: evening out the ranks gains nothing, so nobody is named.
-    (([EARLY] * 3, [LATE] * 3), [], None),
-    # Each rank computes 200 ns longer in every other step: neither alone is waited for.
-    (([LATE, EARLY] * 3, [EARLY, LATE] * 3), [], None),
-    # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
-    (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
-], ids=["one", "in turn", "little"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "actions", "named"),
+    [
+        # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce. Its host launches as long as the
+        # step lasts: evening out the ranks gains nothing, so nobody is named.
+        (([EARLY] * 3, [LATE] * 3), [], None),
+        # Each rank computes 200 ns longer in every other step: neither alone is waited for.
+        (([LATE, EARLY] * 3, [EARLY, LATE] * 3), [], None),
+        # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
+        (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
+    ],
+    ids=["one", "in turn", "little"],
+)
 def test_stragglers_are_named_as_the_finding_names_them(run, made, ranks, actions, named):
     other = made(*ranks)
-    assert [row["action"] for row in other.findings().to_pylist() if row["id"] == "straggler"] == actions
+    assert [
+        row["action"] for row in other.findings().to_pylist() if row["id"] == "straggler"
+    ] == actions
     found = changes(run, other)
     assert found.get(("stragglers", "straggler")) == named
     if named:  # of each step the longest, whichever rank makes it
@@ -84,11 +93,17 @@ def test_stragglers_are_named_as_the_finding_names_them(run, made, ranks, action
 
 
 def test_versions_and_settings_of_the_capture(run):
-    before = captured(run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"})
+    before = captured(
+        run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"}
+    )
     after = captured(
-        run, torch_version="2.5", git_commit="abc", git_is_dirty=True, environment={"OMP": "2"},
+        run,
+        torch_version="2.5",
+        git_commit="abc",
+        git_is_dirty=True,
+        environment={"OMP": "2"},
         command=["train.py", "--batch size", "8"],
-    )  # fmt: skip
+    )
     assert changes(before, after) == {
         ("versions", "torch"): ("2.4", "2.5"),
         ("versions", "commit"): ("abc", "abc with changes"),
@@ -102,31 +117,48 @@ def test_versions_and_settings_of_the_capture(run):
 HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
 
 
-@pytest.mark.parametrize(("keys", "commands", "row"), [
-    # one key: a hash says whether its value changed
-    (("aa", "aa"), ("--a " + HASHED, "--a " + HASHED), None),
-    (("aa", "aa"), ("--a " + HASHED, "--a " + OTHER), ("command", "--a " + HASHED, "--a " + OTHER)),
-    # two, or none that is kept: nobody knows
-    *(
-        (keys, ("--a " + HASHED, "--a " + value), (f"command{MAY_HAVE}", *["--a hmac:?"] * 2))
-        for keys in (("aa", "bb"), ("capture", "capture"), ("aa", "capture"), (None, "aa"))
-        for value in (HASHED, OTHER)
-    ),
-    ((None, None), ("--a ***", "--a ***"), (f"command{MAY_HAVE}", *["--a hmac:?"] * 2)),
-    # but a change of what stands is one
-    (("capture", "capture"), (f"--a {HASHED} --lr 1", f"--a {OTHER} --lr 2"),
-     ("command", "--a hmac:? --lr 1", "--a hmac:? --lr 2")),
-    (("capture", "capture"), ("--lr 1", "--lr 1"), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "commands", "row"),
+    [
+        # one key: a hash says whether its value changed
+        (("aa", "aa"), ("--a " + HASHED, "--a " + HASHED), None),
+        (
+            ("aa", "aa"),
+            ("--a " + HASHED, "--a " + OTHER),
+            ("command", "--a " + HASHED, "--a " + OTHER),
+        ),
+        # two, or none that is kept: nobody knows
+        *(
+            (keys, ("--a " + HASHED, "--a " + value), (f"command{MAY_HAVE}", *["--a hmac:?"] * 2))
+            for keys in (("aa", "bb"), ("capture", "capture"), ("aa", "capture"), (None, "aa"))
+            for value in (HASHED, OTHER)
+        ),
+        ((None, None), ("--a ***", "--a ***"), (f"command{MAY_HAVE}", *["--a hmac:?"] * 2)),
+        # but a change of what stands is one
+        (
+            ("capture", "capture"),
+            (f"--a {HASHED} --lr 1", f"--a {OTHER} --lr 2"),
+            ("command", "--a hmac:? --lr 1", "--a hmac:? --lr 2"),
+        ),
+        (("capture", "capture"), ("--lr 1", "--lr 1"), None),
+    ],
+)
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
     pairs = zip(keys, commands, strict=True)
-    found = changes(*(captured(run, command=command.split(), hash_key=key) for key, command in pairs))
+    found = changes(
+        *(captured(run, command=command.split(), hash_key=key) for key, command in pairs)
+    )
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
 
 def test_hashes_that_say_nothing_may_have_changed_and_look_the_same_in_captures_of_one_side(run):
     one, other = (
-        captured(run, command=["--a", value, "--lr", "1"], environment={"NCCL_ALGO": value}, hash_key="capture")
+        captured(
+            run,
+            command=["--a", value, "--lr", "1"],
+            environment={"NCCL_ALGO": value},
+            hash_key="capture",
+        )
         for value in (HASHED, OTHER)
     )
     assert changes(one, other)["capture", f"NCCL_ALGO{MAY_HAVE}"] == ("hmac:?", "hmac:?")
@@ -138,7 +170,9 @@ def test_the_link_and_what_nccl_was_told(run):
     shm = SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
     links = [SimpleNamespace(slowest=one) for one in (shm, replace(shm, kind="nvlink"))]
     before = Changed(run, link=links[0], nccl=NcclFacts("2.21", {"NCCL_P2P_DISABLE": "1"}, False))
-    assert changes(before, Changed(run, link=links[1], nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))) == {
+    assert changes(
+        before, Changed(run, link=links[1], nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))
+    ) == {
         ("link", "slowest link"): ("shm", "nvlink"),
         ("link", "NVLink SHARP"): ("off", "on"),
         ("link", "NCCL_P2P_DISABLE"): ("1", None),
@@ -164,12 +198,20 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     assert changes([run, few], run)["copies", DTOD_COPIES] == (0.5, 1, 0.5)
 
 
-@pytest.mark.parametrize(("unit", "one", "other", "is_alike"), [
-    ("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False),
-    # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
-    ("bytes", 7968.0, 7969.0, True), ("bytes", 7968.0, 7977.0, False),
-    ("ns", 4.0, 9.0, True), ("ns", 4.0, 11.0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unit", "one", "other", "is_alike"),
+    [
+        ("count", 5000.0, 5001.0, False),
+        ("count", 5000.25, 5000.5, True),
+        ("bytes", 0.0, 0.0, True),
+        ("bytes", 0.0, 1.0, False),
+        # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
+        ("bytes", 7968.0, 7969.0, True),
+        ("bytes", 7968.0, 7977.0, False),
+        ("ns", 4.0, 9.0, True),
+        ("ns", 4.0, 11.0, False),
+    ],
+)
 def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
     assert _is_alike(unit, one, other, little_ns=10.0) == is_alike
 
@@ -178,41 +220,58 @@ def ms_steps(compute, comm=10, copies=4, idle=6):
     return [[((compute + n % 3) * MS, comm * MS, copies * MS, idle * MS) for n in range(9)]] * 2
 
 
-@pytest.mark.parametrize(("after", "part", "delta", "facts"), [
-    (ms_steps(100), None, 0, []),  # no change
-    (ms_steps(70), "compute", -30, []),
-    # Kernels that only one side runs.
-    (("conv", ms_steps(70)), "compute", -30, [(101, 71)]),
-    (ms_steps(100, comm=30), "exposed_comm", 20, []),
-    # Collectives.
-    (ms_steps(100, copies=0, idle=0, comm=0), "exposed_comm", -10, [(1, 0)]),
-    # Bytes and copies.
-    (ms_steps(100, copies=0), "exposed_memory", -4, [(32e6, 0), (1, 0)]),
-    # Idle for input.
-    (ms_steps(100, idle=26), "idle", 20, [(6, 26)]),
-    # A third each is nobody's.
-    (ms_steps(100, comm=17, copies=11, idle=13), None, 0, []),
-])  # fmt: skip
-def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_path, after, part, delta, facts, worded):
+@pytest.mark.parametrize(
+    ("after", "part", "delta", "facts"),
+    [
+        (ms_steps(100), None, 0, []),  # no change
+        (ms_steps(70), "compute", -30, []),
+        # Kernels that only one side runs.
+        (("conv", ms_steps(70)), "compute", -30, [(101, 71)]),
+        (ms_steps(100, comm=30), "exposed_comm", 20, []),
+        # Collectives.
+        (ms_steps(100, copies=0, idle=0, comm=0), "exposed_comm", -10, [(1, 0)]),
+        # Bytes and copies.
+        (ms_steps(100, copies=0), "exposed_memory", -4, [(32e6, 0), (1, 0)]),
+        # Idle for input.
+        (ms_steps(100, idle=26), "idle", 20, [(6, 26)]),
+        # A third each is nobody's.
+        (ms_steps(100, comm=17, copies=11, idle=13), None, 0, []),
+    ],
+)
+def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(
+    tmp_path, after, part, delta, facts, worded
+):
     kernel, steps = after if isinstance(after, tuple) else ("gemm", after)
-    approx = partial(pytest.approx, rel=1e-5)  # the host pauses for all of a step but the ns of its launches
+    approx = partial(
+        pytest.approx, rel=1e-5
+    )  # the host pauses for all of a step but the ns of its launches
     before = plain_run(tmp_path / "before", ms_steps(100))
-    cause = diff(before, plain_run(tmp_path / "after", steps, kernel=kernel, start=2 * 10**18)).cause
+    cause = diff(
+        before, plain_run(tmp_path / "after", steps, kernel=kernel, start=2 * 10**18)
+    ).cause
     assert (None if cause is None else cause.part) == part
     if cause is not None:
         assert cause.delta_ns == delta * MS
-        scaled = [[value / (MS if unit == "ns" else 1) for value in both] for _, unit, *both in cause.facts]
+        scaled = [
+            [value / (MS if unit == "ns" else 1) for value in both]
+            for _, unit, *both in cause.facts
+        ]
         assert scaled == [[*map(approx, both)] for both in facts]
         if facts:
             worded([what for what, *_ in cause.facts])
 
 
-@pytest.mark.parametrize(("after", "verdict", "times"), [
-    (ms_steps(60, comm=30), "improvement", ["20.0"]),
-    (ms_steps(160, idle=0), "regression", ["6.00"]),
-    (ms_steps(90, comm=20), "no change", ["-10.00", "+10.00"]),
-    (ms_steps(60, comm=12), "improvement", None), (ms_steps(101, comm=9), "no change", None),  # less than 2 % of the step
-], ids=["comm against", "idle against", "parts against", "little against", "little"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("after", "verdict", "times"),
+    [
+        (ms_steps(60, comm=30), "improvement", ["20.0"]),
+        (ms_steps(160, idle=0), "regression", ["6.00"]),
+        (ms_steps(90, comm=20), "no change", ["-10.00", "+10.00"]),
+        (ms_steps(60, comm=12), "improvement", None),
+        (ms_steps(101, comm=9), "no change", None),  # less than 2 % of the step
+    ],
+    ids=["comm against", "idle against", "parts against", "little against", "little"],
+)
 def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, times, worded):
     before = plain_run(tmp_path / "before", ms_steps(100))
     found = diff(before, plain_run(tmp_path / "after", after, start=2 * 10**18))
@@ -224,14 +283,23 @@ def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, ti
         worded(text)
 
 
-@pytest.mark.parametrize(("after", "parts"), [
-    # Half as much as the part that changed most, and less than that
-    (ms_steps(88, comm=18, idle=10), [("compute", -12), ("exposed_comm", 8), ("idle", 4)]),
-    (ms_steps(88, comm=19, idle=9), [("compute", -12), ("exposed_comm", 9)]),
-    (ms_steps(112, comm=2, copies=0), [("exposed_comm", -8), ("exposed_memory", -4), ("compute", 12)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("after", "parts"),
+    [
+        # Half as much as the part that changed most, and less than that
+        (ms_steps(88, comm=18, idle=10), [("compute", -12), ("exposed_comm", 8), ("idle", 4)]),
+        (ms_steps(88, comm=19, idle=9), [("compute", -12), ("exposed_comm", 9)]),
+        (
+            ms_steps(112, comm=2, copies=0),
+            [("exposed_comm", -8), ("exposed_memory", -4), ("compute", 12)],
+        ),
+    ],
+)
 def test_parts_that_changed_half_as_much_as_another_are_named_with_it(tmp_path, after, parts):
-    found = diff(plain_run(tmp_path / "before", ms_steps(100)), plain_run(tmp_path / "after", after, start=2 * 10**18))
+    found = diff(
+        plain_run(tmp_path / "before", ms_steps(100)),
+        plain_run(tmp_path / "after", after, start=2 * 10**18),
+    )
     assert [(name, ns / MS) for name, ns in found.opposed_parts] == parts
 
 
@@ -266,14 +334,18 @@ def bucket_run(folder, n, transfer, size=4_000_000, versions=()):
             builder.kernel(at + 10, at + 10 + compute, launch=at + 5)
             for k in range(n):
                 launch, start = at + 100 * (k + 1), at + 10 + compute + k * transfer
-                builder.nccl_payload(launch, "ncclAllReduce", {COMM: 7, BYTES: size // n}, NCCL_2_21, end=launch + 50)
+                builder.nccl_payload(
+                    launch, "ncclAllReduce", {COMM: 7, BYTES: size // n}, NCCL_2_21, end=launch + 50
+                )
                 builder.nccl(start, start + transfer, launch=launch + 10)
             at += compute + n * transfer + 5 * MS
         builder.write(folder / f"r_{rank}.sqlite")
     return captured(nsyspipe.load(folder, jobs=1), **dict(versions))
 
 
-LINK = SimpleNamespace(slowest=SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True))
+LINK = SimpleNamespace(
+    slowest=SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
+)
 
 
 @pytest.mark.parametrize("is_link_known", [True, False])
@@ -288,28 +360,61 @@ def test_a_bandwidth_that_was_measured_is_no_cause(tmp_path, is_link_known):
     assert cause.is_link_compared == is_link_known
 
 
-@pytest.mark.parametrize(("before", "after", "facts", "n_matters"), [
-    # 4 MB in 40 ms are 0.1 GB/s, in 4 x 2 ms 0.5 GB/s: of two ranks the bus has the bytes once.
-    ((1, 40), (4, 2), {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 1e6)}, 1),
-    # 4 x 10 ms are as slow as 1 x 40: only the buckets; one matter, in two figures.
-    ((1, 40), (4, 5, 2_000_000), {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 5e5), MESSAGE_BYTES: (4e6, 2e6)}, 1),
-    # A link that became faster explains nothing that got slower.
-    ((1, 20), (1, 40, 16_000_000), {MEAN_MESSAGE: (4e6, 1.6e7), MESSAGE_BYTES: (4e6, 1.6e7)}, 1),
-    # What is not marked is not said beside what is: 4 % more bandwidth.
-    ((1, 40), (4, 5, 2_080_000), {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 5.2e5), MESSAGE_BYTES: (4e6, 2.08e6)}, 1),
-    # Another program may be why, whatever else is.
-    ((1, 40, 4_000_000, (("git_commit", "a"),)), (1, 10, 4_000_000, (("git_commit", "b"),)), {"commit": ("a", "b")}, 1),
-    # Two matters
-    ((1, 40, 4_000_000, (("git_commit", "a"),)), (1, 10, 2_000_000, (("git_commit", "b"),)), {MEAN_MESSAGE: (4e6, 2e6), MESSAGE_BYTES: (4e6, 2e6), "commit": ("a", "b")}, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "facts", "n_matters"),
+    [
+        # 4 MB in 40 ms are 0.1 GB/s, in 4 x 2 ms 0.5 GB/s: of two ranks the bus has the bytes once.
+        ((1, 40), (4, 2), {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 1e6)}, 1),
+        # 4 x 10 ms are as slow as 1 x 40: only the buckets; one matter, in two figures.
+        (
+            (1, 40),
+            (4, 5, 2_000_000),
+            {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 5e5), MESSAGE_BYTES: (4e6, 2e6)},
+            1,
+        ),
+        # A link that became faster explains nothing that got slower.
+        (
+            (1, 20),
+            (1, 40, 16_000_000),
+            {MEAN_MESSAGE: (4e6, 1.6e7), MESSAGE_BYTES: (4e6, 1.6e7)},
+            1,
+        ),
+        # What is not marked is not said beside what is: 4 % more bandwidth.
+        (
+            (1, 40),
+            (4, 5, 2_080_000),
+            {COLLECTIVES: (1, 4), MEAN_MESSAGE: (4e6, 5.2e5), MESSAGE_BYTES: (4e6, 2.08e6)},
+            1,
+        ),
+        # Another program may be why, whatever else is.
+        (
+            (1, 40, 4_000_000, (("git_commit", "a"),)),
+            (1, 10, 4_000_000, (("git_commit", "b"),)),
+            {"commit": ("a", "b")},
+            1,
+        ),
+        # Two matters
+        (
+            (1, 40, 4_000_000, (("git_commit", "a"),)),
+            (1, 10, 2_000_000, (("git_commit", "b"),)),
+            {MEAN_MESSAGE: (4e6, 2e6), MESSAGE_BYTES: (4e6, 2e6), "commit": ("a", "b")},
+            2,
+        ),
+    ],
+)
 def test_every_change_that_may_explain_communication_is_told_with_the_others(
     tmp_path, before, after, facts, n_matters, worded
 ):
-    runs = [bucket_run(tmp_path / name, n, ms * MS, *more) for name, (n, ms, *more) in (("a", before), ("b", after))]
+    runs = [
+        bucket_run(tmp_path / name, n, ms * MS, *more)
+        for name, (n, ms, *more) in (("a", before), ("b", after))
+    ]
     difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
     cause = difference.cause
     assert (cause.part, cause.n_matters) == ("exposed_comm", n_matters)
-    assert {what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts} == facts
+    assert {
+        what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts
+    } == facts
     worded(cause_text(cause))
     assert facts.keys() <= {*difference.changes["what"].to_pylist()}
 
@@ -319,7 +424,12 @@ def test_equal_bytes_in_messages_of_other_sizes_are_no_equal_sizes(tmp_path):
     runs = [bucket_run(tmp_path / name, n, 40 // n * MS) for name, n in (("a", 1), ("b", 4))]
     difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
     of_collectives = [row for row in difference.facts.to_pylist() if row["topic"] == "collectives"]
-    is_same = {row["what"]: row["is_same"] for row in of_collectives if row["recorded_on"] == "both"}
+    is_same = {
+        row["what"]: row["is_same"] for row in of_collectives if row["recorded_on"] == "both"
+    }
     assert is_same == {COLLECTIVES: False, MESSAGE_BYTES: True}
-    changed = {row["what"]: (row["baseline_value"], row["candidate_value"]) for row in difference.changes.to_pylist()}
+    changed = {
+        row["what"]: (row["baseline_value"], row["candidate_value"])
+        for row in difference.changes.to_pylist()
+    }
     assert changed[MEAN_MESSAGE] == (4e6, 1e6)

@@ -11,7 +11,14 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis import kernels as window_sums
-from nsyspipe.comparison.changes import StepTable, apportioned, kernel_changes, mean_step_time, step_parts, top_kernels
+from nsyspipe.comparison.changes import (
+    StepTable,
+    apportioned,
+    kernel_changes,
+    mean_step_time,
+    step_parts,
+    top_kernels,
+)
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.metrics import hidden_comm_ns, per_step
@@ -20,7 +27,11 @@ from nsyspipe.store.write import save
 from tests.comparison.conftest import STEPS, payload_run
 from tests.store.store_tools import places, unlisted
 
-ZERO = [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)]  # two ranks, three steps: (compute, comm, copy, idle)
+ZERO = [
+    (100, 10, 4, 6),
+    (100, 20, 4, 6),
+    (100, 30, 4, 6),
+]  # two ranks, three steps: (compute, comm, copy, idle)
 ONE = [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
 
 
@@ -34,22 +45,35 @@ def figures(table, name):
     return found if isinstance(found, str) else found.tolist()
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
-    ("compute", [100, 100, 100]), ("exposed_comm", [10, 20, 40]), ("exposed_memory", [4, 4, 4]),
-    ("idle", [36, 6, 6]), ("dtod", [4, 4, 4]),
-    # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
-    ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]), ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
-    ("idle_share", [42 / 260, 12 / 250, 12 / 280]), ("overlap_ratio", [0, 0, 0]),
-    # counts and bytes are means over ranks
-    ("collectives", [1, 1, 1]), ("dtod_bytes", [32, 32, 32]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
+        ("compute", [100, 100, 100]),
+        ("exposed_comm", [10, 20, 40]),
+        ("exposed_memory", [4, 4, 4]),
+        ("idle", [36, 6, 6]),
+        ("dtod", [4, 4, 4]),
+        # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
+        ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]),
+        ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
+        ("idle_share", [42 / 260, 12 / 250, 12 / 280]),
+        ("overlap_ratio", [0, 0, 0]),
+        # counts and bytes are means over ranks
+        ("collectives", [1, 1, 1]),
+        ("dtod_bytes", [32, 32, 32]),
+    ],
+)
 def test_a_figure_of_a_step_is_made_of_its_ranks(table, name, expected):
     assert figures(table, name) == pytest.approx(expected)
 
 
-def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_which_all_ranks_have(table, worded):
-    assert all("include-blobs" in figures(table, name) for name in ("message_bytes", "busbw", "algbw"))
+def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_which_all_ranks_have(
+    table, worded
+):
+    assert all(
+        "include-blobs" in figures(table, name) for name in ("message_bytes", "busbw", "algbw")
+    )
     summary = table.run.summary().to_pylist()[0]
     assert table.n_steps == summary["n_summary_steps"] == 3
     assert summary["step_time_ns"] == 140
@@ -62,15 +86,20 @@ def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_w
 
 def overlapping(*ranks):
     """Return a capture with so much communication beside compute, by rank and step; nothing: it is not known."""
-    return SimpleNamespace(matrix={"overlap_compute_ns": np.array(ranks) if ranks else None}.__getitem__)
+    return SimpleNamespace(
+        matrix={"overlap_compute_ns": np.array(ranks) if ranks else None}.__getitem__
+    )
 
 
-@pytest.mark.parametrize(("captures", "median", "mean"), [
-    # The rank with most of it in each step: 5, 8 and 9 ns
-    ([overlapping([5, 1, 9], [3, 8, 2])], 8, 22 / 3),
-    ([overlapping([5, 1, 9], [3, 8, 2]), overlapping([4, 4, 1])], 6, (22 / 3 + 3) / 2),
-    ([overlapping([5, 1, 9]), overlapping()], None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("captures", "median", "mean"),
+    [
+        # The rank with most of it in each step: 5, 8 and 9 ns
+        ([overlapping([5, 1, 9], [3, 8, 2])], 8, 22 / 3),
+        ([overlapping([5, 1, 9], [3, 8, 2]), overlapping([4, 4, 1])], 6, (22 / 3 + 3) / 2),
+        ([overlapping([5, 1, 9]), overlapping()], None, None),
+    ],
+)
 def test_communication_beside_compute_is_of_the_rank_with_most_of_it(captures, median, mean):
     assert hidden_comm_ns(captures, "median") == median
     assert hidden_comm_ns(captures, "mean") == (None if mean is None else pytest.approx(mean))
@@ -117,8 +146,14 @@ def test_parts_are_those_of_the_slowest_rank_of_each_step(table_of):
     # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
     before, after = table_of(ZERO, ONE), table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
     found = parts([before], [after])
-    assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024  # of compute the mean is 290 / 3, in 1/1024 ns
-    assert found == {"exposed_comm": (20, 10, -10), "exposed_memory": (4, 0, -4), "idle": (16, 10, -6)}
+    assert (
+        abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
+    )  # of compute the mean is 290 / 3, in 1/1024 ns
+    assert found == {
+        "exposed_comm": (20, 10, -10),
+        "exposed_memory": (4, 0, -4),
+        "idle": (16, 10, -6),
+    }
 
 
 def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_of):
@@ -127,7 +162,9 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_o
     steps, causes = (one.to_pylist() for one in step_parts([before], [after]))
     means = [float(mean_step_time([one])) for one in (before, after)]
     assert abs(means[0] - 414 / 3) < 1 / 1024
-    totals = dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), [*means, means[1] - means[0]], strict=True))
+    totals = dict(
+        zip(("baseline_ns", "candidate_ns", "delta_ns"), [*means, means[1] - means[0]], strict=True)
+    )
     for column, total in totals.items():
         assert sum(row[column] for row in steps) == total
         assert sum(row[column] or 0 for row in causes) == steps[-1][column]
@@ -140,7 +177,9 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_o
 def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(table_of):
     whole, lacking = (table_of([(100, 10, 4, 6)] * 3) for _ in range(2))
     at = whole.rows.column_names.index("idle_ns")
-    vars(lacking)["rows"] = whole.rows.set_column(at, "idle_ns", pa.nulls(whole.rows.num_rows, pa.int64()))
+    vars(lacking)["rows"] = whole.rows.set_column(
+        at, "idle_ns", pa.nulls(whole.rows.num_rows, pa.int64())
+    )
     found = parts([whole], [lacking])
     assert found["idle"] == (6, None, None)
     assert found["compute"] == (100, 100, 0)
@@ -148,7 +187,9 @@ def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(table_o
 
 def test_rounding_gives_the_rest_to_the_largest_remainders_then_to_the_first():
     third = Fraction(1, 3)
-    found = apportioned(Fraction(2), {"a": third, "b": 2 * third, "c": third, "d": 2 * third}, Fraction(1))
+    found = apportioned(
+        Fraction(2), {"a": third, "b": 2 * third, "c": third, "d": 2 * third}, Fraction(1)
+    )
     assert found == {"a": 0, "b": 1, "c": 0, "d": 1}
     found = apportioned(Fraction(1), {"a": third, "b": third, "c": third}, Fraction(1))
     assert found == {"a": 1, "b": 0, "c": 0}
@@ -186,12 +227,16 @@ def as_saved_before(run, folder):  # without what kernels take in summary steps
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]
     saved = pq.read_table(path, partitioning=None)
-    pq.write_table(saved.drop_columns([name for name in saved.column_names if "in_summary" in name]), path)
+    pq.write_table(
+        saved.drop_columns([name for name in saved.column_names if "in_summary" in name]), path
+    )
     return nsyspipe.load(folder)
 
 
 def warnings(before, after):
-    return {check.check: check for check in check_comparable(Side("a", (before,)), Side("b", (after,)))}
+    return {
+        check.check: check for check in check_comparable(Side("a", (before,)), Side("b", (after,)))
+    }
 
 
 def test_a_run_has_the_same_kernels_as_itself_and_none_without_steps_of_figures(run):
@@ -222,11 +267,17 @@ def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     costs = {name: row["baseline_ns_per_step"] for name, row in found.items()}
     assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "empty": 0, "late": 3801 / 3}
     row = found["empty"]  # of no length it is there
-    assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)
+    assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == (
+        "same",
+        1 / 3,
+        0,
+    )
 
 
 # Before the first step, in the skipped one, in the one that is cut off.
-@pytest.mark.parametrize("kernel", [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)])
+@pytest.mark.parametrize(
+    "kernel", [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)]
+)
 def test_what_runs_outside_of_the_summary_steps_does_not_appear(made, run_with, kernel):
     before, after = tables(made(STEPS)), tables(run_with(kernel))
     assert "other" in after[0].run.kernels()["name"].to_pylist()
@@ -243,7 +294,11 @@ def test_without_communication_in_the_summary_steps_it_vanished(run, made):
     # There still is some in the skipped and in the cut-off step.
     before, after = run, made(*[[(1000, 0, 40, 60)] * 3] * 2)
     row = rows(tables(before), tables(after))["backward", NCCL]
-    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == ("vanished", 0.0, 0.0)
+    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == (
+        "vanished",
+        0.0,
+        0.0,
+    )
     assert row["delta_ns_per_step"] == -row["baseline_ns_per_step"] == pytest.approx(-100)
     assert row["candidate_mean_ns"] is None
 
@@ -258,7 +313,9 @@ def test_a_run_saved_before_kernels_were_counted_has_no_rows_and_says_so(run, tm
 
 
 @pytest.mark.parametrize(("n_skipped", "is_known"), [(1, True), (2, True), (3, False), (4, True)])
-def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(made, monkeypatch, n_skipped, is_known):
+def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(
+    made, monkeypatch, n_skipped, is_known
+):
     # Twelve windows, eight groups: two windows alone at either end, those between in pairs.
     monkeypatch.setattr(window_sums, "_MOST_SUMS", 1)
     run = made(STEPS[:1] * 10, load={"skip_first": n_skipped})
@@ -273,7 +330,11 @@ def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(made, 
 def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
     found = rows(tables(run), tables(made(STEPS, STEPS, kernel="conv")))
     gone, new = found["backward", "gemm"], found["backward", "conv"]
-    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == ("vanished", 0.0, None)
+    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == (
+        "vanished",
+        0.0,
+        None,
+    )
     assert (new["status"], new["baseline_n_per_step"]) == ("appeared", 0.0)
     assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == 1000
 
@@ -283,18 +344,31 @@ def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
                 row["textId"] = builder.string("forward")
 
     found = rows(tables(made(STEPS)), tables(made(STEPS, edit=all_forward)))
-    assert [found[phase, "gemm"]["status"] for phase in ("backward", "forward")] == ["vanished", "appeared"]
+    assert [found[phase, "gemm"]["status"] for phase in ("backward", "forward")] == [
+        "vanished",
+        "appeared",
+    ]
 
 
-@pytest.mark.parametrize(("before", "after", "status"), [
-    # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
-    *((STEPS, [(compute, 100, 40, 60)] * 3, status) for compute, status in ((1010, "changed"), (1001, "same"))),
-    (STEPS, [(1030, 100, 40, 60)] * 3, "changed"),
-    # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
-    ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
-])  # fmt: skip
-def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_first(made, before, after, status):
-    there, back = (rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after))))
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
+        *(
+            (STEPS, [(compute, 100, 40, 60)] * 3, status)
+            for compute, status in ((1010, "changed"), (1001, "same"))
+        ),
+        (STEPS, [(1030, 100, 40, 60)] * 3, "changed"),
+        # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
+        ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
+    ],
+)
+def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_first(
+    made, before, after, status
+):
+    there, back = (
+        rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after)))
+    )
     for key, row in there.items():
         assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status)
         assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
@@ -304,7 +378,12 @@ def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):
     # Inside the second step of the figures, whose window begins at 1600 + 1200.
     starts = range(2800, 2800 + 14 * 50, 50)
     before, after = (
-        run_with(*((start, start + scale * (n + 1) // 10, f"k{n:02d}", 2795) for n, start in enumerate(starts)))
+        run_with(
+            *(
+                (start, start + scale * (n + 1) // 10, f"k{n:02d}", 2795)
+                for n, start in enumerate(starts)
+            )
+        )
         for scale in (10, 12)
     )
     found = kernel_changes(tables(before), tables(after), min_effect=0.02)

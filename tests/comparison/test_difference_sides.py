@@ -33,7 +33,9 @@ def test_a_side_is_a_side_a_run_or_a_path(run):
 
 def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, tmp_path, worded):
     other = made(STEPS[1:], STEPS[1:])
-    assert [len(side.runs) for side in (diff([run, other], run).baseline, diff((other,), run).baseline)] == [2, 1]
+    assert [
+        len(side.runs) for side in (diff([run, other], run).baseline, diff((other,), run).baseline)
+    ] == [2, 1]
     for one in (run, other):
         save(one, tmp_path / "store")
     assert len(compare(tmp_path / "store").sides) == len(compare(run, other).sides) == 2
@@ -69,18 +71,27 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made, worded
     assert not forced.is_comparable
 
 
-@pytest.mark.parametrize(("verdicts", "expected"), [
-    (["improvement", "no change"], "improvement"), (["no change", "no change"], "no change"),
-    (["improvement", "inconclusive", "no change"], "inconclusive"),
-    (["inconclusive", "regression", "improvement"], "regression"),
-    # What has no direction does not enter beside what has one, and alone it is never better nor worse.
-    (["neither change", "no change"], "no change"), (["neither inconclusive", "improvement"], "improvement"),
-    (["neither no change"], "no change"), (["neither change", "neither no change"], "inconclusive"),
-    (["neither inconclusive"], "inconclusive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["improvement", "no change"], "improvement"),
+        (["no change", "no change"], "no change"),
+        (["improvement", "inconclusive", "no change"], "inconclusive"),
+        (["inconclusive", "regression", "improvement"], "regression"),
+        # What has no direction does not enter beside what has one, and alone it is never better nor worse.
+        (["neither change", "no change"], "no change"),
+        (["neither inconclusive", "improvement"], "improvement"),
+        (["neither no change"], "no change"),
+        (["neither change", "neither no change"], "inconclusive"),
+        (["neither inconclusive"], "inconclusive"),
+    ],
+)
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     rows = [
-        {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
+        {
+            "verdict": one.removeprefix("neither "),
+            "better": "neither" if one.startswith("neither") else "lower",
+        }
         for one in verdicts
     ]
     assert overall_verdict(rows) == expected
@@ -93,14 +104,23 @@ def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):
     for side, one in (("baseline", before), ("candidate", after)):
         steps = one.breakdown()
         for is_comm, column in ((True, "comm_ns"), (False, "compute_ns")):
-            total = sum(row[f"{side}_ns_per_step"] for row in kernels if row["name"].startswith("nccl") == is_comm)
+            total = sum(
+                row[f"{side}_ns_per_step"]
+                for row in kernels
+                if row["name"].startswith("nccl") == is_comm
+            )
             assert total == pytest.approx(sum(steps[column].to_pylist()) / steps.num_rows, rel=0.02)
 
 
 def test_one_step_is_too_few_and_more_are_asked_for(runs, worded):
     found = diff(runs("ddp-4gpu"), runs("ddp-4gpu-shm"))
     row = found.metrics.to_pylist()[0]
-    assert (row["n_baseline"], row["n_candidate"], row["ci_low"], row["ci_high"]) == (1, 1, None, None)
+    assert (row["n_baseline"], row["n_candidate"], row["ci_low"], row["ci_high"]) == (
+        1,
+        1,
+        None,
+        None,
+    )
     assert (row["verdict"], row["delta"] > 0) == ("inconclusive", True)
     worded(verdict_text(found))
 
@@ -113,12 +133,19 @@ def test_captures_of_one_side_in_another_precision_are_no_spread(real, worded):
         assert found.verdict == "inconclusive"
         worded(found.metrics["why"][0].as_py(), case)
     (row,) = compare([sides[0]]).checks.to_pylist()
-    assert (row["label"], row["against"], row["check"], row["blocks"]) == ("both", "both", "unlike-captures", True)
+    assert (row["label"], row["against"], row["check"], row["blocks"]) == (
+        "both",
+        "both",
+        "unlike-captures",
+        True,
+    )
 
 
 def test_a_run_alone_whose_captures_have_other_ranks_is_said_to_have(made, worded):
     board = compare({"x": [made(STEPS), made(STEPS, STEPS)]})
-    assert ("world-size", True) in zip(*(board.checks[name].to_pylist() for name in ("check", "blocks")), strict=True)
+    assert ("world-size", True) in zip(
+        *(board.checks[name].to_pylist() for name in ("check", "blocks")), strict=True
+    )
     worded(doubts(board))
 
 
@@ -128,11 +155,21 @@ def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs, worde
     found = diff(Side("both", (before, after)), after)
     # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms, and nothing would settle it.
     why = found.metrics["why"][0].as_py()
-    assert re.findall(r"\d[\d.]*(?=%| and| ms| collectives)", why) == ["13", "572.1", "644.8", "37", "1"]
+    assert re.findall(r"\d[\d.]*(?=%| and| ms| collectives)", why) == [
+        "13",
+        "572.1",
+        "644.8",
+        "37",
+        "1",
+    ]
     worded(why, "why")
     assert not found.is_comparable
     forced = diff(Side("both", (before, after)), after, force=True).metrics.to_pylist()[0]
-    assert (forced["verdict"], forced["settle_steps"], forced["settle_captures"]) == ("inconclusive", None, None)
+    assert (forced["verdict"], forced["settle_steps"], forced["settle_captures"]) == (
+        "inconclusive",
+        None,
+        None,
+    )
     alone = compare([Side("both", (before, after))])
     beside = compare([after, Side("both", (before, after))])
     assert doubts(beside)[0] == doubts(alone)[0]

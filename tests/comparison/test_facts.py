@@ -25,7 +25,12 @@ from nsyspipe.comparison.surroundings import MAY_HAVE, cause_of
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.report.difference import FiguresOfOneSide, _facts_of_one_fix, figures_of_one_side, notes
+from nsyspipe.report.difference import (
+    FiguresOfOneSide,
+    _facts_of_one_fix,
+    figures_of_one_side,
+    notes,
+)
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -59,14 +64,24 @@ def state(before, after, what):
 def test_what_neither_side_recorded_is_not_the_same(run):
     found = facts(run, run)
     lacking = {what for what, row in found.items() if row["recorded_on"] == "neither"}
-    assert {"link", "NCCL settings", "torch", CUDA_OF_TORCH, "driver", "command", ENVIRONMENT} <= lacking
+    assert {
+        "link",
+        "NCCL settings",
+        "torch",
+        CUDA_OF_TORCH,
+        "driver",
+        "command",
+        ENVIRONMENT,
+    } <= lacking
     assert not [what for what in lacking if found[what]["is_same"] is not None]
     assert not [what for what in lacking if not found[what]["recorded_by"]]
 
 
 def test_what_both_sides_recorded_alike_is_the_same(run):
     found = facts(run, run)
-    assert [found[what]["is_same"] for what in ("collectives per step", "host names", "CUDA graphs")] == [True] * 3
+    assert [
+        found[what]["is_same"] for what in ("collectives per step", "host names", "CUDA graphs")
+    ] == [True] * 3
     assert found["host names"]["recorded_by"] is None
 
 
@@ -85,7 +100,12 @@ def test_settings_of_one_log_are_not_compared(run):
 
 @pytest.mark.parametrize(
     ("one", "other", "fix"),
-    [("INFO", "trace", BY_WRITTEN_LOG), ("INFO", "WARN", BY_LOG), ("WARN", "INFO", BY_LOG), (None, None, BY_LOG)],
+    [
+        ("INFO", "trace", BY_WRITTEN_LOG),
+        ("INFO", "WARN", BY_LOG),
+        ("WARN", "INFO", BY_LOG),
+        (None, None, BY_LOG),
+    ],
 )
 def test_a_log_that_both_runs_wrote_is_to_be_passed(tmp_path, one, other, fix):
     levels = {"a": one, "b": other}
@@ -94,7 +114,9 @@ def test_a_log_that_both_runs_wrote_is_to_be_passed(tmp_path, one, other, fix):
         for name, level in levels.items()
     ]
     found = facts(*runs)
-    assert {found[what]["recorded_by"] for what in ("link", "NCCL settings", "NCCL version")} == {fix}
+    assert {found[what]["recorded_by"] for what in ("link", "NCCL settings", "NCCL version")} == {
+        fix
+    }
 
 
 def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_path):
@@ -103,8 +125,13 @@ def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_p
     assert (row["recorded_on"], row["recorded_by"]) == ("baseline", BY_WRITTEN_LOG)
 
 
-def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(tmp_path, worded):
-    before, after = run_of(tmp_path / "a", NCCL_ALGO="Ring"), run_of(tmp_path / "b", NCCL_ALGO="Ring")
+def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(
+    tmp_path, worded
+):
+    before, after = (
+        run_of(tmp_path / "a", NCCL_ALGO="Ring"),
+        run_of(tmp_path / "b", NCCL_ALGO="Ring"),
+    )
     row = facts(before, after)["NCCL settings"]
     worded(_facts_of_one_fix([row]), "no log")
     (told,) = _facts_of_one_fix([facts(Changed(before, nccl=LINK), after)["NCCL settings"]])
@@ -133,7 +160,10 @@ def test_environments_of_two_reports_that_differ(tmp_path):
 
 
 def test_an_environment_without_training_variables_is_compared(tmp_path):
-    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
+    before, after = (
+        run_of(tmp_path / "a", NCCL_P2P_DISABLE=1),
+        run_of(tmp_path / "b", PATH="/usr/bin"),
+    )
     assert changes(before, after)["capture", "NCCL_P2P_DISABLE"] == ("1", None)
 
 
@@ -144,15 +174,24 @@ def test_an_environment_that_only_one_report_has_is_not_compared(run, tmp_path):
 
 
 def test_a_setting_is_compared_once_where_logs_and_environments_have_it(tmp_path):
-    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
-    logged = Changed(before, nccl=LINK), Changed(after, nccl=replace(LINK, settings={"NCCL_DEBUG": "INFO"}))
+    before, after = (
+        run_of(tmp_path / "a", NCCL_P2P_DISABLE=1),
+        run_of(tmp_path / "b", PATH="/usr/bin"),
+    )
+    logged = (
+        Changed(before, nccl=LINK),
+        Changed(after, nccl=replace(LINK, settings={"NCCL_DEBUG": "INFO"})),
+    )
     named = [topic for topic, what in changes(*logged) if what == "NCCL_P2P_DISABLE"]
     assert named == ["link"]
 
 
 def test_an_environment_that_a_log_contradicts_is_not_the_same(tmp_path):
     """Programs that set a variable themselves: NCCL took it, and the environment of their start lacks it."""
-    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", NCCL_P2P_DISABLE=1)
+    before, after = (
+        run_of(tmp_path / "a", NCCL_P2P_DISABLE=1),
+        run_of(tmp_path / "b", NCCL_P2P_DISABLE=1),
+    )
     assert state(before, after, ENVIRONMENT) == ("both", True)
     assert state(Changed(before, nccl=LINK), after, ENVIRONMENT) == ("both", True)
     other = replace(LINK, settings={"NCCL_P2P_DISABLE": "0"})
@@ -160,7 +199,10 @@ def test_an_environment_that_a_log_contradicts_is_not_the_same(tmp_path):
 
 
 def test_environments_that_differ_in_what_logs_compare_are_not_the_same(tmp_path):
-    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
+    before, after = (
+        run_of(tmp_path / "a", NCCL_P2P_DISABLE=1),
+        run_of(tmp_path / "b", PATH="/usr/bin"),
+    )
     logged = Changed(before, nccl=LINK), Changed(after, nccl=replace(LINK, settings={}))
     assert state(*logged, ENVIRONMENT) == ("both", False)
 
@@ -169,16 +211,25 @@ def test_what_only_one_side_has_stands_with_its_value(run):
     told = captured(Changed(run, nccl=LINK), torch_version="2.7")
     for found in (facts(run, told), facts(told, run)):
         assert [found[what]["words"] for what in ("torch", "NCCL settings", "NCCL version")] == [
-            "2.7", "NCCL_P2P_DISABLE=1", "2.28.3"
-        ]  # fmt: skip
+            "2.7",
+            "NCCL_P2P_DISABLE=1",
+            "2.28.3",
+        ]
     assert facts(told, told)["straggler"]["words"] == "none"
 
 
 def test_the_delays_that_graphs_as_a_whole_hide_are_recorded_node_by_node(runs):
     found = facts(runs("2gpu-graph"), runs("2gpu-graph-node"))
     lacking = [row for row in found.values() if row["recorded_by"] == BY_GRAPH_NODES]
-    assert [row["topic"] for row in lacking] == ["collectives", "copies", "stragglers", "stragglers"]
-    assert {(row["recorded_on"], row["recorded_by"]) for row in lacking} == {("candidate", BY_GRAPH_NODES)}
+    assert [row["topic"] for row in lacking] == [
+        "collectives",
+        "copies",
+        "stragglers",
+        "stragglers",
+    ]
+    assert {(row["recorded_on"], row["recorded_by"]) for row in lacking} == {
+        ("candidate", BY_GRAPH_NODES)
+    }
     assert [row["unit"] for row in lacking] == ["count", None, "ns", None]
     (n,) = runs("2gpu-graph-node").summary()["collectives_per_step"].to_pylist()
     assert lacking[0]["value"] == n
@@ -207,7 +258,11 @@ def test_sides_of_which_one_was_not_judged_and_one_lacks_groups(run):
     lacking = Changed(run, problem_rows=[unnamed], stragglers=lambda: run.stragglers().slice(0, 0))
     unjudged = Changed(run, skipped_checks=(SkippedCheck(("straggler",), "why", "x"),))
     found = facts(unjudged, lacking)["straggler"]
-    assert [found[name] for name in ("recorded_by", "baseline_why", "candidate_why")] == [BY_GROUPS, "why", None]
+    assert [found[name] for name in ("recorded_by", "baseline_why", "candidate_why")] == [
+        BY_GROUPS,
+        "why",
+        None,
+    ]
 
 
 def test_delays_of_one_rank_lack_no_report(tmp_path):
@@ -234,13 +289,22 @@ def split(metric, n_baseline, n_candidate, *, value=None, why=WHY):
     return {"metric": metric, "baseline": value, "candidate": value, "why": why} | counts
 
 
-@pytest.mark.parametrize(("rows", "told"), [
-    ([split("wait", 8, 0), split("transfer", 8, 0)], [FiguresOfOneSide("baseline", WHY, ("wait", "transfer"))]),
-    ([split("wait", 0, 1, why="baseline: x")], [FiguresOfOneSide("candidate", "baseline: x", ("wait",))]),
-    ([split("wait", 0, 0), split("transfer", 8, 8)], []),
-    ([split("message_bytes", 8, 0)], []),  # of which facts say more
-    ([split("wait", 8, 0, value=5.0)], []),  # a capture without steps has values, of no step
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [split("wait", 8, 0), split("transfer", 8, 0)],
+            [FiguresOfOneSide("baseline", WHY, ("wait", "transfer"))],
+        ),
+        (
+            [split("wait", 0, 1, why="baseline: x")],
+            [FiguresOfOneSide("candidate", "baseline: x", ("wait",))],
+        ),
+        ([split("wait", 0, 0), split("transfer", 8, 8)], []),
+        ([split("message_bytes", 8, 0)], []),  # of which facts say more
+        ([split("wait", 8, 0, value=5.0)], []),  # a capture without steps has values, of no step
+    ],
+)
 def test_waiting_and_transfer_of_one_side_are_told_with_the_reason(rows, told):
     assert figures_of_one_side(SimpleNamespace(metrics=pa.Table.from_pylist(rows))) == told
 
@@ -263,26 +327,37 @@ def test_commands_that_nsys_started_are_compared(tmp_path):
     assert before.header.commands == ["python3 train.py --ddp"]
     assert state(before, before, "command") == ("both", True)
     assert state(before, after, "command") == ("both", False)
-    assert changes(before, after)["capture", STARTED_COMMAND][1] == "python3 train.py --ddp --bucket-mb 100"
+    assert (
+        changes(before, after)["capture", STARTED_COMMAND][1]
+        == "python3 train.py --ddp --bucket-mb 100"
+    )
 
 
 def test_a_command_of_a_launcher_is_told_once(tmp_path):
-    before, after = (commanded(tmp_path / name, "python3", "train.py", "--lr", name) for name in "12")
+    before, after = (
+        commanded(tmp_path / name, "python3", "train.py", "--lr", name) for name in "12"
+    )
     told = [captured(one, command=["torchrun", "train.py"]) for one in (before, after)]
     assert state(*told, "command") == ("both", True)
     assert not [what for _, what in changes(*told) if "command" in what]
 
 
 def test_a_value_of_a_command_that_is_hidden_may_have_changed(tmp_path):
-    before, after = (commanded(tmp_path / name, "python3", "train.py", "--data", f"/mnt/{name}") for name in "ab")
+    before, after = (
+        commanded(tmp_path / name, "python3", "train.py", "--data", f"/mnt/{name}") for name in "ab"
+    )
     assert state(before, after, "command") == ("both", None)
     assert ("capture", f"{STARTED_COMMAND}{MAY_HAVE}") in changes(before, after)
 
 
 def test_a_saved_run_has_the_commands_of_its_reports(tmp_path):
-    run = commanded(tmp_path / "a", "python3", "train.py", "--lr", "0.1", "--api-key", "hunter-two-three")
+    run = commanded(
+        tmp_path / "a", "python3", "train.py", "--lr", "0.1", "--api-key", "hunter-two-three"
+    )
     save(run, tmp_path / "store")
-    assert nsyspipe.load(tmp_path / "store").header.commands == ["python3 train.py --lr 0.1 --api-key '***'"]
+    assert nsyspipe.load(tmp_path / "store").header.commands == [
+        "python3 train.py --lr 0.1 --api-key '***'"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +366,9 @@ def test_a_saved_run_has_the_commands_of_its_reports(tmp_path):
 def test_a_name_that_a_redaction_gave_a_host_is_not_compared(run, host, is_known):
     named = Changed(run, header=replace(run.header, hosts=[host]))
     found = facts(named, named)["host names"]
-    assert (found["recorded_on"], found["is_same"]) == (("both", True) if is_known else ("neither", None))
+    assert (found["recorded_on"], found["is_same"]) == (
+        ("both", True) if is_known else ("neither", None)
+    )
 
 
 def told_run(folder, driver, cuda, events, **options):
@@ -300,10 +377,19 @@ def told_run(folder, driver, cuda, events, **options):
     for rank in range(2):
         builder = plain_rank(rank, STEPS, world_size=2, **options)
         for name, value in (("NvDriverVersion", driver), ("CudaDriverVersion", cuda)):
-            builder.add("TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name=name, value=value, nameEnum=0)
+            builder.add(
+                "TARGET_INFO_SYSTEM_ENV",
+                globalVid=0,
+                devStateName="",
+                name=name,
+                value=value,
+                nameEnum=0,
+            )
         for value in events:
             builder.add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=value)
-        builder.add("META_DATA_CAPTURE", name="PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", value="Node")
+        builder.add(
+            "META_DATA_CAPTURE", name="PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", value="Node"
+        )
         builder.write(folder / f"r_{rank}.sqlite")
     return nsyspipe.load(folder, jobs=1)
 
@@ -334,7 +420,10 @@ def test_the_one_kind_that_redacted_copies_keep_is_not_taken_for_all(tmp_path):
 
 def test_a_driver_of_a_sidecar_comes_before_that_of_reports(run, tmp_path):
     told = told_run(tmp_path / "a", "580.159.04", "13000", [])
-    assert changes(captured(run, driver_version="570"), told)["versions", "driver"] == ("570", "580.159.04")
+    assert changes(captured(run, driver_version="570"), told)["versions", "driver"] == (
+        "570",
+        "580.159.04",
+    )
     assert state(run, told, CUDA_OF_DRIVER) == ("candidate", None)
 
 
@@ -364,7 +453,9 @@ def test_a_saved_run_has_the_environment_of_its_reports(tmp_path):
     save(before, tmp_path / "store")
     saved = nsyspipe.load(tmp_path / "store")
     assert saved.header.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert saved.files.table("runs")["environment"].to_pylist() == ['{"CUDA_DEVICE_MAX_CONNECTIONS": "1"}']
+    assert saved.files.table("runs")["environment"].to_pylist() == [
+        '{"CUDA_DEVICE_MAX_CONNECTIONS": "1"}'
+    ]
     assert changes(saved, after)["capture", "CUDA_DEVICE_MAX_CONNECTIONS"] == ("1", "8")
 
 
@@ -376,7 +467,9 @@ def test_values_of_several_ranks_survive_saving(tmp_path):
             folder / f"r_{rank}.sqlite"
         )
     save(nsyspipe.load(folder, jobs=1), tmp_path / "store")
-    assert nsyspipe.load(tmp_path / "store").header.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1 | 2"}
+    assert nsyspipe.load(tmp_path / "store").header.environment == {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1 | 2"
+    }
 
 
 def causes(before, after):
@@ -386,10 +479,15 @@ def causes(before, after):
 
 
 @pytest.mark.parametrize(
-    ("slow", "fast"), [({"CUDA_DEVICE_MAX_CONNECTIONS": 1}, {"CUDA_DEVICE_MAX_CONNECTIONS": 8}),
-    ({"TORCH_NCCL_ENABLE_TIMING": 1}, {"TORCH_NCCL_ENABLE_TIMING": 0}), ({"NCCL_P2P_DISABLE": 1}, {"PATH": "/bin"}),
-    ({"CUDA_LAUNCH_BLOCKING": 1}, {"PATH": "/bin"}), ({"TORCH_NCCL_BLOCKING_WAIT": 1}, {"PATH": "/bin"})],
-)  # fmt: skip
+    ("slow", "fast"),
+    [
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": 1}, {"CUDA_DEVICE_MAX_CONNECTIONS": 8}),
+        ({"TORCH_NCCL_ENABLE_TIMING": 1}, {"TORCH_NCCL_ENABLE_TIMING": 0}),
+        ({"NCCL_P2P_DISABLE": 1}, {"PATH": "/bin"}),
+        ({"CUDA_LAUNCH_BLOCKING": 1}, {"PATH": "/bin"}),
+        ({"TORCH_NCCL_BLOCKING_WAIT": 1}, {"PATH": "/bin"}),
+    ],
+)
 def test_a_costly_setting_of_the_slower_side_is_its_probable_cause(tmp_path, slow, fast):
     before, after = run_of(tmp_path / "a", SLOW, **slow), run_of(tmp_path / "b", FAST, **fast)
     (name,) = slow
@@ -427,7 +525,10 @@ def test_a_scoreboard_has_variables_that_differ(tmp_path):
 
 @pytest.mark.parametrize("setting", [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": 1}])
 def test_a_command_is_a_cause_only_where_nothing_that_follows_from_it_is_known(tmp_path, setting):
-    before, after = run_of(tmp_path / "a", SLOW, PATH="/bin", **setting), run_of(tmp_path / "b", FAST, PATH="/bin")
+    before, after = (
+        run_of(tmp_path / "a", SLOW, PATH="/bin", **setting),
+        run_of(tmp_path / "b", FAST, PATH="/bin"),
+    )
     before, after = (
         Changed(one, header=replace(one.header, commands=[f"train.py --lr {n}"]))
         for n, one in enumerate((before, after))

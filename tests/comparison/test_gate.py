@@ -21,11 +21,18 @@ def gate_of(fail_on, **verdicts):
     return Gate.of([dict(zip(names, row, strict=True)) for row in rows], fail_on)
 
 
-@pytest.mark.parametrize(("verdicts", "on_regression", "on_any_change"), [
-    (["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
-    (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
-    (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verdicts", "on_regression", "on_any_change"),
+    [
+        (["no change"], PASSED, PASSED),
+        (["improvement"], PASSED, FAILED),
+        (["regression"], FAILED, FAILED),
+        (["inconclusive"], UNDECIDED, UNDECIDED),
+        (["inconclusive", "regression"], FAILED, FAILED),
+        (["inconclusive", "improvement"], UNDECIDED, FAILED),
+        (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
+    ],
+)
 def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
     judged = {f"m{at}": verdict for at, verdict in enumerate(verdicts)}
     assert gate_of("regression", **judged).exit_code == on_regression
@@ -58,8 +65,18 @@ def test_a_gate_says_which_metrics_failed_and_which_are_open():
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02%", 0.0002), (".5%", 0.005), ("1e-5 %", 1e-7), ("2E+0%", 0.02)]
-)  # fmt: skip
+    ("text", "ratio"),
+    [
+        ("2%", 0.02),
+        ("2", 0.02),
+        (" 0.5 % ", 0.005),
+        ("0", 0.0),
+        ("0.02%", 0.0002),
+        (".5%", 0.005),
+        ("1e-5 %", 1e-7),
+        ("2E+0%", 0.02),
+    ],
+)
 def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
     assert module.parse_min_effect(text) == pytest.approx(ratio)
 
@@ -68,15 +85,33 @@ def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
 def test_a_number_that_may_be_a_ratio_is_asked_about(given):
     with pytest.raises(OptionError, match="may mean") as caught:
         module.effect_ratio(given)
-    ratio, percent = (one.strip("'") for one in caught.value.fix.removeprefix("write ").split(" or "))
-    assert [module.effect_ratio(one) for one in (ratio, percent)] == pytest.approx([float(given), float(given) / 100])
+    ratio, percent = (
+        one.strip("'") for one in caught.value.fix.removeprefix("write ").split(" or ")
+    )
+    assert [module.effect_ratio(one) for one in (ratio, percent)] == pytest.approx(
+        [float(given), float(given) / 100]
+    )
 
 
-@pytest.mark.parametrize(("parse", "option", "texts"), [
-    (module.parse_min_effect, "--min-effect", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-    (partial(module.check_confidence, name="--confidence"), "--confidence", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
-], ids=["min-effect", "confidence"])  # fmt: skip
-def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, option, texts, worded):
+@pytest.mark.parametrize(
+    ("parse", "option", "texts"),
+    [
+        (
+            module.parse_min_effect,
+            "--min-effect",
+            ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400],
+        ),
+        (
+            partial(module.check_confidence, name="--confidence"),
+            "--confidence",
+            ["0.5", "1", "95", "95%", "", "nan", "-0.9"],
+        ),
+    ],
+    ids=["min-effect", "confidence"],
+)
+def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(
+    parse, option, texts, worded
+):
     problems = set()
     for text in texts:
         with pytest.raises(OptionError) as caught:
@@ -99,29 +134,58 @@ ALL = 'fail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["i
 SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics": ("idle", "wait")}
 
 
-@pytest.mark.parametrize(("above", "here", "expected"), [
-    # The nearest file wins; of one directory our own.
-    ({OURS: "[diff]\nmin-effect = 5"}, {OURS: "[diff]\nfail-on = 'regression'"}, {"fail_on": "regression"}),
-    ({}, {PROJECT: "[tool.nsyspipe.diff]\nmin-effect = 1", OURS: "[diff]\nmin-effect = 4"}, {"min_effect": 0.04}),
-    ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
-    ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
-    # What the table of the command says wins over the program's, in either spelling.
-    ({}, {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"}, {"min_effect": 0.02, "confidence": 0.8}),
-    ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
-    ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
-    # A project that is not ours is passed by, even if it is broken.
-    ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
-    *(({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
-        for text in ("[tool.other", "\ud800", "= 3", "tool = 3")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("above", "here", "expected"),
+    [
+        # The nearest file wins; of one directory our own.
+        (
+            {OURS: "[diff]\nmin-effect = 5"},
+            {OURS: "[diff]\nfail-on = 'regression'"},
+            {"fail_on": "regression"},
+        ),
+        (
+            {},
+            {PROJECT: "[tool.nsyspipe.diff]\nmin-effect = 1", OURS: "[diff]\nmin-effect = 4"},
+            {"min_effect": 0.04},
+        ),
+        ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
+        ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
+        # What the table of the command says wins over the program's, in either spelling.
+        (
+            {},
+            {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
+            {"min_effect": 0.02, "confidence": 0.8},
+        ),
+        (
+            {},
+            {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"},
+            {"fail_on": "any-change"},
+        ),
+        ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
+        # A project that is not ours is passed by, even if it is broken.
+        (
+            {OURS: "confidence = 0.8"},
+            {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"},
+            {"confidence": 0.8},
+        ),
+        *(
+            ({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
+            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")
+        ),
+    ],
+)
 def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, here, expected):
     for folder, files in ((tmp_path, above), (tmp_path / "a", here)):
         folder.mkdir(exist_ok=True)
         for name, text in files.items():
             (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
     found = module.read_settings(tmp_path / "a" / "b")
-    assert {name: value for name, value in asdict(found).items() if value and name != "path"} == expected
-    assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
+    assert {
+        name: value for name, value in asdict(found).items() if value and name != "path"
+    } == expected
+    assert found.path.parent == (
+        tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a"
+    )
 
 
 WRONG_FILES = {
@@ -160,15 +224,24 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, case, worded):
     worded([re.sub(r"\(.*\)", "(...)", line) for line in caught.value.lines()])
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    (OURS, "[diff]\nmin-effect = 'x'"), (OURS, "[diff]\nconfidence = 2"), (OURS, "[diff]\nmetric = 3"),
-    (OURS, "diff = 3"), (PROJECT, "tool.nsyspipe.diff = 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (OURS, "[diff]\nmin-effect = 'x'"),
+        (OURS, "[diff]\nconfidence = 2"),
+        (OURS, "[diff]\nmetric = 3"),
+        (OURS, "diff = 3"),
+        (PROJECT, "tool.nsyspipe.diff = 3"),
+    ],
+)
 def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(OptionError) as caught:
         module.read_settings(tmp_path)
     fix = caught.value.fix
-    path.write_text(("" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n") + fix)
+    path.write_text(
+        ("" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n")
+        + fix
+    )
     assert module.read_settings(tmp_path).path == path

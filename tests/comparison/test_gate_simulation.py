@@ -87,7 +87,9 @@ def many_judged(ones, others, effect):
     away = np.abs(delta)
     is_found, is_covered = is_within(away) & (away >= least), ~is_within(np.abs(delta - effect))
     is_slower, is_faster = is_found & (delta > 0), is_found & (delta < 0)
-    found = np.column_stack([is_slower, is_faster, is_within(least - away), is_within(least - delta), is_covered])
+    found = np.column_stack(
+        [is_slower, is_faster, is_within(least - away), is_within(least - delta), is_covered]
+    )
     correlation = weights @ correlations
     is_separated = (ones.max(axis=1) < others.min(axis=1)) | (others.max(axis=1) < ones.min(axis=1))
     for at, (one, other) in enumerate(zip(ones, others, strict=True)):
@@ -118,7 +120,9 @@ def spreads(values, correlations):
         ones = inverse.sum(axis=1)
         squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
         determinant = (n - 1) * math.log1p(-r * r)
-        likely[:, at] = -0.5 * (determinant + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
+        likely[:, at] = -0.5 * (
+            determinant + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at])
+        )
         costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
     return likely, squares / (n - 1) * np.array(costs)
 
@@ -172,7 +176,9 @@ def test_intervals_cover_no_difference(name, n):
 @pytest.mark.parametrize(("name", "n"), HONEST)
 def test_no_change_is_never_said_of_five_per_cent(name, n):
     slower = rates(name, n, 1.05)
-    print(f"{name} {n}, +5 %: found {slower['slower']:.0%}, called no change {slower['no change']:.1%}")
+    print(
+        f"{name} {n}, +5 %: found {slower['slower']:.0%}, called no change {slower['no change']:.1%}"
+    )
     assert slower["no change"] <= 0.01
 
 
@@ -184,11 +190,15 @@ def test_the_gate_does_not_pass_five_per_cent(name, n):
 
 
 @pytest.mark.parametrize(("name", "n"), [pair for pair in HONEST if pair[0].startswith("ar")])
-def test_intervals_cover_five_per_cent(name, n):  # 5 % is not the difference of the medians of the others
+def test_intervals_cover_five_per_cent(
+    name, n
+):  # 5 % is not the difference of the medians of the others
     assert rates(name, n, 1.05)["covered"] >= 0.93
 
 
-@pytest.mark.parametrize(("name", "n"), [("ar0.0", 60), ("ar0.3", 100), ("ar0.6", 250), ("fifth", 60)])
+@pytest.mark.parametrize(
+    ("name", "n"), [("ar0.0", 60), ("ar0.3", 100), ("ar0.6", 250), ("fifth", 60)]
+)
 def test_enough_steps_show_that_nothing_changed(name, n):
     same = rates(name, n, trials=FEW)
     print(f"{name} {n}: no change {same['no change']:.0%}, gate passed {same['passed']:.0%}")
@@ -196,9 +206,16 @@ def test_enough_steps_show_that_nothing_changed(name, n):
     assert same["passed"] >= 0.9
 
 
-@pytest.mark.parametrize(("name", "n", "least"), [
-    ("ar0.0", 10, 0.54), ("ar0.0", 15, 0.9), ("ar0.0", 30, 0.98), ("ar0.3", 30, 0.9), ("fifth", 10, 0.9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "n", "least"),
+    [
+        ("ar0.0", 10, 0.54),
+        ("ar0.0", 15, 0.9),
+        ("ar0.0", 30, 0.98),
+        ("ar0.3", 30, 0.9),
+        ("fifth", 10, 0.9),
+    ],
+)
 def test_five_per_cent_are_found(name, n, least):
     assert rates(name, n, 1.05)["slower"] >= least
 
@@ -234,7 +251,9 @@ def test_the_power_at_few_steps_is_printed(n):
             ones = 100 + noise * rng.standard_normal((FEW, n))
             others = (1 + effect / 100) * (100 + noise * rng.standard_normal((FEW, n)))
             verdicts = np.array([judged(*pair, effect) for pair in zip(ones, others, strict=True)])
-            print(f"{n} steps a side, noise {noise} %, +{effect} %: found {verdicts[:, 0].mean():.0%}")
+            print(
+                f"{n} steps a side, noise {noise} %, +{effect} %: found {verdicts[:, 0].mean():.0%}"
+            )
             assert verdicts[:, 1].mean() == 0  # never called faster
 
 

@@ -27,7 +27,10 @@ def runs(board_runs):
 
 
 def rows(runs, *names, **options):
-    return {row["label"]: row for row in compare({name: runs[name] for name in names}, **options).table.to_pylist()}
+    return {
+        row["label"]: row
+        for row in compare({name: runs[name] for name in names}, **options).table.to_pylist()
+    }
 
 
 def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
@@ -35,7 +38,13 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert found["speedup"] == pytest.approx(131 / 101, rel=1e-12)
     assert found["speedup_low"] < 131 / 101 < found["speedup_high"]
     # The verdict is of the medians, which are as far apart.
-    assert found["peer_delta_low_ratio"] < found["peer_delta_ratio"] == -30 / 131 < found["peer_delta_high_ratio"] < 0
+    assert (
+        found["peer_delta_low_ratio"]
+        < found["peer_delta_ratio"]
+        == -30 / 131
+        < found["peer_delta_high_ratio"]
+        < 0
+    )
     assert found["throughput_steps_per_s"] == pytest.approx(1000 / 101)
     assert found["rank_steps_per_s"] == pytest.approx(2000 / 101)
     assert (found["step_time_ns"], found["n_summary_steps"]) == (101 * MS, 12)
@@ -48,18 +57,30 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert found["mean_step_time_ns"] == sum(parts) == 131 * MS
 
 
-@pytest.mark.parametrize(("first", "name", "options", "verdict"), [
-    ("slow", "fast", {}, "improvement"), ("slow", "again", {}, "no change"), ("slow", "short", {}, "inconclusive"),
-    ("fast", "slow", {}, "regression"),
-    # Unless less than what counts; numbers of numpy are numbers.
-    ("fast", "slow", {"min_effect_pct": 50}, "no change"),
-    ("fast", "slow", {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}, "no change"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "name", "options", "verdict"),
+    [
+        ("slow", "fast", {}, "improvement"),
+        ("slow", "again", {}, "no change"),
+        ("slow", "short", {}, "inconclusive"),
+        ("fast", "slow", {}, "regression"),
+        # Unless less than what counts; numbers of numpy are numbers.
+        ("fast", "slow", {"min_effect_pct": 50}, "no change"),
+        (
+            "fast",
+            "slow",
+            {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)},
+            "no change",
+        ),
+    ],
+)
 def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, options, verdict):
     found = rows(runs, first, name, **options)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
     assert options or diff(runs[first], runs[name]).verdict == verdict
-    found = rows(runs, "slow", "short")["short"]  # two steps, of 100 and 101 ms, have a speed-up without an interval
+    found = rows(runs, "slow", "short")[
+        "short"
+    ]  # two steps, of 100 and 101 ms, have a speed-up without an interval
     assert found["speedup"] == pytest.approx(131 / 100.5)
     assert found["speedup_low"] is None
     assert re.findall(r"\b(?:slow|short|\d+)\b", found["why"]) == ["short", "2", "3"]
@@ -67,19 +88,25 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, opt
 
 def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind(runs):
     found = rows(runs, "slow", "wide", "fast", "wider")
-    assert found["wider"]["speedup"] == pytest.approx(131 / 111)  # steps of 121 and 111 ms in the mean
+    assert found["wider"]["speedup"] == pytest.approx(
+        131 / 111
+    )  # steps of 121 and 111 ms in the mean
     assert found["wider"]["verdict"] == "inconclusive"
     assert found["wider"]["why"] == "not comparable: world size"
     assert (found["wider"]["peer"], found["wider"]["peer_verdict"]) == ("wide", "improvement")
     assert found["wider"]["peer_speedup"] == pytest.approx(121 / 111)
     assert (found["wide"]["peer"], found["wide"]["peer_verdict"]) == ("wide", "reference")
     assert found["fast"]["peer"] == "slow"
-    found = rows(runs, "slow", "wide", force=True)["wide"]  # by force they are judged against the first
+    found = rows(runs, "slow", "wide", force=True)[
+        "wide"
+    ]  # by force they are judged against the first
     assert (found["verdict"], found["peer"], found["why"]) == ("improvement", "slow", None)
 
 
 def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
-    first, second = compare({name: runs[name] for name in ("slow", "wide", "again", "wider", "short")}).kinds
+    first, second = compare(
+        {name: runs[name] for name in ("slow", "wide", "again", "wider", "short")}
+    ).kinds
     assert (first.peer, first.labels) == ("slow", ("slow", "again", "short"))
     assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
     assert first.not_told_from == ("short",)  # two steps say nothing of it
@@ -93,9 +120,19 @@ def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
 def apart(tmp_path_factory):
     """Return runs that fit some of the others: of 100, 190 and 370 ms of compute, of none that is known, of other GPUs or none."""
     folder = tmp_path_factory.mktemp("apart")
-    of_name = {"a": (100, "H200"), "b": (190, "H200"), "c": (370, "H200"), "dark": (100, "H200"), "dark2": (100, "H200"), "l4": (100, "L4"), "gpu?": (100, None)}  # fmt: skip
+    of_name = {
+        "a": (100, "H200"),
+        "b": (190, "H200"),
+        "c": (370, "H200"),
+        "dark": (100, "H200"),
+        "dark2": (100, "H200"),
+        "l4": (100, "L4"),
+        "gpu?": (100, None),
+    }
     made = {
-        name: plain_run(folder / str(at), [steps(compute, 4)] * 2, gpu=gpu, start=10**18 + at * 10**12)
+        name: plain_run(
+            folder / str(at), [steps(compute, 4)] * 2, gpu=gpu, start=10**18 + at * 10**12
+        )
         for at, (name, (compute, gpu)) in enumerate(of_name.items())
     }
     for name in ("dark", "dark2"):
@@ -106,24 +143,35 @@ def apart(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize(("names", "kinds"), [
-    # 190 is less than twice 100, and 370 less than twice 190: from the least on.
-    (("a", "b", "c"), ["ab", "c"]),
-    # What nobody knows of is like nobody but others of which nobody knows.
-    (("a", "c", "dark", "b"), ["ab", "c", "dark"]), (("a", "dark"), ["a", "dark"]), (("dark", "dark2"), ["darkdark2"]),
-    (("a", "c", "dark", "dark2"), ["a", "c", "darkdark2"]),
-    (("a", "b", "l4", "gpu?"), ["ab", "gpu?", "l4"]), (("a", "b", "gpu?"), ["abgpu?"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        # 190 is less than twice 100, and 370 less than twice 190: from the least on.
+        (("a", "b", "c"), ["ab", "c"]),
+        # What nobody knows of is like nobody but others of which nobody knows.
+        (("a", "c", "dark", "b"), ["ab", "c", "dark"]),
+        (("a", "dark"), ["a", "dark"]),
+        (("dark", "dark2"), ["darkdark2"]),
+        (("a", "c", "dark", "dark2"), ["a", "c", "darkdark2"]),
+        (("a", "b", "l4", "gpu?"), ["ab", "gpu?", "l4"]),
+        (("a", "b", "gpu?"), ["abgpu?"]),
+    ],
+)
 def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, names, kinds):
     for order in permutations(names):
         board = compare([Side(name, (apart[name],)) for name in order])
         assert sorted("".join(sorted(kind.labels)) for kind in board.kinds) == kinds
-        assert all(kind.peer == next(name for name in order if name in kind.labels) for kind in board.kinds)
+        assert all(
+            kind.peer == next(name for name in order if name in kind.labels) for kind in board.kinds
+        )
         if not {"gpu?", "dark"}.intersection(
             names
         ):  # what parts a kind from the first or its kind is said of one of it
             told = {row["label"] for row in board.checks.to_pylist() if row["blocks"]}
-            assert [bool(told.intersection(kind.labels)) for kind in board.kinds] == [False, *[True] * (len(kinds) - 1)]
+            assert [bool(told.intersection(kind.labels)) for kind in board.kinds] == [
+                False,
+                *[True] * (len(kinds) - 1),
+            ]
     forced = compare([Side(name, (apart[name],)) for name in names], force=True)
     assert [kind.peer for kind in forced.kinds] == [names[0]]
 
@@ -173,7 +221,9 @@ def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, without_gpu,
         assert (row["speedup"] is None) == ("empty" in (row["label"][:5], order[0]))
         if row["label"] != "slow":
             assert row["step_time_ns"] is row["compute_ns"] is row["mean_step_time_ns"] is None
-            codes = [one["code"] for one in board.problems.to_pylist() if one["label"] == row["label"]]  # fmt: skip
+            codes = [
+                one["code"] for one in board.problems.to_pylist() if one["label"] == row["label"]
+            ]
             assert codes[0] == "no-figures"
     assert board.table["verdict"].to_pylist() == ["reference", "inconclusive"]
 
@@ -192,7 +242,10 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
     names = ("slow", "fast", "short")
     for name in names:
         save(runs[name], tmp_path / name)
-    reports, saved = (compare([of[name] for name in names]) for of in (runs, {name: tmp_path / name for name in names}))
+    reports, saved = (
+        compare([of[name] for name in names])
+        for of in (runs, {name: tmp_path / name for name in names})
+    )
     for name in ("table", "checks", "problems", "kinds"):
         assert getattr(saved, name) == getattr(reports, name)
 
@@ -200,7 +253,9 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
 def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sorting(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
     for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():
-        others = {name: value for name, value in usual[label].items() if not name.startswith("peer")}
+        others = {
+            name: value for name, value in usual[label].items() if not name.startswith("peer")
+        }
         assert {name: row[name] for name in others} == others
     names = ("slow", "fast", "wide", "again")
     usual, by_time = rows(runs, *names), rows(runs, *names, sort="step_time")
@@ -211,7 +266,9 @@ def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sort
 class Damaged(SavedRun):
     def summary(self):
         row = super().summary().to_pylist()[0]
-        return SUMMARY.from_rows([row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}])
+        return SUMMARY.from_rows(
+            [row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}]
+        )
 
 
 def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
@@ -241,7 +298,9 @@ def test_no_runs_are_refused(worded):
     worded(str(caught.value))
 
 
-def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_that_there_are(runs):
+def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_that_there_are(
+    runs,
+):
     assert {column for column, _ in SORTS.values()} <= set(SCOREBOARD.names)
     assert [check_sort(name) for name in ("step_time", "step_time_ns")] == ["step_time"] * 2
     with pytest.raises(OptionError) as caught:
@@ -254,5 +313,8 @@ def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_
 
 @pytest.mark.parametrize(("name", "expected"), [("step_time", "bcad"), ("overlap_ratio", "abcd")])
 def test_the_best_comes_first_nulls_last_and_equal_ones_as_given(name, expected):
-    rows = [{"label": label, SORTS[name][0]: value} for label, value in [("d", None), ("a", 3), ("b", 1), ("c", 1)]]
+    rows = [
+        {"label": label, SORTS[name][0]: value}
+        for label, value in [("d", None), ("a", 3), ("b", 1), ("c", 1)]
+    ]
     assert "".join(row["label"] for row in sorted_rows(rows, name)) == expected

@@ -41,7 +41,9 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
             inverse = np.linalg.inv(matrix)
             apart = x - (one @ inverse @ x) / (one @ inverse @ one)
             q = apart @ inverse @ apart
-            weight *= np.linalg.det(matrix) ** -0.5 * (one @ inverse @ one) ** -0.5 * q ** (-(n - 1) / 2)
+            weight *= (
+                np.linalg.det(matrix) ** -0.5 * (one @ inverse @ one) ** -0.5 * q ** (-(n - 1) / 2)
+            )
             own = q / (n - 1) * matrix.sum() / n**2
             variance += own
             squares += own**2 / (n - 1)
@@ -53,9 +55,15 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
     assert "Zellner" in found.method
 
 
-@pytest.mark.parametrize(("baseline", "candidate", "point"), [
-    ([5] * 3, [6] * 4, 1), ([5] * 3, [5] * 4, 0), (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0),
-], ids=["constant", "equal", "a trend against itself"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "point"),
+    [
+        ([5] * 3, [6] * 4, 1),
+        ([5] * 3, [5] * 4, 0),
+        (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0),
+    ],
+    ids=["constant", "equal", "a trend against itself"],
+)
 def test_constant_and_equal_steps_give_a_point(baseline, candidate, point):
     result = difference(baseline, candidate)
     assert (result.delta, result.low, result.high) == (point, point, point)
@@ -78,10 +86,17 @@ def test_a_stall_does_not_hide_a_difference():
     assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
 
 
-@pytest.mark.parametrize(("baseline", "candidate", "numbers"), [
-    ([1], [1, 2, 3], ["1", "3"]), ([1, 2, 3], [1, 2], ["2", "3"]), ([], [1, 2, 3], ["0", "3"]),
-    ([1], [1], ["1", "3"]), ([1], [1, 2], ["1", "3", "2", "3"]),
-], ids=["1 and 3", "3 and 2", "0 and 3", "1 and 1", "1 and 2"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "numbers"),
+    [
+        ([1], [1, 2, 3], ["1", "3"]),
+        ([1, 2, 3], [1, 2], ["2", "3"]),
+        ([], [1, 2, 3], ["0", "3"]),
+        ([1], [1], ["1", "3"]),
+        ([1], [1, 2], ["1", "3", "2", "3"]),
+    ],
+    ids=["1 and 3", "3 and 2", "0 and 3", "1 and 1", "1 and 2"],
+)
 def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidate, numbers, worded):
     result = difference(baseline, candidate)
     assert re.findall(r"\d+", result.undecided) == numbers
@@ -102,7 +117,9 @@ def test_what_is_no_figure_per_step_is_refused(steps):
 
 # Several captures on a side: what they spread by.
 def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing(worded):
-    assert difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6])) == difference([1, 2, 3], [4, 5, 6])
+    assert difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6])) == difference(
+        [1, 2, 3], [4, 5, 6]
+    )
     short = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
     worded(short.undecided)
 
@@ -143,14 +160,17 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
 
 
 # The ratio of means.
-@pytest.mark.parametrize(("reference", "run", "half"), [
-    (([200] * 3,), ([100] * 4,), 0),
-    # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
-    # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
-    (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
-    # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
-    (([198, 200, 202],), ([96, 100, 104],), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reference", "run", "half"),
+    [
+        (([200] * 3,), ([100] * 4,), 0),
+        # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
+        # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
+        (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
+        # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
+        (([198, 200, 202],), ([96, 100, 104],), None),
+    ],
+)
 def test_speedup_by_hand(reference, run, half):
     result = ratio_of_means(captures(*reference), captures(*run))
     assert result.ratio == 2
@@ -175,20 +195,39 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
 
 
 # What a difference is called.
-@pytest.mark.parametrize(("candidate", "better", "expected"), [
-    (102, "lower", "regression"), (98, "lower", "improvement"), (102, "higher", "improvement"),
-    (98, "higher", "regression"), (102, "neither", "change"), (101, "lower", NO_CHANGE), (100, "lower", NO_CHANGE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("candidate", "better", "expected"),
+    [
+        (102, "lower", "regression"),
+        (98, "lower", "improvement"),
+        (102, "higher", "improvement"),
+        (98, "higher", "regression"),
+        (102, "neither", "change"),
+        (101, "lower", NO_CHANGE),
+        (100, "lower", NO_CHANGE),
+    ],
+)
 def test_verdict_by_direction_and_size(candidate, better, expected):
-    assert Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict == expected
+    assert (
+        Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict
+        == expected
+    )
 
 
 # What no interval excludes is not shown to be nothing; no regression passes, whatever else it is.
-@pytest.mark.parametrize(("delta", "half", "said", "passes"), [
-    (0.0, 1.9, NO_CHANGE, True), (0.0, 2.1, INCONCLUSIVE, False), (-1.0, 2.5, INCONCLUSIVE, True),
-    (1.0, 0.5, NO_CHANGE, True), (1.9, 0.5, INCONCLUSIVE, False), (3.0, 2.5, "regression", False),
-    (3.0, 3.5, INCONCLUSIVE, False), (-3.0, 2.5, "improvement", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("delta", "half", "said", "passes"),
+    [
+        (0.0, 1.9, NO_CHANGE, True),
+        (0.0, 2.1, INCONCLUSIVE, False),
+        (-1.0, 2.5, INCONCLUSIVE, True),
+        (1.0, 0.5, NO_CHANGE, True),
+        (1.9, 0.5, INCONCLUSIVE, False),
+        (3.0, 2.5, "regression", False),
+        (3.0, 3.5, INCONCLUSIVE, False),
+        (-3.0, 2.5, "improvement", True),
+    ],
+)
 def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
     found = replace(difference([100] * 3, [100 + delta] * 3), low=delta - half, high=delta + half)
     assert Judgement(found, least=2).verdict == said
@@ -201,7 +240,10 @@ def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
     point = difference([100] * 3, [95] * 3)
     assert Judgement(replace(point, other_delta=1.0), least=2).verdict == INCONCLUSIVE
     assert not Judgement(replace(point, other_delta=1.0), least=2, better="lower").is_worse_excluded
-    assert Judgement(replace(difference([100] * 3, [99.9] * 3), other_delta=0.1), least=2).verdict == NO_CHANGE
+    assert (
+        Judgement(replace(difference([100] * 3, [99.9] * 3), other_delta=0.1), least=2).verdict
+        == NO_CHANGE
+    )
 
 
 def test_what_is_said_to_settle_it_does():
@@ -232,7 +274,9 @@ def test_levels_in_turn_that_vanish_are_an_improvement(n):
 def test_every_fifth_step_slow_hides_no_change_of_all(noise):
     rng = np.random.default_rng(5)
     steps = np.where(np.arange(10) % 5 == 4, 110.0, 100.0)
-    found = difference(steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10))
+    found = difference(
+        steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10)
+    )
     assert Judgement(found, least=2).verdict == "regression"
 
 
@@ -248,31 +292,53 @@ def test_uneven_steps_say_their_pattern():
     assert (even.is_uneven, even.is_median_nobodys) == (False, False)
     assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
     assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
-    assert evenness(np.array([50.0, 60, 95, 100, 105, 140, 150])).is_uneven  # 3 of 7 near the median
+    assert evenness(
+        np.array([50.0, 60, 95, 100, 105, 140, 150])
+    ).is_uneven  # 3 of 7 near the median
 
 
 # Student's t against printed tables and the two cases that have a closed form.
 
 # NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: upper critical values, two-sided here.
 TABLE = [
-    (1, 0.95, 12.706), (1, 0.99, 63.657), (2, 0.90, 2.920), (2, 0.95, 4.303), (3, 0.95, 3.182), (4, 0.95, 2.776),
-    (4, 0.99, 4.604), (5, 0.95, 2.571), (9, 0.99, 3.250), (10, 0.95, 2.228), (18, 0.95, 2.101), (30, 0.95, 2.042),
-    (30, 0.998, 3.385), (60, 0.99, 2.660), (100, 0.95, 1.984),
-]  # fmt: skip
+    (1, 0.95, 12.706),
+    (1, 0.99, 63.657),
+    (2, 0.90, 2.920),
+    (2, 0.95, 4.303),
+    (3, 0.95, 3.182),
+    (4, 0.95, 2.776),
+    (4, 0.99, 4.604),
+    (5, 0.95, 2.571),
+    (9, 0.99, 3.250),
+    (10, 0.95, 2.228),
+    (18, 0.95, 2.101),
+    (30, 0.95, 2.042),
+    (30, 0.998, 3.385),
+    (60, 0.99, 2.660),
+    (100, 0.95, 1.984),
+]
 
 
 @pytest.mark.parametrize(("freedom", "confidence", "value"), TABLE)
-def test_quantiles_and_the_tails_beyond_them_are_those_of_the_printed_table(freedom, confidence, value):
+def test_quantiles_and_the_tails_beyond_them_are_those_of_the_printed_table(
+    freedom, confidence, value
+):
     assert critical_value(confidence, freedom) == pytest.approx(value, abs=5.1e-4)
     tails, densities = two_sided_tails(np.array([value]), np.array([float(freedom)]))
-    assert tails[0] == pytest.approx(1 - confidence, abs=6e-4 * densities[0])  # printed to half a thousandth
+    assert tails[0] == pytest.approx(
+        1 - confidence, abs=6e-4 * densities[0]
+    )  # printed to half a thousandth
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99, 0.9999, 1 - 1e-6])
 def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
     # One: Cauchy, tan(pi c / 2). Two: c = t / sqrt(2 + t^2).
     assert critical_value(confidence, 1) == pytest.approx(math.tan(math.pi * confidence / 2), 1e-9)
-    assert critical_value(confidence, 2) == pytest.approx(confidence * math.sqrt(2 / (1 - confidence**2)), 1e-9)
+    assert critical_value(confidence, 2) == pytest.approx(
+        confidence * math.sqrt(2 / (1 - confidence**2)), 1e-9
+    )
     for t in (0.0, 1e-9, 0.3, 1.0, 5.0, 1e6):
         tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
-        assert tails == pytest.approx([1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12)
+        assert tails == pytest.approx(
+            [1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12
+        )

@@ -63,7 +63,9 @@ def _texts_of_developers(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
     """Yield string constants and f-strings, but no part of an f-string as a text of its own."""
-    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+    if isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ):
         yield node
         for value in node.values if isinstance(node, ast.JoinedStr) else ():
             if isinstance(value, ast.FormattedValue):
@@ -88,7 +90,9 @@ def objections_to_message(text: str) -> Iterator[Objection]:
     for sentence in sentences_of(text):
         n_words = words_in(sentence)
         if n_words > MAX_WORDS_IN_SENTENCE:
-            yield Objection("long sentence", sentence, f"{n_words} words, at most {MAX_WORDS_IN_SENTENCE}")
+            yield Objection(
+                "long sentence", sentence, f"{n_words} words, at most {MAX_WORDS_IN_SENTENCE}"
+            )
         is_heading = not sentence.endswith(".")
         if FRONTED.match(sentence) and not is_heading:
             yield Objection("opening", sentence, "the subject first")

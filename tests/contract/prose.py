@@ -77,7 +77,9 @@ _LIST_MARK = re.compile(r"^ *(?:[-*+]|\d+\.) +")
 _UI_LABEL = re.compile(r"(?<!\*)\*[A-Z+][^*]*\*(?!\*)")
 # A sentence begins with a capital letter, or with one of these names.
 _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
-_SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))")
+_SENTENCE_END = re.compile(
+    rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))"
+)
 # In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
 _KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice(?: \||  +string))")
 _DATA = re.compile(r"^ *(?:data-[a-z-]+: |\{\")")  # of charts, in a page
@@ -125,7 +127,9 @@ def prose_of_markdown(text: str) -> Iterator[tuple[str, bool]]:
 def sentences_of(paragraph: str) -> list[str]:
     """Return the sentences of a paragraph."""
     text = _ABBREVIATIONS.sub(r"\1", paragraph)
-    return [sentence.strip() for sentence in _SENTENCE_END.split(text) if re.search(r"\w", sentence)]
+    return [
+        sentence.strip() for sentence in _SENTENCE_END.split(text) if re.search(r"\w", sentence)
+    ]
 
 
 def words_in(sentence: str) -> int:
@@ -159,11 +163,15 @@ def objections_to_markdown(text: str) -> Iterator[Objection]:
             n_words = words_in(sentence)
             lengths.append(n_words)
             if n_words > MAX_WORDS_IN_SENTENCE:
-                yield Objection("long sentence", sentence, f"{n_words} words, at most {MAX_WORDS_IN_SENTENCE}")
+                yield Objection(
+                    "long sentence", sentence, f"{n_words} words, at most {MAX_WORDS_IN_SENTENCE}"
+                )
             if FRONTED.match(sentence):
                 yield Objection("opening", sentence, "the subject first")
     if lengths and sum(lengths) / len(lengths) > MAX_MEAN_WORDS:
-        yield Objection("mean length", f"{sum(lengths) / len(lengths):.1f} words", f"at most {MAX_MEAN_WORDS}")
+        yield Objection(
+            "mean length", f"{sum(lengths) / len(lengths):.1f} words", f"at most {MAX_MEAN_WORDS}"
+        )
 
 
 def objections_to_output(text: str) -> Iterator[Objection]:
@@ -182,7 +190,9 @@ def _without_code(line: str) -> str:
 def objections_to(path: Path) -> list[Objection]:
     """Return what a file has against the house style: a page of Markdown, output of a command, or golden findings."""
     text = path.read_text(encoding="utf-8")
-    if path.parent.name == "findings" and path.suffix == ".txt":  # the names of the cases are no output
+    if (
+        path.parent.name == "findings" and path.suffix == ".txt"
+    ):  # the names of the cases are no output
         text = "\n".join(_TEXT_OF_FINDING.findall(text))
     return [*(objections_to_markdown(text) if path.suffix == ".md" else objections_to_output(text))]
 

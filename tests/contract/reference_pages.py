@@ -15,7 +15,9 @@ from nsyspipe.cli.options import Sectioned
 from nsyspipe.model.figures import METRICS, glossary_rows
 from nsyspipe.report.markdown import prose
 
-WRITTEN_BY = "<!-- Written by pytest tests/contract/test_reference.py --update-golden. Do not edit. -->"
+WRITTEN_BY = (
+    "<!-- Written by pytest tests/contract/test_reference.py --update-golden. Do not edit. -->"
+)
 _DEFAULT = re.compile(r" *\[(default: .*)\]$")
 _NO_PANEL = "Arguments"
 _LONGEST_CELL = 10_000
@@ -72,7 +74,10 @@ def _option_row(record: tuple[str, str]) -> str:
 _FUNCTIONS = ("load", "diff", "compare", "whatif", "dashboard")
 _EXPORTS = ("write", "parquet", "document")
 _CAPTURE = ("captured_steps", "annotate", "start_capture", "stop_capture")
-_STARS: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_STARS: dict[object, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 _SECTIONS = ("Parameters", "Returns", "Yields", "Raises")
 
 

@@ -38,7 +38,9 @@ def phrases_in(text: str) -> Iterator[str]:
 def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
     """Return the phrases of all texts in Python files, docstrings left out, and of all scripts."""
     paths = [path for folder in folders for path in folder.rglob("*")]
-    return frozenset(phrase for path in paths for text in _texts_of(path) for phrase in phrases_in(text))
+    return frozenset(
+        phrase for path in paths for text in _texts_of(path) for phrase in phrases_in(text)
+    )
 
 
 def _texts_of(path: Path) -> Iterator[str]:
@@ -53,8 +55,14 @@ def _texts_of(path: Path) -> Iterator[str]:
 def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
     """Return the sentences that the test functions of a module compare."""
     tree = ast.parse(source)
-    constants = _assigned(node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign))
-    tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    constants = _assigned(
+        node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
+    )
+    tests = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+    ]
     sentences = {
         Sentence(test.name, text)
         for test in tests
@@ -95,7 +103,9 @@ def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
+        for name in (
+            part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
+        ):
             if node.value is not None:
                 values.setdefault(name, []).append(node.value)
     return values

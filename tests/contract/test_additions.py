@@ -52,23 +52,45 @@ MAKER = """FORMATS = {
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
 # no text before.
 ADDITIONS = {
-    "a finding": (3, {"findings/gradients.py": {"RULES: Rules = {\n": RULE},
-                      "findings/judge.py": {'("profiler-overhead",)': '("profiler-overhead", "any-step")'},
-                      "report/explanations/findings/any-step.md": {"": EXPLANATION}}),
-    "a column of the steps": (2,
-                {"model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
-                 "analysis/breakdown.py": {'        "wall_ns": wall,':
-                                           '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'}}),
-    "a table": (2,
-                {"model/schema.py": {"FINDINGS = table(": STEP_TIMES,
-                                     "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
-                                     "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST"},
-                 "run/reports.py": {'            "timeline": self._timeline,\n': MADE}}),
-    "an output format of a run": (2,
-                                  {"report/rows.py": {"": ROWS},
-                                   "report/export.py": {"FORMATS = {\n": MAKER}}),
-    "an export version": (1, {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}}),
-}  # fmt: skip
+    "a finding": (
+        3,
+        {
+            "findings/gradients.py": {"RULES: Rules = {\n": RULE},
+            "findings/judge.py": {'("profiler-overhead",)': '("profiler-overhead", "any-step")'},
+            "report/explanations/findings/any-step.md": {"": EXPLANATION},
+        },
+    ),
+    "a column of the steps": (
+        2,
+        {
+            "model/schema.py": {
+                "    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "
+            },
+            "analysis/breakdown.py": {
+                '        "wall_ns": wall,': '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'
+            },
+        },
+    ),
+    "a table": (
+        2,
+        {
+            "model/schema.py": {
+                "FINDINGS = table(": STEP_TIMES,
+                "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
+                "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST",
+            },
+            "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
+        },
+    ),
+    "an output format of a run": (
+        2,
+        {"report/rows.py": {"": ROWS}, "report/export.py": {"FORMATS = {\n": MAKER}},
+    ),
+    "an export version": (
+        1,
+        {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}},
+    ),
+}
 VERSION = "4.1.0"
 
 
@@ -85,16 +107,30 @@ def document(reports, tmp_path_factory):
     """Return what a copy of the package with all additions says of two reports, saved in `runs` of their folder."""
     folder = tmp_path_factory.mktemp("copy")
     package = folder / "nsyspipe"
-    shutil.copytree(Path(nsyspipe.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(nsyspipe.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     for _, files in ADDITIONS.values():
         for name, changes in files.items():
             for before, after in changes.items():
                 text = (package / name).read_text() if before else ""
                 assert not before or text.count(before) == 1, (name, before)
                 (package / name).write_text(text.replace(before, after) if before else after)
-    command = [sys.executable, "-P", "-m", "nsyspipe", "analyze", str(reports), "-j", "1", "--quiet"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "nsyspipe",
+        "analyze",
+        str(reports),
+        "-j",
+        "1",
+        "--quiet",
+    ]
     outputs = ["--json", "run.json", "--rows", "run.rows", "--out", "runs", "--run-id", "x"]
-    subprocess.run([*command, *outputs], env=os.environ | {"PYTHONPATH": str(folder)}, cwd=reports, check=True)
+    subprocess.run(
+        [*command, *outputs], env=os.environ | {"PYTHONPATH": str(folder)}, cwd=reports, check=True
+    )
     return json.loads((reports / "run.json").read_text())
 
 
@@ -116,8 +152,13 @@ def test_each_addition_works(document, reports):
     assert "busy_ns" in {row["metric"] for row in rows(reports, "metrics")}
     assert "busy_ns" in rows(reports, "steps")[0]
     # The table.
-    longest = {step: max(row["wall_ns"] for row in document["steps"] if row["step"] == step) for step in (1, 2)}
-    assert {row["step"]: row["step_time_ns"] for row in document["step_times"] if row["step"] in (1, 2)} == longest
+    longest = {
+        step: max(row["wall_ns"] for row in document["steps"] if row["step"] == step)
+        for step in (1, 2)
+    }
+    assert {
+        row["step"]: row["step_time_ns"] for row in document["step_times"] if row["step"] in (1, 2)
+    } == longest
     assert rows(reports, "step_times") == [{"run_id": "x", **row} for row in document["step_times"]]
     # The format is an option and a file.
     first, *lines = (reports / "run.rows").read_text().splitlines()
@@ -129,14 +170,25 @@ def test_each_addition_works(document, reports):
 
 
 # Columns that say where a row lies, or which rows count: no figures.
-PLACES = {"rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", "n_steps", "n_summary_steps"}
+PLACES = {
+    "rank",
+    "step",
+    "start_ns",
+    "end_ns",
+    "is_complete",
+    "in_summary",
+    "n_steps",
+    "n_summary_steps",
+}
 FIGURES = {*SUMMARY.names, *STEPS.names} - PLACES
 
 
 def test_the_registry_names_columns_and_each_metric_once_and_every_figure_of_the_run():
     assert {*SUMMARY.names} - PLACES <= set(figures.FIGURES) <= FIGURES
     assert len(figures.METRICS) == len(figures.FIGURES)
-    assert {one.column for place in figures.PLACES for one in figures.shown(place)} <= set(figures.FIGURES)
+    assert {one.column for place in figures.PLACES for one in figures.shown(place)} <= set(
+        figures.FIGURES
+    )
 
 
 @pytest.mark.parametrize("figure", figures.FIGURES.values(), ids=figures.FIGURES)

@@ -27,15 +27,33 @@ from tests.build.trace import steady_rank
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.
-ORDERED_OTHERWISE = {"expected_ns_per_step", "saving_ns_per_step", "blocked_ns_per_step", "lane", "name"}
+ORDERED_OTHERWISE = {
+    "expected_ns_per_step",
+    "saving_ns_per_step",
+    "blocked_ns_per_step",
+    "lane",
+    "name",
+}
 
 
 def test_public_names_are_sorted_and_exist():
     assert nsyspipe.__all__ == [
-        "NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "errors", "export", "load", "whatif",
-    ]  # fmt: skip
+        "NsyspipeError",
+        "Run",
+        "Side",
+        "__version__",
+        "compare",
+        "dashboard",
+        "diff",
+        "errors",
+        "export",
+        "load",
+        "whatif",
+    ]
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
-    assert {name for name in dir(nsyspipe) if not name.startswith("_")} == {*nsyspipe.__all__} - {"__version__"}  # Tab
+    assert {name for name in dir(nsyspipe) if not name.startswith("_")} == {*nsyspipe.__all__} - {
+        "__version__"
+    }  # Tab
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         nsyspipe.nothing  # noqa: B018 - asking is the test
 
@@ -48,7 +66,10 @@ def test_rooms_do_not_hide_the_names_of_the_api():
     for module in pkgutil.walk_packages(nsyspipe.__path__, "nsyspipe."):
         if module.name not in NOT_IMPORTED:
             importlib.import_module(module.name)
-    assert all(callable(getattr(nsyspipe, name)) for name in ("compare", "dashboard", "diff", "load", "whatif"))
+    assert all(
+        callable(getattr(nsyspipe, name))
+        for name in ("compare", "dashboard", "diff", "load", "whatif")
+    )
     from nsyspipe import export  # noqa: PLC0415 - as a user does
 
     assert dir(export) == ["dashboard", "document", "parquet", "write"]
@@ -91,7 +112,10 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
 
 
 def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documented(steady_run):
-    change, board = nsyspipe.diff(steady_run, steady_run, fail_on="regression"), nsyspipe.compare([steady_run])
+    change, board = (
+        nsyspipe.diff(steady_run, steady_run, fail_on="regression"),
+        nsyspipe.compare([steady_run]),
+    )
     answer = nsyspipe.whatif(steady_run)
     assert change.verdict == "inconclusive"
     assert change.headline.startswith("Inconclusive")
@@ -104,7 +128,15 @@ def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documente
             is_of_class = name in (type(one).__doc__ or "") or isinstance(one, nsyspipe.Run)
             assert is_of_class if name in own else any(docs)
     offered = {*dir(steady_run), *dir(change), *dir(board), *dir(answer)}
-    inner = {"chosen", "executor", "given_label", "judged_findings", "problem_rows", "rank_map", "reading"}
+    inner = {
+        "chosen",
+        "executor",
+        "given_label",
+        "judged_findings",
+        "problem_rows",
+        "rank_map",
+        "reading",
+    }
     assert offered.isdisjoint(inner)
     assert {"problems", "steps", "verdict", "gate", "table", "scenarios"} <= offered
 
@@ -114,7 +146,10 @@ def test_the_table_of_a_whatif_says_its_units_and_what_they_mean(steady_run):
     assert found.schema.equals(SCENARIOS.arrow, check_metadata=True)
     assert found.schema.field("low_ns").metadata[b"unit"] == b"ns"
     assert found["id"].to_pylist() == [one.id for one in nsyspipe.whatif(steady_run).scenarios]
-    assert {*found.column_names} == {one.name for one in fields(Scenario)} - {"knobs", "refused_in_options"}
+    assert {*found.column_names} == {one.name for one in fields(Scenario)} - {
+        "knobs",
+        "refused_in_options",
+    }
 
 
 api: Any = nsyspipe  # as whoever has no type checker calls it
@@ -144,12 +179,13 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "rank_map=3": lambda _: api.load(__file__, rank_map=3),
     "topology=3": lambda _: api.load(__file__, topology=3),
     "bucket_mb=[25, 50]": lambda run: api.whatif(run, bucket_mb=[25, 50]),
-    "bucket_mb='25'": lambda run: api.whatif(
-        run, bucket_mb="25"
-    ),
-    **{f"gradient_bytes={text!r}": partial(
-        lambda run, text: api.whatif(run, gradient_bytes=text), text=text
-    ) for text in ("665MB", "1e9")},
+    "bucket_mb='25'": lambda run: api.whatif(run, bucket_mb="25"),
+    **{
+        f"gradient_bytes={text!r}": partial(
+            lambda run, text: api.whatif(run, gradient_bytes=text), text=text
+        )
+        for text in ("665MB", "1e9")
+    },
     "link=3": lambda run: api.whatif(run, link=3),
     "steps='x' (2)": lambda run: run.operations("x"),
     "ranks 2-3": lambda run: run.operations(ranks="0-3"),
@@ -162,7 +198,10 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "runs=['a/']": lambda _: api.Side("a", ["a/"]),
     "a": lambda _: api.Side("a", ()),
     "a (2)": lambda run: api.Side("a", (run, run)),
-    **{f"min_effect_pct={one}": partial(compared, min_effect_pct=float(one)) for one in ("-0.1", "nan", "inf")},
+    **{
+        f"min_effect_pct={one}": partial(compared, min_effect_pct=float(one))
+        for one in ("-0.1", "nan", "inf")
+    },
     **{f"confidence={one}": partial(compared, confidence=one) for one in (0.5, 1.0)},
     "metrics='speed'": partial(compared, metrics=["speed"]),
     "metrics='idel'": partial(compared, metrics="step_time, idel"),
@@ -189,8 +228,10 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "most='a'": lambda run: run.telling_ranks("a"),
     "ranks=True": lambda run: run.operations(ranks=True),
     "ranks=range(0, 1000000000000)": lambda run: run.operations(ranks=range(10**12)),
-    **{f"{name}={LARGE}": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
-       for name in ("bucket_mb", "bandwidth", "gradient_bytes")},
+    **{
+        f"{name}={LARGE}": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
+        for name in ("bucket_mb", "bandwidth", "gradient_bytes")
+    },
     f"min_effect_pct={LARGE}": partial(compared, min_effect_pct=10**400),
     f"confidence={LARGE}": partial(compared, confidence=10**400),
     "path='a\\x00.html'": lambda run: api.export.write(run, "a\0.html"),
@@ -230,7 +271,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "m/.html": lambda run: api.export.write(run, "m/.html"),
     "a long table": lambda run: run.to_pandas("x" * 5000),
     "a long metric": partial(compared, metrics="x" * 5000),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -245,13 +286,19 @@ def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, case, worde
 def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
     run = nsyspipe.load(steady)
     nsyspipe.export.parquet(run, tmp_path / "runs")
-    for one in (run, nsyspipe.load(tmp_path / "runs"), nsyspipe.load(steady, label="other", run_id="run-7")):
+    for one in (
+        run,
+        nsyspipe.load(tmp_path / "runs"),
+        nsyspipe.load(steady, label="other", run_id="run-7"),
+    ):
         assert (one.label, one.run_id) == (one.header.label, one.header.run_id)
 
 
 def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
     for label in ("a", "b", "c"):
-        nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{label}"), store := tmp_path / "runs")
+        nsyspipe.export.parquet(
+            nsyspipe.load(steady, label=label, run_id=f"run-{label}"), store := tmp_path / "runs"
+        )
     for call, fix in {
         lambda: nsyspipe.diff(store, against="a"): f"nsyspipe.diff('{store}', 'b', against='a')",
         lambda: nsyspipe.diff(store, against="run-a"): f"nsyspipe.diff('{store}:run-a', CANDIDATE)",
@@ -274,12 +321,18 @@ def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, 
     for wrong in ("steady_[2-9].sqlite", "steady_9.sqlite", "nowhere/steady_*.sqlite"):
         with pytest.raises(ReportNotFoundError) as caught:
             nsyspipe.load(wrong)
-        assert caught.value.found == f"steady_0.sqlite, steady_1.sqlite and 4 more reports in {tmp_path}"
+        assert (
+            caught.value.found
+            == f"steady_0.sqlite, steady_1.sqlite and 4 more reports in {tmp_path}"
+        )
 
 
 def test_one_step_is_given_by_its_number(steady_run, tmp_path):
     numbers = steady_run.steps()["step"].to_pylist()
-    one, same = list(steady_run.operations(numbers[-1])), list(steady_run.operations((numbers[-1], numbers[-1])))
+    one, same = (
+        list(steady_run.operations(numbers[-1])),
+        list(steady_run.operations((numbers[-1], numbers[-1]))),
+    )
     assert [rank for rank, *_ in one] == [0, 1]
     assert one == same != list(steady_run.operations())
     nsyspipe.export.write(steady_run, tmp_path / "run.pftrace", steps=numbers[-1])
@@ -290,7 +343,9 @@ def test_one_step_is_given_by_its_number(steady_run, tmp_path):
 def store(steady, tmp_path):
     """A store with two runs of label a, one of label b."""
     for number, label in enumerate("aab"):
-        nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{number}"), tmp_path / "runs")
+        nsyspipe.export.parquet(
+            nsyspipe.load(steady, label=label, run_id=f"run-{number}"), tmp_path / "runs"
+        )
     return tmp_path / "runs"
 
 
@@ -334,7 +389,9 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
     kind = CATALOGUE[code]
     assert kind.severity in SEVERITIES
     for text in filter(None, (kind.message, kind.fix)):
-        assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
+        assert all(
+            name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text)
+        )
 
 
 def test_import_loads_nothing_heavy():
@@ -369,7 +426,9 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
     of_answer, saved = pa.Table.from_pylist(answer.problems), nsyspipe.load(tmp_path / "old")
     in_python = [run.problems, run.table("problems"), change.problems, board.problems, of_answer]
-    in_commands = [pa.Table.from_pylist(one.problem_rows) for one in (run, change, board, answer, saved)]
+    in_commands = [
+        pa.Table.from_pylist(one.problem_rows) for one in (run, change, board, answer, saved)
+    ]
     for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()

@@ -37,21 +37,15 @@ REFUSED = {
     "run_id='..'": lambda _: nsyspipe.load("store", run_id=".."),
     "store:one, both:one": lambda _: nsyspipe.load(["store:one", "both:one"]),
     "store:one, other.sqlite": lambda _: nsyspipe.load(["store:one", "other.sqlite"]),
-    "one": (
-        lambda _: nsyspipe.diff("both", "one", against="one")
-    ),
-    "store='store:one'": lambda _: nsyspipe.dashboard(
-        "store:one", "a.html"
-    ),
+    "one": (lambda _: nsyspipe.diff("both", "one", against="one")),
+    "store='store:one'": lambda _: nsyspipe.dashboard("store:one", "a.html"),
     "store/steps/x.json": lambda run: export.write(run, "store/steps/x.json"),
     "path=''": lambda run: export.write(run, ""),
     "store=''": lambda run: export.parquet(run, ""),
     "label=''": lambda run: nsyspipe.compare({None: run, "b": run}),  # type: ignore[dict-item]
     ".": lambda run: export.write(run, Path()),
     "'.'": lambda _: nsyspipe.compare("."),
-    "other.sqlite and other.sqlite": (
-        lambda _: nsyspipe.load(["other.sqlite"] * 2).steps()
-    ),
+    "other.sqlite and other.sqlite": (lambda _: nsyspipe.load(["other.sqlite"] * 2).steps()),
     "rank_map": (
         lambda _: nsyspipe.load("steady_?.sqlite", rank_map={"steady_0.sqlite": 1}).steps()
     ),
@@ -59,7 +53,7 @@ REFUSED = {
     "topology='*.log'": lambda _: nsyspipe.load("other.sqlite", topology="*.log"),
     "a long path": lambda _: nsyspipe.load("x" * 5000),
     "nix.sqlite": lambda _: nsyspipe.load("nix.sqlite"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -83,17 +77,33 @@ def test_a_run_whose_operations_are_damaged_is_saved_with_them_again(here):
 
 WORKS = {
     "ranks as text": lambda run: run.timeline(ranks="0-1") == run.timeline(ranks=[0, 1]),
-    "a list of reports": lambda run: nsyspipe.whatif([*run.paths]).scenarios == nsyspipe.whatif(run).scenarios,
-    "a map by paths": lambda run: api.load(
-        run.paths, rank_map={Path("steady_0.sqlite"): np.int64(1), f"../{Path.cwd().name}/steady_1.sqlite": 0}
-    ).ranks["report"].to_pylist() == ["steady_1.sqlite", "steady_0.sqlite"],
+    "a list of reports": lambda run: (
+        nsyspipe.whatif([*run.paths]).scenarios == nsyspipe.whatif(run).scenarios
+    ),
+    "a map by paths": lambda run: (
+        api.load(
+            run.paths,
+            rank_map={
+                Path("steady_0.sqlite"): np.int64(1),
+                f"../{Path.cwd().name}/steady_1.sqlite": 0,
+            },
+        )
+        .ranks["report"]
+        .to_pylist()
+        == ["steady_1.sqlite", "steady_0.sqlite"]
+    ),
     "a renamed run": lambda _: nsyspipe.load("store:one", label="wide").label == "wide",
-    "skip_first=None": lambda run: nsyspipe.load(run.paths, skip_first=None).skipped_steps == run.skipped_steps,
-    "numbers of others": lambda run: json.loads(
-        export.write(api.whatif(run, bucket_mb=Fraction(25)), "a.json").read_text()
-    ) == json.loads(export.write(api.whatif(run, bucket_mb=np.float32(25)), "a.json").read_text()),
-    "digits of confidence": lambda _: [*map(sure_text, (0.95, 0.995, 1 - 1e-12))] == ["95%", "99.5%", "99.9999999999%"],
-}  # fmt: skip
+    "skip_first=None": lambda run: (
+        nsyspipe.load(run.paths, skip_first=None).skipped_steps == run.skipped_steps
+    ),
+    "numbers of others": lambda run: (
+        json.loads(export.write(api.whatif(run, bucket_mb=Fraction(25)), "a.json").read_text())
+        == json.loads(export.write(api.whatif(run, bucket_mb=np.float32(25)), "a.json").read_text())
+    ),
+    "digits of confidence": lambda _: (
+        [*map(sure_text, (0.95, 0.995, 1 - 1e-12))] == ["95%", "99.5%", "99.9999999999%"]
+    ),
+}
 
 
 @pytest.mark.parametrize("holds", WORKS.values(), ids=WORKS)
@@ -101,8 +111,14 @@ def test_what_is_meant_works(here, holds):
     assert holds(nsyspipe.load("steady_?.sqlite", jobs=1))
 
 
-def test_a_run_is_read_wherever_its_process_has_gone_and_errors_name_it_as_it_was_given(here, monkeypatch):
-    opened = [nsyspipe.load("steady_?.sqlite"), nsyspipe.load("store"), nsyspipe.load("other.sqlite")]
+def test_a_run_is_read_wherever_its_process_has_gone_and_errors_name_it_as_it_was_given(
+    here, monkeypatch
+):
+    opened = [
+        nsyspipe.load("steady_?.sqlite"),
+        nsyspipe.load("store"),
+        nsyspipe.load("other.sqlite"),
+    ]
     monkeypatch.chdir("/")
     assert [run.ranks.num_rows for run in opened[:2]] == [2, 2]
     assert [len(list(run.operations())) for run in opened[:2]] == [2, 2]

@@ -52,18 +52,31 @@ OPTIONS = (
 
 def blocks(path, *languages, is_run=True):
     """Return the texts of a document's fenced blocks in some languages."""
-    found = re.findall(r"(<!-- not run: [^\n]+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
+    found = re.findall(
+        r"(<!-- not run: [^\n]+ -->\n+)?```(\w+)\n(.*?)```",
+        path.read_text("utf-8"),
+        flags=re.DOTALL,
+    )
     return [text for why, language, text in found if language in languages and is_run == (not why)]
 
 
 def lines(text):
     """Return the commands of a block, and of the ``run:`` lines of YAML."""
     text = re.sub(r"(?m)^ *(- )?(run|script): ", "", text).replace("\\\n", " ")
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return [
+        line.strip()
+        for line in text.splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    ]
 
 
 # The blocks of the README that set nsyspipe up: .ci/run runs them word for word.
-RUN_BY_CI = {line for block in blocks(README, "bash") for line in lines(block) if not line.startswith("nsyspipe ")}
+RUN_BY_CI = {
+    line
+    for block in blocks(README, "bash")
+    for line in lines(block)
+    if not line.startswith("nsyspipe ")
+}
 QUERIES = blocks(DOCS / "how-to" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
@@ -95,7 +108,9 @@ def world(tmp_path, monkeypatch):
     def run(line):
         command, _, pipe = line.partition(" | head -n ")
         if command not in OUTPUTS or WRITES_FILES.search(command):
-            result = typer.testing.CliRunner().invoke(app, shlex.split(command)[1:], prog_name="nsyspipe")
+            result = typer.testing.CliRunner().invoke(
+                app, shlex.split(command)[1:], prog_name="nsyspipe"
+            )
             assert result.exit_code == 0, f"{line}\n{result.stderr}"
             OUTPUTS[command] = result.stdout
         return "".join(OUTPUTS[command].splitlines(keepends=True)[: int(pipe) if pipe else None])
@@ -131,7 +146,9 @@ def test_an_image_is_small(image):
 @pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
 def test_groups_are_installed_by_a_pip_that_knows_them(path):
     for block in blocks(path, "bash") + blocks(path, "bash", is_run=False):
-        assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block  # that of a new venv is too old
+        assert (
+            "-qU pip && " in block.partition("--group")[0] or "--group" not in block
+        )  # that of a new venv is too old
 
 
 # What NCCL writes of a host, a network and a user.
@@ -142,14 +159,22 @@ PRIVATE_LOG = (
 
 
 def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
-    (command,) = (one for one in blocks(DOCS / "how-to" / "share.md", "bash", is_run=False) if one.startswith("sed "))
+    (command,) = (
+        one
+        for one in blocks(DOCS / "how-to" / "share.md", "bash", is_run=False)
+        if one.startswith("sed ")
+    )
     for real in [*(ROOT / "tests" / "real" / "logs").glob("*.log"), *SAMPLES.glob("*.log")]:
         log, redacted = tmp_path / "all.log", tmp_path / "redacted.log"
-        log.write_text(real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in PRIVATE_LOG))
+        log.write_text(
+            real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in PRIVATE_LOG)
+        )
         with redacted.open("w") as file:
             subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
         assert not re.search(r"node0|192\.|home", redacted.read_text())
-        assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace("node0", "host-0")
+        assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace(
+            "node0", "host-0"
+        )
 
 
 @pytest.mark.slow
@@ -185,19 +210,31 @@ def test_python_runs(world, path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_what_is_not_run_names_what_there_is(path):
-    for line in (line for block in blocks(path, "bash", "yaml", is_run=False) for line in lines(block)):
+    for line in (
+        line for block in blocks(path, "bash", "yaml", is_run=False) for line in lines(block)
+    ):
         for command in re.split(r" (?:&&|\|\||\|) ", line):
             words = re.sub(r"^(\w+=\S* )+", "", command.partition(" > ")[0]).split()
             if words and words[0].endswith("nsyspipe"):
                 COMMANDS[words[1]].make_context(words[1], shlex.split(" ".join(words[2:])))
             elif words and words[0].startswith("launchers/"):
                 own = words[: words.index("--")] if "--" in words else words
-                told = subprocess.run([ROOT / words[0], "--help"], capture_output=True, text=True, check=True).stdout
+                told = subprocess.run(
+                    [ROOT / words[0], "--help"], capture_output=True, text=True, check=True
+                ).stdout
                 assert set(options_in(" ".join(own))) <= options_in(told), line
-    for node in (node for block in blocks(path, "python", is_run=False) for node in ast.walk(ast.parse(block))):
+    for node in (
+        node
+        for block in blocks(path, "python", is_run=False)
+        for node in ast.walk(ast.parse(block))
+    ):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nsyspipe"):
             module = importlib.import_module(node.module)
-            assert {one.name for one in node.names} <= {*dir(module), *module.__all__, *module._CALLBACKS}
+            assert {one.name for one in node.names} <= {
+                *dir(module),
+                *module.__all__,
+                *module._CALLBACKS,
+            }
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
@@ -205,15 +242,23 @@ def test_options_and_variables_that_are_named_exist(path, tmp_path):
     text = path.read_text("utf-8")
     spans = re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)
     named = options_in(" ".join(spans))
-    commands = {words[1] for span in spans if len(words := span.strip("`").split()) > 1 and words[0] == "nsyspipe"}
+    commands = {
+        words[1]
+        for span in spans
+        if len(words := span.strip("`").split()) > 1 and words[0] == "nsyspipe"
+    }
     assert {one for one in commands if one.isalpha()} <= COMMANDS.keys()
-    ours = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
+    ours = {
+        name for command in COMMANDS.values() for option in command.params for name in option.opts
+    }
     assert sorted(named - ours - {*OPTIONS.split()} - options_in(LAUNCHERS)) == []
     assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
     for block in blocks(path, "toml"):
         (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")
         assert read_settings(tmp_path).metrics
-    assert not re.search(r"pip install [^.\n]*nsyspipe(?!/)", text)  # it is on no index: another's would come
+    assert not re.search(
+        r"pip install [^.\n]*nsyspipe(?!/)", text
+    )  # it is on no index: another's would come
 
 
 # What the queries of docs/how-to/dashboards.md answer, worked out from the samples' documents, and from a run.
@@ -224,7 +269,9 @@ def document(run):
 
 def test_the_keys_of_the_document_are_listed():
     text = " ".join((ROOT / "docs/how-to/outputs.md").read_text(encoding="utf-8").split())
-    listed = re.findall(r"`(\w+)`", text.partition("The document has these keys:")[2].partition(".")[0])
+    listed = re.findall(
+        r"`(\w+)`", text.partition("The document has these keys:")[2].partition(".")[0]
+    )
     assert listed == [key for key in document("ddp-4gpu-before") if not key.endswith("_version")]
 
 
@@ -239,8 +286,13 @@ def tuples(frame):
 
 
 def trend():
-    figures = [(document(run)["run"]["captured_at_utc"], run, document(run)["summary"]) for run in RUNS]
-    return [(at, run, one["step_time_ns"] / 1e6, one["comm_share"], one["exposed_comm_share"]) for at, run, one in figures]  # fmt: skip
+    figures = [
+        (document(run)["run"]["captured_at_utc"], run, document(run)["summary"]) for run in RUNS
+    ]
+    return [
+        (at, run, one["step_time_ns"] / 1e6, one["comm_share"], one["exposed_comm_share"])
+        for at, run, one in figures
+    ]
 
 
 def exposed_by_rank():
@@ -249,12 +301,20 @@ def exposed_by_rank():
 
 
 def slowest_steps():
-    slowest = rows_of("steps").sort_values(["wall_ns", "rank"]).groupby(["run", "step"]).tail(1).nlargest(5, "wall_ns")
+    slowest = (
+        rows_of("steps")
+        .sort_values(["wall_ns", "rank"])
+        .groupby(["run", "step"])
+        .tail(1)
+        .nlargest(5, "wall_ns")
+    )
     return tuples(slowest.assign(ms=slowest["wall_ns"] / 1e6)[["run", "step", "ms", "rank"]])
 
 
 def stragglers():
-    rows = rows_of("stragglers").sort_values(["lateness_ns", "run", "rank"], ascending=[False, True, True])
+    rows = rows_of("stragglers").sort_values(
+        ["lateness_ns", "run", "rank"], ascending=[False, True, True]
+    )
     rows[["late", "caused"]] = rows[["lateness_ns", "wait_caused_ns"]] / 1e6
     return tuples(rows[["run", "rank", "n_arrived_last", "late", "caused"]])
 
@@ -262,7 +322,14 @@ def stragglers():
 def kernels():
     run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1)
     columns = ["n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"]
-    top = run.kernels().to_pandas().groupby("name")[columns].sum().nlargest(10, "in_summary_ns").reset_index()
+    top = (
+        run.kernels()
+        .to_pandas()
+        .groupby("name")[columns]
+        .sum()
+        .nlargest(10, "in_summary_ns")
+        .reset_index()
+    )
     return [(name, n, total / 1e6, beside / total) for name, n, total, beside in tuples(top)]
 
 
@@ -275,24 +342,41 @@ def test_a_query_says_what_the_samples_say(answer, monkeypatch):
     assert len(QUERIES) == len(ANSWERS)
     query = QUERIES[ANSWERS.index(answer)]
     rows = [tuple(row.values()) for row in duckdb.sql(query).to_arrow_table().to_pylist()]
-    told = [tuple(f"{cell.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" if hasattr(cell, "hour") else cell for cell in row) for row in rows]  # fmt: skip
+    told = [
+        tuple(
+            f"{cell.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" if hasattr(cell, "hour") else cell
+            for cell in row
+        )
+        for row in rows
+    ]
     assert told == answer()
 
 
 def test_the_dashboard_for_superset_answers_from_the_samples():
     database, datasets, answers = duckdb.connect(), {}, {}
     for table in ("runs", "steps"):
-        database.execute(f"CREATE VIEW {table} AS FROM read_parquet('{SAMPLES}/dataset/{table}/*/*.parquet')")
+        database.execute(
+            f"CREATE VIEW {table} AS FROM read_parquet('{SAMPLES}/dataset/{table}/*/*.parquet')"
+        )
     for path in (SUPERSET / "datasets").glob("*/*.yaml"):
         dataset = yaml.safe_load(path.read_text(encoding="utf-8"))
         datasets[dataset["uuid"]] = answer = database.sql(dataset["sql"])
         assert {*answer.columns} == {column["column_name"] for column in dataset["columns"]}
     for path in (SUPERSET / "charts").glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
-        chart = {"x_axis": "run", "groupby": [], "all_columns": [], **yaml.safe_load(text)["params"]}
-        names = pd.Series([chart["x_axis"], chart["groupby"], chart["all_columns"]]).explode().dropna()
+        chart = {
+            "x_axis": "run",
+            "groupby": [],
+            "all_columns": [],
+            **yaml.safe_load(text)["params"],
+        }
+        names = (
+            pd.Series([chart["x_axis"], chart["groupby"], chart["all_columns"]]).explode().dropna()
+        )
         query = [*(f'"{name}"' for name in names), *re.findall(r"sqlExpression: '?([^'\n]+)", text)]
-        answers[path.stem] = datasets[yaml.safe_load(text)["dataset_uuid"]].aggregate(", ".join(query)).fetchall()
+        answers[path.stem] = (
+            datasets[yaml.safe_load(text)["dataset_uuid"]].aggregate(", ".join(query)).fetchall()
+        )
     shares = sorted(row[-1] / 100 for row in answers["exposed_comm"])
     sums = rows_of("steps").groupby(["run", "rank"])[["exposed_comm_ns", "wall_ns"]].sum()
     assert shares == pytest.approx(sorted(sums["exposed_comm_ns"] / sums["wall_ns"]))
@@ -323,7 +407,9 @@ def broken_links(path):
             continue
         place, _, anchor = link.partition("#")
         target = path.parent / place if place else path
-        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+        if not target.exists() or (
+            anchor and anchor not in anchors(target.read_text(encoding="utf-8"))
+        ):
             broken.append(link)
     return broken
 
@@ -331,7 +417,11 @@ def broken_links(path):
 def test_every_file_that_is_named_exists():
     names = {name for name in re.findall(r"[\w/]+\.py\b", ARCHITECTURE) if "NAME" not in name}
     assert names
-    assert [name for name in names if not ((ROOT if name.startswith("tests/") else PACKAGE) / name).is_file()] == []
+    assert [
+        name
+        for name in names
+        if not ((ROOT if name.startswith("tests/") else PACKAGE) / name).is_file()
+    ] == []
 
 
 def test_every_file_of_the_package_has_its_line():
@@ -339,7 +429,13 @@ def test_every_file_of_the_package_has_its_line():
     assert len(set(lines)) == len(lines)
     # A room's own file holds what the room is, and no code; that of capture is what training programs import.
     own = {path for path in PACKAGE.rglob("*/__init__.py") if path.parent.name != "capture"}
-    assert sorted({str(path.relative_to(PACKAGE)) for path in set(PACKAGE.rglob("*.py")) - own} - set(lines)) == []
+    assert (
+        sorted(
+            {str(path.relative_to(PACKAGE)) for path in set(PACKAGE.rglob("*.py")) - own}
+            - set(lines)
+        )
+        == []
+    )
 
 
 def test_the_drawing_has_the_layers_of_the_import_contract():
@@ -348,7 +444,9 @@ def test_the_drawing_has_the_layers_of_the_import_contract():
     assert layers is not None
     drawing = [line.strip() for line in ARCHITECTURE.split("```")[1].splitlines() if line.strip()]
     wanted = re.findall(r'"([^"]+)"', layers[1])
-    assert [line for line, layer in zip(drawing, wanted, strict=True) if not line.startswith(layer)] == []  # fmt: skip
+    assert [
+        line for line, layer in zip(drawing, wanted, strict=True) if not line.startswith(layer)
+    ] == []
 
 
 def test_hooks_before_a_commit_are_commands_of_ci():

@@ -13,7 +13,13 @@ from nsyspipe.model.figures import FIGURES, METRICS
 from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.replay.answer import ADVICE
 from nsyspipe.report.explanations.pages import finding_pages
-from nsyspipe.report.explanations.subjects import ALIASES, all_ids, explain, explain_finding, similar_ids
+from nsyspipe.report.explanations.subjects import (
+    ALIASES,
+    all_ids,
+    explain,
+    explain_finding,
+    similar_ids,
+)
 from nsyspipe.report.explanations.text import Code, Group, Items, Paragraph, ids_in, normalized
 from nsyspipe.report.explanations.timeline import KINDS, Picture
 from tests.conftest import SAMPLES
@@ -33,7 +39,12 @@ IDS = [rule.__name__.replace("_", "-") for rule in RULES]
 
 
 def pieces_of(explanation, kind):
-    return [piece for section in explanation.sections for piece in section.pieces if isinstance(piece, kind)]
+    return [
+        piece
+        for section in explanation.sections
+        for piece in section.pieces
+        if isinstance(piece, kind)
+    ]
 
 
 def explained():
@@ -49,11 +60,19 @@ def texts_of(explanation):
 
 
 def timelines_of(explanation):
-    return [timeline for picture in pieces_of(explanation, Picture) for timeline in picture.timelines]
+    return [
+        timeline for picture in pieces_of(explanation, Picture) for timeline in picture.timelines
+    ]
 
 
 def units_of(lanes, kinds):
-    return {unit for lane in lanes for bar in lane.bars if bar.kind in kinds for unit in range(bar.start, bar.end)}
+    return {
+        unit
+        for lane in lanes
+        for bar in lane.bars
+        if bar.kind in kinds
+        for unit in range(bar.start, bar.end)
+    }
 
 
 def by_rank(timeline):
@@ -119,7 +138,10 @@ def test_every_kind_of_bar_is_used_and_has_a_letter_of_its_own():
 @pytest.mark.parametrize("name", IDS)
 def test_a_simulated_finding_names_the_option_that_simulates_it(name):
     simulated = [
-        word for piece in pieces_of(explain_finding(name), Code) for word in piece.text.split() if "whatif" in word
+        word
+        for piece in pieces_of(explain_finding(name), Code)
+        for word in piece.text.split()
+        if "whatif" in word
     ]
     assert bool(simulated) == (name in {*ADVICE, "slow-link"})
 
@@ -164,7 +186,9 @@ def test_a_column_of_a_metric_is_explained_in_other_tables_too():
 
 
 def test_no_value_of_a_message_is_left_as_a_field():
-    left = [code for code in CATALOGUE for text in texts_of(explain(code)) if "{" in text or "}" in text]
+    left = [
+        code for code in CATALOGUE for text in texts_of(explain(code)) if "{" in text or "}" in text
+    ]
     assert left == []
 
 
@@ -196,7 +220,9 @@ def test_an_id_is_found_in_several_spellings(topic, group, name):
     assert (explanation.group, explanation.id) == (group, name)
 
 
-@pytest.mark.parametrize(("topic", "first"), [("stragler", "straggler"), ("bucket", "single-bucket")])
+@pytest.mark.parametrize(
+    ("topic", "first"), [("stragler", "straggler"), ("bucket", "single-bucket")]
+)
 def test_similar_ids_are_offered(topic, first):
     assert explain(topic) is None
     assert similar_ids(topic)[0] == first
@@ -214,4 +240,6 @@ def test_pages_of_findings_are_made_from_the_explanations(request):
             path.unlink()
         for name, text in pages.items():
             (FINDINGS_IN_DOCS / name).write_text(text, encoding="utf-8")
-    assert {path.name: path.read_text(encoding="utf-8") for path in FINDINGS_IN_DOCS.iterdir()} == pages
+    assert {
+        path.name: path.read_text(encoding="utf-8") for path in FINDINGS_IN_DOCS.iterdir()
+    } == pages

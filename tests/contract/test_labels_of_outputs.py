@@ -8,7 +8,9 @@ from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
 
 REPORT = Path(nsyspipe.__file__).parent / "report"
 LABELS = {
-    text.casefold() for figure in (*FIGURES.values(), *OTHER_FIGURES.values()) for text in (figure.label, figure.short)
+    text.casefold()
+    for figure in (*FIGURES.values(), *OTHER_FIGURES.values())
+    for text in (figure.label, figure.short)
 }
 PLACES = {"Field": 0, "Tile": 0, "barred": 1}  # which argument of a call is the heading
 
@@ -33,6 +35,8 @@ def test_no_heading_repeats_the_name_of_a_figure():
 
 
 def test_a_repeated_name_is_found():
-    tree = ast.parse('Field("exposed\\ncomm", 1)\nbarred(rows, "idle", 1)\nTile(FIGURES["x"].short)')
+    tree = ast.parse(
+        'Field("exposed\\ncomm", 1)\nbarred(rows, "idle", 1)\nTile(FIGURES["x"].short)'
+    )
     assert [heading for _, heading in headings_in(tree)] == ["exposed comm", "idle"]
     assert "exposed comm" in LABELS

@@ -13,12 +13,17 @@ PACKAGE = Path(nsyspipe.__file__).parent
 LAUNCHERS = PACKAGE.parent / "launchers"
 WITH_A_PROGRAM = {"workers.py", "trial.py"}  # or a whole help, whose golden is checked
 MODULES = sorted(
-    path for folder in (PACKAGE, LAUNCHERS) for path in folder.rglob("*.py") if path.name not in WITH_A_PROGRAM
+    path
+    for folder in (PACKAGE, LAUNCHERS)
+    for path in folder.rglob("*.py")
+    if path.name not in WITH_A_PROGRAM
 )
 
 
 def name_of(path):
-    return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else LAUNCHERS.parent).as_posix()
+    return path.relative_to(
+        PACKAGE if path.is_relative_to(PACKAGE) else LAUNCHERS.parent
+    ).as_posix()
 
 
 # Texts that are no English, or that cannot change: names of facts in tables and documents, names of nsys, lists of words,
@@ -27,19 +32,28 @@ ALLOWED = {
     "analysis/operations.py": ["memcpy unified DtoD"],
     "capture/rank.py": ["file=$1; exec"],
     "comparison/surroundings.py": [
-        "message bytes per step", "DtoD copies per step", "DtoD bytes per step",
-        "number and bytes of copies on the device", "steps in the figures",
+        "message bytes per step",
+        "DtoD copies per step",
+        "DtoD bytes per step",
+        "number and bytes of copies on the device",
+        "steps in the figures",
     ],
     "findings/host.py": ["Use DataLoader(pin_memory=True)"],  # .to(device)
     "nsys/command_words.py": ["true false", "tk ak sk", "step steps seed"],
     "report/difference.py": [
-        "DtoD copies per step", "DtoD bytes per step", "message bytes per step", "steps in the figures",
-        "copies on the device", "number and bytes of copies on the device",
+        "DtoD copies per step",
+        "DtoD bytes per step",
+        "message bytes per step",
+        "steps in the figures",
+        "copies on the device",
+        "number and bytes of copies on the device",
     ],
     "report/explanations/timeline.py": ["text{font:"],
     "report/html/page.py": ["default-src 'none'"],
-    "model/problems.py": ["no-gpu-activity (warning)"],  # the catalogue, whose parts have a test of their own
-}  # fmt: skip
+    "model/problems.py": [
+        "no-gpu-activity (warning)"
+    ],  # the catalogue, whose parts have a test of their own
+}
 
 
 def is_allowed(message):
@@ -50,7 +64,9 @@ def is_allowed(message):
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_the_texts_of_a_module_keep_the_house_style(path):
     checked = [message for message in messages_in(path) if not is_allowed(message)]
-    assert [str(objection) for message in checked for objection in objections_to_message(message.text)] == []
+    assert [
+        str(objection) for message in checked for objection in objections_to_message(message.text)
+    ] == []
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -86,7 +102,11 @@ def test_texts_are_found(source, text, tmp_path):
 
 @pytest.mark.parametrize(
     "source",
-    ['"""A docstring of several words; it is no message."""', 'key = "step_time_ns"', 'sql = "SELECT a FROM b; c d e"'],
+    [
+        '"""A docstring of several words; it is no message."""',
+        'key = "step_time_ns"',
+        'sql = "SELECT a FROM b; c d e"',
+    ],
 )
 def test_docstrings_names_and_queries_are_no_texts(source, tmp_path):
     (tmp_path / "module.py").write_text(source)

@@ -16,14 +16,21 @@ from nsyspipe.report.explanations.subjects import explain
 from nsyspipe.report.explanations.text import Group
 
 PACKAGE = Path(nsyspipe.__file__).parent
-TREES = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+TREES = {
+    path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8"))
+    for path in PACKAGE.rglob("*.py")
+}
 DECLARATIONS = Path("model/problems.py")
 
 
 def constants_in(node):
     """Return the texts that an expression can be: those of both branches of a condition."""
     branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
-    return {one.value for one in branches if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {
+        one.value
+        for one in branches
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    }
 
 
 def calls_of(name, tree):
@@ -42,7 +49,9 @@ def codes_in(tree):
 
 
 def test_every_code_is_in_the_catalogue():
-    unknown = {(str(path), code) for path, tree in TREES.items() for code in codes_in(tree) - {*CATALOGUE}}
+    unknown = {
+        (str(path), code) for path, tree in TREES.items() for code in codes_in(tree) - {*CATALOGUE}
+    }
     assert unknown == set()
 
 

@@ -3,7 +3,13 @@
 import pytest
 
 from tests.conftest import SAMPLES
-from tests.contract.prose import objections_to, objections_to_markdown, prose_of_markdown, sentences_of, words_in
+from tests.contract.prose import (
+    objections_to,
+    objections_to_markdown,
+    prose_of_markdown,
+    sentences_of,
+    words_in,
+)
 
 ROOT = SAMPLES.parent
 DOCS = ROOT / "docs"
@@ -11,7 +17,11 @@ GOLDENS = ROOT / "tests" / "golden" / "frozen"
 
 # Goldens of rows that functions return: names of kernels, tables, traces. No command prints their texts as they are.
 OF_FUNCTIONS = {"digests", "names", "tables"}
-PRINTED = {path for path in GOLDENS.rglob("*.txt") if path.relative_to(GOLDENS).parts[0] not in OF_FUNCTIONS}
+PRINTED = {
+    path
+    for path in GOLDENS.rglob("*.txt")
+    if path.relative_to(GOLDENS).parts[0] not in OF_FUNCTIONS
+}
 # What other programs print in a golden of ours.
 OF_OTHERS = ("Error in sitecustomize; set PYTHONVERBOSE",)
 CHECKED = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *PRINTED})
@@ -19,7 +29,11 @@ CHECKED = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *PRINTED})
 
 @pytest.mark.parametrize("path", CHECKED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_text_keeps_the_house_style(path):
-    found = [objection for objection in objections_to(path) if not any(text in objection.text for text in OF_OTHERS)]
+    found = [
+        objection
+        for objection in objections_to(path)
+        if not any(text in objection.text for text in OF_OTHERS)
+    ]
     assert [str(objection) for objection in found] == []
 
 
@@ -69,7 +83,9 @@ def test_sentences_that_are_long_on_average_are_found():
 
 
 def test_a_sentence_may_begin_with_a_name_in_lower_case():
-    assert len(sentences_of("It reads reports. nsyspipe writes none. Use nsys 2024.2 or newer.")) == 3
+    assert (
+        len(sentences_of("It reads reports. nsyspipe writes none. Use nsys 2024.2 or newer.")) == 3
+    )
 
 
 def test_a_number_is_one_word():

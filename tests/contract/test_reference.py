@@ -27,7 +27,9 @@ GLOSSARY = REFERENCE / "glossary.md"
 
 
 def test_the_glossary_has_the_vocabulary(pinned):
-    pinned(GLOSSARY, with_part(GLOSSARY.read_text(encoding="utf-8"), "vocabulary", vocabulary_table()))
+    pinned(
+        GLOSSARY, with_part(GLOSSARY.read_text(encoding="utf-8"), "vocabulary", vocabulary_table())
+    )
 
 
 def test_the_glossary_has_each_term_once():

@@ -92,11 +92,17 @@ def test_what_is_no_sentence_or_not_compared_passes(source):
 
 
 def test_texts_of_code_and_scripts_are_the_programs_and_docstrings_are_not(tmp_path):
-    (tmp_path / "a.py").write_text('"""One two three four."""\nf("five six seven {}, eight")\n', "utf-8")
+    (tmp_path / "a.py").write_text(
+        '"""One two three four."""\nf("five six seven {}, eight")\n', "utf-8"
+    )
     (tmp_path / "b.py").write_text('f(f"the {name} of a run it is")\n', "utf-8")
     (tmp_path / "c.sh").write_text("echo 'Nine ten eleven twelve'\n", "utf-8")
     (tmp_path / "d.txt").write_text("not a text of it", "utf-8")
-    assert phrases_of_program([tmp_path]) == {"of a run it", "a run it is", "nine ten eleven twelve"}
+    assert phrases_of_program([tmp_path]) == {
+        "of a run it",
+        "a run it is",
+        "nine ten eleven twelve",
+    }
 
 
 def test_a_sentence_names_its_test():

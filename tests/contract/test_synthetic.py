@@ -23,7 +23,10 @@ COLLECTIVES = """
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("synthetic")
-    return [generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS) for rank in range(N_RANKS)]
+    return [
+        generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS)
+        for rank in range(N_RANKS)
+    ]
 
 
 def collectives(path, error):
@@ -61,5 +64,8 @@ def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(
     assert all(before[1] <= after[0] for before, after in pairwise(times))
     assert all(called < returned < start < end for called, returned, start, end in times)
     # A stream runs one kernel at a time.
-    times = query(paths[0], "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
+    times = query(
+        paths[0],
+        "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start",
+    )
     assert all(before[2] <= after[1] for before, after in pairwise(times) if before[0] == after[0])

@@ -8,7 +8,18 @@ from nsyspipe.findings.host import launch_bound
 from nsyspipe.findings.model import Recording
 from nsyspipe.findings.slow_link import slow_link
 from nsyspipe.findings.straggler import straggler
-from tests.findings.make import NOT_JUDGED, case, collective, evidence, link, of, step, steps, threshold, traffic
+from tests.findings.make import (
+    NOT_JUDGED,
+    case,
+    collective,
+    evidence,
+    link,
+    of,
+    step,
+    steps,
+    threshold,
+    traffic,
+)
 
 MB = 10**6
 NOTHING_KNOWN = Recording()
@@ -17,12 +28,19 @@ NOTHING_KNOWN = Recording()
 def using(role, kind, *exposed_and_wait, hidden=0, **more):
     """Return two ranks, each with one collective of a role per step of 1000: so much of it exposed, and waiting."""
     given = exposed_and_wait or ((200, 0), (200, 0))
-    rows = [step(rank, exposed=one, wait=wait, hidden=hidden) for rank, (one, wait) in enumerate(given)]
+    rows = [
+        step(rank, exposed=one, wait=wait, hidden=hidden) for rank, (one, wait) in enumerate(given)
+    ]
     rows = [row | {"wait_ns": wait} for row, (_, wait) in zip(rows, given, strict=True)]
     # The one that comes last starts when the others have waited.
     starts = [max(wait for _, wait in given) - wait for _, wait in given]
     last = max(start + own for start, (own, _) in zip(starts, given, strict=True))
-    return evidence(rows, collective(1, starts, last + hidden, kind=kind), traffic=traffic(role, kind, *given), **more)
+    return evidence(
+        rows,
+        collective(1, starts, last + hidden, kind=kind),
+        traffic=traffic(role, kind, *given),
+        **more,
+    )
 
 
 def mixed(*uses, **more):
@@ -36,13 +54,22 @@ def mixed(*uses, **more):
     return evidence(steps(2, exposed=total), met, traffic=carried, **more)
 
 
-KINDS = {"data": "all_reduce", "tensor": "all_reduce", "sharded": "reduce_scatter", "expert": "all_to_all"}
+KINDS = {
+    "data": "all_reduce",
+    "tensor": "all_reduce",
+    "sharded": "reduce_scatter",
+    "expert": "all_to_all",
+}
 KINDS |= {"pipeline": "send_recv", "other": "all_gather"}
 ANOTHER = {role: using(role, kind) for role, kind in KINDS.items()}
 
 
 def silent(*roles):
-    return [case(f"no {'or '.join(roles)}, but {role}", given) for role, given in ANOTHER.items() if role not in roles]
+    return [
+        case(f"no {'or '.join(roles)}, but {role}", given)
+        for role, given in ANOTHER.items()
+        if role not in roles
+    ]
 
 
 def beside_hidden_gradients(beside_compute):
@@ -60,23 +87,48 @@ def beside_hidden_gradients(beside_compute):
 WAITING = (200, 150), (50, 0)
 TENSOR_COMM = of(
     parallelism.tensor_comm,
-    case("all that is exposed", using("tensor", "all_reduce"), saving=200,
-        exposed_ns_per_step=200, calls_per_step=1),
+    case(
+        "all that is exposed",
+        using("tensor", "all_reduce"),
+        saving=200,
+        exposed_ns_per_step=200,
+        calls_per_step=1,
+    ),
     case("sequence parallel already", using("tensor", "reduce_scatter"), saving=200),
-    case("waiting is not its business", using("tensor", "all_reduce", *WAITING), saving=50, exposed_ns_per_step=125),
-    *threshold("5 % of step time", *(using("tensor", "all_reduce", (own, 0), (own, 0)) for own in (50, 49))),
+    case(
+        "waiting is not its business",
+        using("tensor", "all_reduce", *WAITING),
+        saving=50,
+        exposed_ns_per_step=125,
+    ),
+    *threshold(
+        "5 % of step time", *(using("tensor", "all_reduce", (own, 0), (own, 0)) for own in (50, 49))
+    ),
     # Of 360 hidden at most 0.8 / 1.8.
-    case("what it slows down", using("tensor", "all_reduce", (100, 0), (100, 0), hidden=360), saving=100 + 160),
+    case(
+        "what it slows down",
+        using("tensor", "all_reduce", (100, 0), (100, 0), hidden=360),
+        saving=100 + 160,
+    ),
     # At most 0.8 / 1.8 of what runs beside tensor parallelism itself.
-    *(case(f"{hidden} of the compute beside communication is its own", beside_hidden_gradients(hidden),
-        saving=300 + slowed, assumed_slowdown_ratio=assumed,
-        saving_ns_per_step_by_part={"exposed_transfer": 300.0, "slowed_compute": pytest.approx(slowed)})
-        for hidden, slowed, assumed in ((0, 0, None), (90, 40, 0.8), (360, 160, 0.8))),
+    *(
+        case(
+            f"{hidden} of the compute beside communication is its own",
+            beside_hidden_gradients(hidden),
+            saving=300 + slowed,
+            assumed_slowdown_ratio=assumed,
+            saving_ns_per_step_by_part={
+                "exposed_transfer": 300.0,
+                "slowed_compute": pytest.approx(slowed),
+            },
+        )
+        for hidden, slowed, assumed in ((0, 0, None), (90, 40, 0.8), (360, 160, 0.8))
+    ),
     # 300 of tensor parallelism and 100 of gradients, all exposed: 300 can go.
     case("beside gradients", mixed(("tensor", 300), ("data", 100)), saving=300),
     case("mostly hidden", mixed(("tensor", 40), ("data", 300))),
     *silent("tensor"),
-)  # fmt: skip
+)
 
 GATHER, SCATTER = ("sharded", "all_gather"), ("sharded", "reduce_scatter")
 SHARD_PREFETCH = of(
@@ -98,15 +150,21 @@ def gathered(*micro_batches, lasting=100):
         met += collective(1, (at, at), at + lasting, kind="all_gather", seq=seq, micro_batch=number)
     total = lasting * len(micro_batches)
     cost = (total, 0)
-    return evidence(steps(2, exposed=total), met, traffic=traffic(*GATHER, cost, cost, calls=len(micro_batches)))
+    return evidence(
+        steps(2, exposed=total), met, traffic=traffic(*GATHER, cost, cost, calls=len(micro_batches))
+    )
 
 
 SHARD_REGATHER = of(
     parallelism.shard_regather,
     # Two of three again in backward, as fully_shard does it: the last unit's stay.
-    case("again in backward", gathered(None, None, None, 0, 0), saving=200, backward_calls_per_step=2),
+    case(
+        "again in backward", gathered(None, None, None, 0, 0), saving=200, backward_calls_per_step=2
+    ),
     case("in each micro-batch", gathered(None, None, 0, None, None, 1), saving=200),
-    *threshold("a quarter of them", gathered(None, None, None, 0), gathered(None, None, None, None, 0)),
+    *threshold(
+        "a quarter of them", gathered(None, None, None, 0), gathered(None, None, None, None, 0)
+    ),
     case("only in forward", gathered(None, None, None)),
     case("hardly exposed", gathered(None, 0, lasting=24)),
     *silent("sharded"),
@@ -118,10 +176,14 @@ def shards(n, n_bytes=MB, *, role="sharded"):
     met = []
     for seq in range(n):
         kind, at = ("all_gather", "reduce_scatter")[seq % 2], 200_000 * seq
-        met += collective(1, (at, at), at + 100_000, kind=kind, seq=seq, comm_id="0x1", message_bytes=n_bytes)
+        met += collective(
+            1, (at, at), at + 100_000, kind=kind, seq=seq, comm_id="0x1", message_bytes=n_bytes
+        )
     cost = (n * 50_000, 0)
     kinds = "all_gather", "reduce_scatter"
-    carried = [row for kind in kinds for row in traffic(role, kind, cost, cost, comm_id="0x1", calls=n / 2)]
+    carried = [
+        row for kind in kinds for row in traffic(role, kind, cost, cost, comm_id="0x1", calls=n / 2)
+    ]
     return evidence(steps(2, wall=10 * MB, exposed=n * 100_000), met, traffic=carried)
 
 
@@ -150,35 +212,71 @@ UNKNOWN_SENDS = case("sends of equal ranks", using("other", "send_recv"), NOT_JU
 PIPELINE_BUBBLE = of(
     parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.
-    case("the stage with most work sets the pace", stages(300, 200), saving=200, bubble_ns_per_step=250, bubble_share=0.25),
+    case(
+        "the stage with most work sets the pace",
+        stages(300, 200),
+        saving=200,
+        bubble_ns_per_step=250,
+        bubble_share=0.25,
+    ),
     case("idle time may stand in it", stages(300, 200, idle_blocked_ns=100), saving=300),
     # More micro-batches would be more to launch.
     case("not what hosts take to launch", stages(300, 200, idle_launch_ns=100), saving=200),
     case("but their pauses", stages(300, 200, idle_launch_ns=100, idle_pause_ns=60), saving=260),
     # No schedule launches the step in less than 801; the stages work for 700 and 800.
-    case("no more than lies above launching", stages(300, 200, host_launch_ns=801), saving=199, is_launch_bound=True,
-        saving_ns_per_step_by_part={"waiting": 200.0, "left_for_launching": -1.0}, fastest_launch_ns_per_step=801.0,
-        step_time_ns_per_step=1000.0),
-    case("launching takes as long as work", stages(300, 200, host_launch_ns=800), saving=200, is_launch_bound=None,
-        saving_ns_per_step_by_part={"waiting": 200.0}),
+    case(
+        "no more than lies above launching",
+        stages(300, 200, host_launch_ns=801),
+        saving=199,
+        is_launch_bound=True,
+        saving_ns_per_step_by_part={"waiting": 200.0, "left_for_launching": -1.0},
+        fastest_launch_ns_per_step=801.0,
+        step_time_ns_per_step=1000.0,
+    ),
+    case(
+        "launching takes as long as work",
+        stages(300, 200, host_launch_ns=800),
+        saving=200,
+        is_launch_bound=None,
+        saving_ns_per_step_by_part={"waiting": 200.0},
+    ),
     *threshold("5 % of step time", stages(50, 50), stages(50, 49)),
     # Two pipelines of two stages: each rank is in one.
-    case("per rank", evidence([step(rank, exposed=200, wait=200) for rank in range(4)], [],
-        traffic=[row | {"rank": row["rank"] + 2 * at} for at in range(2)
-            for row in traffic("pipeline", "send_recv", (200, 200), (200, 200), comm_id=f"{at + 1:#x}")]),
-        bubble_ns_per_step=200, saving=200),
+    case(
+        "per rank",
+        evidence(
+            [step(rank, exposed=200, wait=200) for rank in range(4)],
+            [],
+            traffic=[
+                row | {"rank": row["rank"] + 2 * at}
+                for at in range(2)
+                for row in traffic(
+                    "pipeline", "send_recv", (200, 200), (200, 200), comm_id=f"{at + 1:#x}"
+                )
+            ],
+        ),
+        bubble_ns_per_step=200,
+        saving=200,
+    ),
     case("calls not known", stages(300, 200, comm_id="send_recv/0"), NOT_JUDGED),
-    case("waiting not known",
-        evidence(steps(2, exposed=300), traffic=traffic("pipeline", "send_recv", (300, None), (300, None), comm_id="0x1")),
-        NOT_JUDGED),
+    case(
+        "waiting not known",
+        evidence(
+            steps(2, exposed=300),
+            traffic=traffic("pipeline", "send_recv", (300, None), (300, None), comm_id="0x1"),
+        ),
+        NOT_JUDGED,
+    ),
     UNKNOWN_SENDS,
     *silent("pipeline"),
-)  # fmt: skip
+)
 
 EXPERT_COMM = of(
     parallelism.expert_comm,
     case("what is exposed", using("expert", "all_to_all"), saving=200),
-    *threshold("5 % of step time", *(using("expert", "all_to_all", (own, 0), (own, 0)) for own in (50, 49))),
+    *threshold(
+        "5 % of step time", *(using("expert", "all_to_all", (own, 0), (own, 0)) for own in (50, 49))
+    ),
     UNKNOWN_SENDS,
     *silent("expert"),
 )
@@ -190,7 +288,12 @@ def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
         at, seq = 0, 0
         for micro_batch, of_pass in enumerate(sizes):
             for size in of_pass:
-                more = {"kind": kind, "seq": seq, "micro_batch": micro_batch, "message_bytes": size and size * MB}
+                more = {
+                    "kind": kind,
+                    "seq": seq,
+                    "micro_batch": micro_batch,
+                    "message_bytes": size and size * MB,
+                }
                 met += collective(number, (at, at), at + length, **more)
                 at, seq = at + length, seq + 1
     total = length * sum(map(len, sizes))
@@ -201,8 +304,14 @@ def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
 NO_SYNC = of(
     gradients.no_sync,
     # Two of 100 in each of three passes: those of the first two could go.
-    case("in every pass", passes((25, 5), (25, 5), (25, 5)), saving=400, n_backward_passes=3, messages_per_step=6,
-        bytes_per_step=90 * MB),
+    case(
+        "in every pass",
+        passes((25, 5), (25, 5), (25, 5)),
+        saving=400,
+        n_backward_passes=3,
+        messages_per_step=6,
+        bytes_per_step=90 * MB,
+    ),
     case("a loss in the last", passes((25,), (25, 0.000004)), saving=100),
     case("sharded", passes((25,), (25,), kind="reduce_scatter", role="sharded"), saving=100),
     *threshold("1 % of step time", *(passes((25,), (25,), length=own) for own in (10, 9))),
@@ -212,12 +321,18 @@ NO_SYNC = of(
     case("parts of one backward", passes((25, 25), (25, 5))),
     case("two models", passes((25, 5), (8,))),
     case("sizes not known", passes((None,), (None,)), NOT_JUDGED),
-    case("sizes not known, as many", passes((None, None), (None, None)), saving=200, messages_per_step=4, bytes_per_step=None),
+    case(
+        "sizes not known, as many",
+        passes((None, None), (None, None)),
+        saving=200,
+        messages_per_step=4,
+        bytes_per_step=None,
+    ),
     case("sizes not known, not as many", passes((None, None), (None,))),
     case("sizes not known, one pass", passes((None, None))),
     case("layers' all-reduces", passes((25,), (25,), role="tensor")),
     *silent("data", "sharded"),
-)  # fmt: skip
+)
 
 
 def across(hosts, own=100, *, role="data", kind="all_reduce"):
@@ -225,7 +340,9 @@ def across(hosts, own=100, *, role="data", kind="all_reduce"):
     costs = [(own, 0)] * len(hosts)
     named = {rank: host for rank, host in enumerate(hosts) if host}
     rows = steps(len(hosts), exposed=own)
-    return evidence(rows, met, traffic=traffic(role, kind, *costs), hosts=named, n_hosts=len(set(hosts)))
+    return evidence(
+        rows, met, traffic=traffic(role, kind, *costs), hosts=named, n_hosts=len(set(hosts))
+    )
 
 
 FLAT_ALL_REDUCE = of(
@@ -251,7 +368,9 @@ LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, i
 WAITS = collective(1, (100, 300), 400)
 IN_LATE = {role: traffic(role, "all_reduce", (300, 200), (100, 0)) for role in ("tensor", "data")}
 BESIDE_LATE = traffic("other", "all_gather", (0, 0), (0, 0), comm_id="0x9")
-OF_LATE = {role: evidence(LATE, WAITS, traffic=rows + BESIDE_LATE) for role, rows in IN_LATE.items()}
+OF_LATE = {
+    role: evidence(LATE, WAITS, traffic=rows + BESIDE_LATE) for role, rows in IN_LATE.items()
+}
 OF_TENSOR_ALONE = evidence(LATE, WAITS, traffic=IN_LATE["tensor"])
 SHM = [link("shm", "SHM/direct/direct")]
 PIPED = stages(300, 300, idle_launch_ns=100)
@@ -271,30 +390,52 @@ STAGES_AND_NORM = evidence(
 ROLES_OF_OTHERS = [
     *of(
         comm_bound,
-        case("of tensor parallelism", OF_TENSOR, exposed_comm_ns_per_step_by_role={"tensor": 200.0}),
+        case(
+            "of tensor parallelism", OF_TENSOR, exposed_comm_ns_per_step_by_role={"tensor": 200.0}
+        ),
         case("of experts", OF_EXPERTS, exposed_comm_ns_per_step_by_role={"expert": 200.0}),
         case("of gradients", using("data", "all_reduce"), exposed_comm_ns_per_step_by_role=None),
         # 133 of 200 are less than two thirds of them.
-        case("of two roles", mixed(("tensor", 133), ("data", 67)),
-            exposed_comm_ns_per_step_by_role={"data": 67.0, "tensor": 133.0}),
-        case("two thirds of one", mixed(("tensor", 134), ("data", 66)),
-            exposed_comm_ns_per_step_by_role={"data": 66.0, "tensor": 134.0}),
+        case(
+            "of two roles",
+            mixed(("tensor", 133), ("data", 67)),
+            exposed_comm_ns_per_step_by_role={"data": 67.0, "tensor": 133.0},
+        ),
+        case(
+            "two thirds of one",
+            mixed(("tensor", 134), ("data", 66)),
+            exposed_comm_ns_per_step_by_role={"data": 66.0, "tensor": 134.0},
+        ),
     ),
     *of(
         slow_link,
-        case("carries layers' traffic", using("tensor", "all_reduce", links=SHM), link_kind="shm", saving=200),
-        case("carries gradients", using("data", "all_reduce", links=SHM), link_kind="shm", saving=200),
+        case(
+            "carries layers' traffic",
+            using("tensor", "all_reduce", links=SHM),
+            link_kind="shm",
+            saving=200,
+        ),
+        case(
+            "carries gradients", using("data", "all_reduce", links=SHM), link_kind="shm", saving=200
+        ),
     ),
     *of(
         straggler,
-        *(case(what, given, rank=1, launched_late_ns_per_step=200.0)
+        *(
+            case(what, given, rank=1, launched_late_ns_per_step=200.0)
             for what, given in {
-                "in layers": OF_LATE["tensor"], "in layers, where all of it is": OF_TENSOR_ALONE,
-                "of gradients": OF_LATE["data"]}.items()),
+                "in layers": OF_LATE["tensor"],
+                "in layers, where all of it is": OF_TENSOR_ALONE,
+                "of gradients": OF_LATE["data"],
+            }.items()
+        ),
         # The norm of all stages meets when the last of them is done.
         case("a norm of all stages", STAGES_AND_NORM),
-        case("calls not known", evidence(LATE, collective(1, (0, 0), 10, kind="send_recv") + WAITS),
-            NOT_JUDGED),
+        case(
+            "calls not known",
+            evidence(LATE, collective(1, (0, 0), 10, kind="send_recv") + WAITS),
+            NOT_JUDGED,
+        ),
     ),
     *of(
         launch_bound,
@@ -302,34 +443,81 @@ ROLES_OF_OTHERS = [
         # Of the 300 that each waits, 100 are what the other's launches can have made.
         case("in a pipeline", PIPED, saving=200, bubble_ns_per_step=300),
         case("mostly pauses in a pipeline", PAUSING, saving=None),
-        case("of the stage that waits least", WAITS_LEAST, saving=300, rank=1, judged_idle_launch_ns_per_step=300),
+        case(
+            "of the stage that waits least",
+            WAITS_LEAST,
+            saving=300,
+            rank=1,
+            judged_idle_launch_ns_per_step=300,
+        ),
     ),
-    *of(gradients.single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, NOT_JUDGED)),
+    *of(
+        gradients.single_bucket,
+        case("layers'", OF_TENSOR),
+        case("whose is not known", UNKNOWN, NOT_JUDGED),
+    ),
     *of(
         gradients.too_many_buckets,
-        *(case(f"{role}'s", evidence(
-            steps(2, wall=10 * MB, exposed=3 * MB),
-            [row for at in range(20) for row in collective(1, (at, at), at + 50_000, seq=at)],
-            traffic=traffic(role, "all_reduce", (3 * MB, 0), (3 * MB, 0)),
-        ), expected) for role, expected in [("tensor", None), ("other", NOT_JUDGED)]),
+        *(
+            case(
+                f"{role}'s",
+                evidence(
+                    steps(2, wall=10 * MB, exposed=3 * MB),
+                    [
+                        row
+                        for at in range(20)
+                        for row in collective(1, (at, at), at + 50_000, seq=at)
+                    ],
+                    traffic=traffic(role, "all_reduce", (3 * MB, 0), (3 * MB, 0)),
+                ),
+                expected,
+            )
+            for role, expected in [("tensor", None), ("other", NOT_JUDGED)]
+        ),
     ),
     *of(
         gradients.compress_gradients,
         case("layers'", using("tensor", "all_reduce", links=SHM)),
         case("whose is not known", using("other", "all_reduce", links=SHM), NOT_JUDGED),
-        case("a small one", evidence(steps(2, exposed=300), collective(1, (0, 0), 300), links=SHM,
-            traffic=traffic("other", "all_reduce", (300, 0), (300, 0), n_bytes=4))),
+        case(
+            "a small one",
+            evidence(
+                steps(2, exposed=300),
+                collective(1, (0, 0), 300),
+                links=SHM,
+                traffic=traffic("other", "all_reduce", (300, 0), (300, 0), n_bytes=4),
+            ),
+        ),
     ),
     *of(
         gradients.grad_copy,
-        *(case(f"{role}'s", evidence(
-            [step(rank, exposed_grad_copy_ns=50, grad_copy_bytes=16 * MB) for rank in range(2)],
-            collective(1, (0, 0), 9), traffic=traffic(role, "all_reduce", (9, 0), (9, 0)),
-        ), expected) for role, expected in [("tensor", None), ("other", NOT_JUDGED)]),
+        *(
+            case(
+                f"{role}'s",
+                evidence(
+                    [
+                        step(rank, exposed_grad_copy_ns=50, grad_copy_bytes=16 * MB)
+                        for rank in range(2)
+                    ],
+                    collective(1, (0, 0), 9),
+                    traffic=traffic(role, "all_reduce", (9, 0), (9, 0)),
+                ),
+                expected,
+            )
+            for role, expected in [("tensor", None), ("other", NOT_JUDGED)]
+        ),
     ),
-]  # fmt: skip
+]
 
 CASES = [
-    *(*TENSOR_COMM, *SHARD_PREFETCH, *SHARD_REGATHER, *SMALL_SHARDS, *PIPELINE_BUBBLE, *EXPERT_COMM, *NO_SYNC),
+    *(
+        *TENSOR_COMM,
+        *SHARD_PREFETCH,
+        *SHARD_REGATHER,
+        *SMALL_SHARDS,
+        *PIPELINE_BUBBLE,
+        *EXPERT_COMM,
+        *NO_SYNC,
+    ),
     *(*FLAT_ALL_REDUCE, *ROLES_OF_OTHERS),
 ]

@@ -13,7 +13,9 @@ def run(environment, *, exposed=300, hidden=100, wait=0, role="data", **figures)
     """Return two ranks with a step of 1000, of which so much is exposed communication."""
     rows = [step(rank, exposed=exposed, hidden=hidden, wait=wait, **figures) for rank in range(2)]
     return evidence(
-        rows, environment=environment, traffic=traffic(role, "all_reduce", (exposed, wait), (exposed, wait))
+        rows,
+        environment=environment,
+        traffic=traffic(role, "all_reduce", (exposed, wait), (exposed, wait)),
     )
 
 
@@ -24,11 +26,18 @@ STREAMS = of(
     case("both are one cause", run(ONE | TIMING), saving=300, settings=ONE | TIMING),
     case("of some processes", run({"CUDA_DEVICE_MAX_CONNECTIONS": "1 | 8"}), saving=300),
     # 300 exposed less 120 that wait for others, and 50 between launch and start.
-    case("waiting is another's, dependency is its own", run(ONE, wait=120, **{DEPENDENCY: 50}), saving=230),
+    case(
+        "waiting is another's, dependency is its own",
+        run(ONE, wait=120, **{DEPENDENCY: 50}),
+        saving=230,
+    ),
     case("no waiting known", run(ONE, wait_ns=None, **{DEPENDENCY: 50}), saving=350),
     # Rank 1 is left with 900 - 100 - 0 of its window, rank 0 with 1000 - 300.
-    case("the slowest rank without it", evidence(
-        [step(0, exposed=300), step(1, exposed=100, wall=900)], environment=ONE), saving=200),
+    case(
+        "the slowest rank without it",
+        evidence([step(0, exposed=300), step(1, exposed=100, wall=900)], environment=ONE),
+        saving=200,
+    ),
     *threshold("5 % is exposed", run(ONE, exposed=50), run(ONE, exposed=49)),
     case("8 connections", run({"CUDA_DEVICE_MAX_CONNECTIONS": "8"})),
     case("not set", run({})),
@@ -37,7 +46,7 @@ STREAMS = of(
     case("timing of tensor parallelism", run(ONE | TIMING, role="tensor"), settings=TIMING),
     case("not known", run(ONE, exposed_comm_ns=None), NOT_JUDGED),
     case("no communication", evidence(steps(1), environment=ONE)),
-)  # fmt: skip
+)
 
 HOST = of(
     blocking_launches,
@@ -45,12 +54,16 @@ HOST = of(
     case("collectives block", run(WAITING, **{BLOCKED: 100}), saving=400, settings=WAITING),
     case("both", run(BLOCKING | WAITING, **{LAUNCH: 100}), settings=BLOCKING | WAITING),
     case("communication cannot overlap", run(BLOCKING), saving=300),
-    *threshold("idle", run(BLOCKING, exposed=0, **{LAUNCH: 15, BLOCKED: 5}), run(BLOCKING, exposed=0, **{LAUNCH: 15, BLOCKED: 4})),
+    *threshold(
+        "idle",
+        run(BLOCKING, exposed=0, **{LAUNCH: 15, BLOCKED: 5}),
+        run(BLOCKING, exposed=0, **{LAUNCH: 15, BLOCKED: 4}),
+    ),
     *threshold("exposed", run(BLOCKING, exposed=50), run(BLOCKING, exposed=49)),
     case("no collectives to wait for", evidence([step(idle_launch_ns=100)], environment=WAITING)),
     case("alone", evidence([step(idle_launch_ns=100)], environment=BLOCKING), saving=100),
     case("off", run({"CUDA_LAUNCH_BLOCKING": "0"}, **{LAUNCH: 100})),
     case("no compute known", run(BLOCKING, compute_ns=None, **{LAUNCH: 100}), saving=None),
-)  # fmt: skip
+)
 
 CASES = STREAMS + HOST

@@ -23,15 +23,30 @@ ADVISED = [pair for pair in ONE_CHANGE if pair.finding]
 REPEATABILITY = 0.01  # of two captures of one job over shared memory; over NVLink they differ by a fifth of that
 MS = 1e6
 OTHER_THAN_TRANSFERS = {
-    "straggler", "launch-bound", "input-bound", "sync-bound", "grad-copy", "ddp-single-gpu", "no-sync", "profiler-overhead",
-}  # fmt: skip
-CAPTURES = sorted({re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")} | set(SAMPLES_BY_NAME))
+    "straggler",
+    "launch-bound",
+    "input-bound",
+    "sync-bound",
+    "grad-copy",
+    "ddp-single-gpu",
+    "no-sync",
+    "profiler-overhead",
+}
+CAPTURES = sorted(
+    {re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")}
+    | set(SAMPLES_BY_NAME)
+)
 
 
 def test_bounds_hold_on_every_capture_and_pair(captures):
     figures = {name: of(captures.run(name)) for name in CAPTURES}
     wrong = [one for name, told in figures.items() for one in of_capture(name, *told)]
-    wrong += [(name, *one) for name in CAPTURES if figures[name][0] for one in beyond_floors(captures.run(name))]
+    wrong += [
+        (name, *one)
+        for name in CAPTURES
+        if figures[name][0]
+        for one in beyond_floors(captures.run(name))
+    ]
     loose = []
     print(f"\n{'pair':48} {'finding':20} {'bound':>8} {'expected':>8} {'measured':>8} ms")
     for pair in ADVISED:
@@ -40,7 +55,9 @@ def test_bounds_hold_on_every_capture_and_pair(captures):
         # With the buckets the view changed too: what both promise.
         followed = [pair.finding, *(["grad-copy"] if "view" in pair.change else [])]
         bounds = [found[one]["saving_ns_per_step"] for one in followed if one in found]
-        bound, expected = (found[pair.finding][f"{one}_ns_per_step"] for one in ("saving", "expected"))  # fmt: skip
+        bound, expected = (
+            found[pair.finding][f"{one}_ns_per_step"] for one in ("saving", "expected")
+        )
         shown = ["-" if one is None else f"{one / MS:.2f}" for one in (bound, expected, gain)]
         print(f"{pair.name:48} {pair.finding:20} {shown[0]:>8} {shown[1]:>8} {shown[2]:>8}")
         # Who sleeps launches nothing meanwhile: without the sleep both are gone.
@@ -57,9 +74,12 @@ def test_bounds_hold_on_every_capture_and_pair(captures):
     assert len(loose) <= len(ADVISED) // 4
 
 
-FOLDERS = sorted({
-    (one.parent.name, re.sub(r"_\d\.sqlite\.xz$", "", one.name)) for one in REAL.glob("[24]gpu/*.xz")
-})  # fmt: skip
+FOLDERS = sorted(
+    {
+        (one.parent.name, re.sub(r"_\d\.sqlite\.xz$", "", one.name))
+        for one in REAL.glob("[24]gpu/*.xz")
+    }
+)
 
 
 @pytest.mark.parametrize(("folder", "name"), FOLDERS, ids=lambda part: part)
@@ -71,7 +91,11 @@ def test_bounds_hold_on_captures_of_other_programs(tmp_path, folder, name):
     assert beyond_floors(run) == []
 
 
-IDLE_OF = {"launch-bound": "idle_launch_ns", "input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
+IDLE_OF = {
+    "launch-bound": "idle_launch_ns",
+    "input-bound": "idle_input_ns",
+    "sync-bound": "idle_blocked_ns",
+}
 
 
 def beyond_floors(run):
@@ -82,7 +106,8 @@ def beyond_floors(run):
     """
     steps = run.breakdown()
     columns = {
-        name: column.to_numpy(zero_copy_only=False) for name, column in zip(steps.column_names, steps, strict=True)
+        name: column.to_numpy(zero_copy_only=False)
+        for name, column in zip(steps.column_names, steps, strict=True)
     }
     numbers, step = np.unique(columns["step"], return_inverse=True)
 
@@ -116,11 +141,29 @@ def of(run):
 
 def of_capture(name, mean, found, told):
     """Return what is wrong with the findings of one capture: what another sentence of the same page contradicts."""
-    bounds = {one: row["saving_ns_per_step"] for one, row in found.items() if row["saving_ns_per_step"] is not None}
-    asked = [one for one in told.scenarios if one.mean_gain_ns is not None and one.finding in bounds]
-    wrong = [(name, one.id, "gains more than the bound") for one in asked if one.mean_gain_ns > bounds[one.finding]]
-    wrong += [(name, one.id, "has another bound") for one in asked if one.finding_saving_ns != bounds[one.finding]]
-    beyond = [one for one in bounds.keys() - OTHER_THAN_TRANSFERS if bounds[one] > (told.limit_gain_ns or mean)]
+    bounds = {
+        one: row["saving_ns_per_step"]
+        for one, row in found.items()
+        if row["saving_ns_per_step"] is not None
+    }
+    asked = [
+        one for one in told.scenarios if one.mean_gain_ns is not None and one.finding in bounds
+    ]
+    wrong = [
+        (name, one.id, "gains more than the bound")
+        for one in asked
+        if one.mean_gain_ns > bounds[one.finding]
+    ]
+    wrong += [
+        (name, one.id, "has another bound")
+        for one in asked
+        if one.finding_saving_ns != bounds[one.finding]
+    ]
+    beyond = [
+        one
+        for one in bounds.keys() - OTHER_THAN_TRANSFERS
+        if bounds[one] > (told.limit_gain_ns or mean)
+    ]
     wrong += [(name, one, "gives back more than free transfers do") for one in beyond]
     if bounds.get("comm-slows-compute", 0) > bounds.get("comm-bound", mean):
         wrong.append((name, "slows compute by more than communication costs in all"))

@@ -26,14 +26,22 @@ STARTS = (0, 1000, 2000, 3000)
 
 def quiet_rank(number=0, n_ranks=1, *, starts=STARTS, lead=0):
     """Return a rank whose steps hold nothing but their first kernel, [100, 300); their ranges begin `lead` early."""
-    builder = TraceBuilder(pid=1000 + number).session(10**18).gpu().env(RANK=number, WORLD_SIZE=n_ranks)
+    builder = (
+        TraceBuilder(pid=1000 + number).session(10**18).gpu().env(RANK=number, WORLD_SIZE=n_ranks)
+    )
     for step, at in enumerate(starts):
-        builder.range(at - lead, at + 900 - lead, f"step {step}").kernel(at + 100, at + 300, launch=at + 80)
+        builder.range(at - lead, at + 900 - lead, f"step {step}").kernel(
+            at + 100, at + 300, launch=at + 80
+        )
     return builder
 
 
 def blocking_call(builder, start, end, name):
-    ids = {"globalTid": builder.global_tid(), "correlationId": builder.launch(None), "nameId": builder.string(name)}
+    ids = {
+        "globalTid": builder.global_tid(),
+        "correlationId": builder.launch(None),
+        "nameId": builder.string(name),
+    }
     return builder.add(RUNTIME, start=start, end=end, **ids)
 
 
@@ -91,7 +99,10 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     # the idle time for the calls and for input, which came as much earlier without.
     assert savings(run) == {"launch-bound": 420 + 215, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
-    assert found["evidence"]["idle_ns_per_step_by_call"] == {"cudaStreamSynchronize": 120, "cudaMalloc": 60}
+    assert found["evidence"]["idle_ns_per_step_by_call"] == {
+        "cudaStreamSynchronize": 120,
+        "cudaMalloc": 60,
+    }
 
 
 def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
@@ -116,7 +127,9 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path, wo
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
     run_of(tmp_path, quiet_rank())
     rows = ((1150, 1250), (2090, 2100), (2100, 2150), (150, 900))
-    inserts = [f"INSERT INTO PROFILER_OVERHEAD VALUES ({start}, {end}, NULL, 1, 0)" for start, end in rows]
+    inserts = [
+        f"INSERT INTO PROFILER_OVERHEAD VALUES ({start}, {end}, NULL, 1, 0)" for start, end in rows
+    ]
     edit(tmp_path / "a_0.sqlite", _OVERHEAD, *inserts)
     found = findings(nsyspipe.load(tmp_path, jobs=1))["profiler-overhead"]
     assert found["saving_ns_per_step"] == (100 + 10 + 50) / 2
@@ -126,7 +139,9 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path, wo
 
 def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
     # Windows of 2000, 1000, 1000; the last one is cut.
-    found = findings(run_of(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000))))["profiler-overhead"]
+    found = findings(run_of(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000))))[
+        "profiler-overhead"
+    ]
     assert found["saving_ns_per_step"] is None
     assert found["severity"] == "low"
     figures = {"first_step_to_median_ratio": 2, "first_step_is_skipped": True}
@@ -137,7 +152,17 @@ MS, US = 1_000_000, 1_000
 CAUSES = [f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")]
 
 
-def report(path, *, shift=0, lag=6 * US, sleep=50 * MS, kernel=380 * US, has_calls=False, text=None, has_room=True):
+def report(
+    path,
+    *,
+    shift=0,
+    lag=6 * US,
+    sleep=50 * MS,
+    kernel=380 * US,
+    has_calls=False,
+    text=None,
+    has_room=True,
+):
     """Write 30 steps of 20 kernels, launched 400 us apart, each after so much sleep outside every range.
 
     The device runs each kernel that much after its launch, and is on a clock that is `shift` later. Where it keeps up each
@@ -207,7 +232,9 @@ def test_a_busy_device_waits_for_no_loader_and_what_the_loop_launches_between_is
         ({"sleep": 0, "kernel": 391 * US}, 0),
     ],
 )
-def test_steps_without_room_between_them_have_the_loader_between_their_kernels(tmp_path, options, between):
+def test_steps_without_room_between_them_have_the_loader_between_their_kernels(
+    tmp_path, options, between
+):
     run = report(tmp_path, has_room=False, **options)
     assert {row["idle_between_steps_ns"] for row in causes(run)[1:-1]} == {between}
     assert ("input-bound" in findings(run)) == (between > 0)
@@ -216,7 +243,9 @@ def test_steps_without_room_between_them_have_the_loader_between_their_kernels(t
 @pytest.mark.parametrize(("text", "inputs"), [("validate", 20 * MS), ("get batch", 40 * MS)])
 def test_a_range_between_steps_is_what_it_says(tmp_path, text, inputs):
     rows = causes(report(tmp_path, text=text))[1:-1]  # 10 ms quiet, 20 ms in the range, 20 ms quiet
-    assert {(row["idle_between_steps_ns"], row["idle_input_ns"]) for row in rows} == {(20 * MS, inputs)}
+    assert {(row["idle_between_steps_ns"], row["idle_input_ns"]) for row in rows} == {
+        (20 * MS, inputs)
+    }
 
 
 @pytest.mark.parametrize("shift", [325 * MS, 823 * MS, -156 * MS])
@@ -230,11 +259,16 @@ def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
 
 
 @pytest.mark.parametrize(("lag", "code"), [(2 * MS, "uncertain"), (100 * MS, "unknown")])
-def test_why_a_device_idles_is_null_where_its_clock_may_be_apart_by_a_step_of_60_ms(tmp_path, lag, code):
+def test_why_a_device_idles_is_null_where_its_clock_may_be_apart_by_a_step_of_60_ms(
+    tmp_path, lag, code
+):
     run = report(tmp_path, lag=lag)
     # A wait returns 4 us after the end.
     (told,) = [row for row in run.problems.to_pylist() if row["code"].startswith("device-clock")]
-    assert (told["code"], f" {lag / MS + 0.004:.3f} ms" in told["message"]) == (f"device-clock-{code}", True)
+    assert (told["code"], f" {lag / MS + 0.004:.3f} ms" in told["message"]) == (
+        f"device-clock-{code}",
+        True,
+    )
     assert {row[cause] is None for row in causes(run) for cause in CAUSES} == {code == "unknown"}
 
 
@@ -244,7 +278,10 @@ def test_a_deep_queue_is_no_shift_of_the_clock(tmp_path):
         path = tmp_path / f"deep_{rank}.sqlite"
         path.write_bytes((SAMPLES / f"ddp-4gpu-before_{rank}.sqlite").read_bytes())
         edit(path, f"DELETE FROM {MEMCPY}")
-    assert "device-clock-apart" not in nsyspipe.load(tmp_path / "deep_?.sqlite", jobs=1).problems["code"].to_pylist()
+    assert (
+        "device-clock-apart"
+        not in nsyspipe.load(tmp_path / "deep_?.sqlite", jobs=1).problems["code"].to_pylist()
+    )
 
 
 MIB = 2**20
@@ -252,12 +289,16 @@ N_STEPS = 5
 
 
 def builder_of(rank):
-    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).env(
+        RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank
+    )
     return builder.session(10**18).gpu().host("node0").domain("NCCL", 1)
 
 
 def call(builder, api, launch, start, end, n_bytes, comm=16, **more):
-    builder.nccl_payload(launch - 2, api, {nccl.COMM: comm, nccl.BYTES: n_bytes}, nccl.NCCL_2_21, end=launch - 1)
+    builder.nccl_payload(
+        launch - 2, api, {nccl.COMM: comm, nccl.BYTES: n_bytes}, nccl.NCCL_2_21, end=launch - 1
+    )
     builder.nccl(start, end, launch=launch, **more)
 
 
@@ -276,10 +317,14 @@ def accumulating(rank, syncs):
 
 
 @pytest.mark.parametrize(
-    ("syncs", "saving"), [((1, 1, 1), 200), ((0, 0, 1), None), ((0, 1, 1), None)], ids=["each", "last", "some"]
+    ("syncs", "saving"),
+    [((1, 1, 1), 200), ((0, 0, 1), None), ((0, 1, 1), None)],
+    ids=["each", "last", "some"],
 )
 def test_gradients_that_each_micro_batch_sends(tmp_path, syncs, saving):
-    found = findings(run_of(tmp_path, *(accumulating(rank, syncs) for rank in range(2)))).get("no-sync")
+    found = findings(run_of(tmp_path, *(accumulating(rank, syncs) for rank in range(2)))).get(
+        "no-sync"
+    )
     assert (found and found["saving_ns_per_step"]) == saving
     if found:
         figures = {"n_backward_passes": 3, "messages_per_step": 6, "bytes_per_step": 12 * MIB}
@@ -294,15 +339,35 @@ def stage(rank, *, has_norm=False):
     """
     builder = builder_of(rank)
     kernels = [[(100, 300), (700, 900)], [(310, 690)]][rank]
-    pairs = [[("ncclSend", 300, 310), ("ncclRecv", 310, 700)], [("ncclRecv", 100, 310), ("ncclSend", 690, 700)]][rank]
+    pairs = [
+        [("ncclSend", 300, 310), ("ncclRecv", 310, 700)],
+        [("ncclRecv", 100, 310), ("ncclSend", 690, 700)],
+    ][rank]
     for at in range(0, 1000 * N_STEPS, 1000):
         builder.range(at, at + 950, f"step {at // 1000}").range(at + 40, at + 60, "backward")
         for number, (start, end) in enumerate(kernels):
             builder.kernel(at + start, at + end, launch=at + (10, 35)[rank] + 40 * number)
         for number, (name, start, end) in enumerate(pairs):
-            call(builder, name, at + 20 + 30 * number, at + start, at + end, MIB, name="ncclDevKernel_SendRecv")
+            call(
+                builder,
+                name,
+                at + 20 + 30 * number,
+                at + start,
+                at + end,
+                MIB,
+                name="ncclDevKernel_SendRecv",
+            )
         if has_norm:
-            call(builder, "ncclAllReduce", at + 80, at + (900, 700)[rank], at + 910, 8, comm=32, stream=23)
+            call(
+                builder,
+                "ncclAllReduce",
+                at + 80,
+                at + (900, 700)[rank],
+                at + 910,
+                8,
+                comm=32,
+                stream=23,
+            )
     return builder
 
 
@@ -359,7 +424,9 @@ def test_parts_of_a_bound_are_told_down_to_what_changes_none_of_its_digits():
     assert re.findall(r"([\d.]+) ms", text) == ["46.16", "2.669", "0.01667"]
 
 
-@pytest.mark.parametrize(("least", "shown"), [(5_000, ["60.00", "39.99", "0.005000"]), (4_000, ["60.00", "40.00"])])
+@pytest.mark.parametrize(
+    ("least", "shown"), [(5_000, ["60.00", "39.99", "0.005000"]), (4_000, ["60.00", "40.00"])]
+)
 def test_the_parts_of_a_bound_sum_to_all_of_its_digits(least, shown):
     parts = {"waiting": 60e6, "idle": 40e6 - least, "longer_window": least}
     assert re.findall(r"([\d.]+) ms", parts_text({"saving_ns_per_step_by_part": parts})) == shown
@@ -387,17 +454,23 @@ def late(rows, hosts=HOSTS, error=0):
     return node and (node.host, node.ranks, node.text, node.late_ns.tolist())
 
 
-@pytest.mark.parametrize(("rows", "options", "expected"), [
-    # The first of b comes at 100, the last of a at 10: 90 in each step, although no rank of b is 90 behind the other.
-    (WORLD, {}, LATE), (WORLD, {"error": 89}, LATE),
-    (WORLD, {"error": 90}, None),  # the clocks do not tell
-    (WORLD, {"error": None}, None),
-    (WORLD, {"hosts": {}}, None),
-    (WORLD, {"hosts": dict.fromkeys(range(4), "a")}, None),
-    (WORLD, {"hosts": {0: "a", 1: "a", 2: "b"}}, None),  # of one rank the host is not known
-    # One rank of a host is no host, nor are ranks of which one is late.
-    (WORLD, {"hosts": {0: "a", 1: "a", 2: "a", 3: "b"}}, None),
-    (PAIRS, {}, None), (collective(1, (0, 10, 5, 100), 400), {}, None), ([], {}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "options", "expected"),
+    [
+        # The first of b comes at 100, the last of a at 10: 90 in each step, although no rank of b is 90 behind the other.
+        (WORLD, {}, LATE),
+        (WORLD, {"error": 89}, LATE),
+        (WORLD, {"error": 90}, None),  # the clocks do not tell
+        (WORLD, {"error": None}, None),
+        (WORLD, {"hosts": {}}, None),
+        (WORLD, {"hosts": dict.fromkeys(range(4), "a")}, None),
+        (WORLD, {"hosts": {0: "a", 1: "a", 2: "b"}}, None),  # of one rank the host is not known
+        # One rank of a host is no host, nor are ranks of which one is late.
+        (WORLD, {"hosts": {0: "a", 1: "a", 2: "a", 3: "b"}}, None),
+        (PAIRS, {}, None),
+        (collective(1, (0, 10, 5, 100), 400), {}, None),
+        ([], {}, None),
+    ],
+)
 def test_a_node_is_late_where_all_its_ranks_are(rows, options, expected):
     assert late(rows, **options) == expected

@@ -15,7 +15,15 @@ from nsyspipe.findings.model import WAITING_UNKNOWN, Finding, NotJudged, Recordi
 from nsyspipe.findings.parallelism import pipeline_bubble
 from nsyspipe.model import schema
 from nsyspipe.model.problems import WITH_BLOBS
-from tests.findings import comm_rules, device_rules, make, role_rules, settings_rules, straggler_rules, test_slow_link
+from tests.findings import (
+    comm_rules,
+    device_rules,
+    make,
+    role_rules,
+    settings_rules,
+    straggler_rules,
+    test_slow_link,
+)
 from tests.findings.make import (
     WALL,
     answers,
@@ -30,7 +38,13 @@ from tests.findings.make import (
     unmatched,
 )
 
-CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES + role_rules.CASES
+CASES = (
+    comm_rules.CASES
+    + device_rules.CASES
+    + straggler_rules.CASES
+    + test_slow_link.CASES
+    + role_rules.CASES
+)
 CASES += settings_rules.CASES
 COPIES = dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_ns", "grad_copy_span_ns"), 50)
 COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
@@ -76,7 +90,11 @@ def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     for what, (one, known, expected) in ((case.id, case.values) for case in CASES):
         if one is rule and isinstance(expected, dict):
             found = asdict(make.fired(rule, known))
-            blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
+            blocks.append(
+                "\n".join(
+                    [what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]
+                )
+            )
     pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 
 
@@ -88,26 +106,44 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     assert problems == []
 
 
-def test_a_straggler_of_a_launch_bound_job_stands_behind_launch_bound_whatever_is_expected(monkeypatch):
+def test_a_straggler_of_a_launch_bound_job_stands_behind_launch_bound_whatever_is_expected(
+    monkeypatch,
+):
     rules(monkeypatch, straggler=finding(9.0, is_launch_bound=True), launch_bound=finding(2.0))
     table = judge(evidence([step()]))[0]
-    rows = [row | {"expected_ns_per_step": 9.0 if row["id"] == "straggler" else None} for row in table.to_pylist()]
+    rows = [
+        row | {"expected_ns_per_step": 9.0 if row["id"] == "straggler" else None}
+        for row in table.to_pylist()
+    ]
     assert [row["id"] for row in in_order(rows)] == ["launch-bound", "straggler"]
 
 
 @pytest.mark.parametrize(
     ("is_by_host", "order"),
-    [(True, ["sync-bound", "launch-bound", "straggler"]), (False, ["straggler", "sync-bound", "launch-bound"])],
+    [
+        (True, ["sync-bound", "launch-bound", "straggler"]),
+        (False, ["straggler", "sync-bound", "launch-bound"]),
+    ],
 )
-def test_ranks_that_are_late_for_their_hosts_stand_behind_why_those_launch_late(monkeypatch, is_by_host, order):
+def test_ranks_that_are_late_for_their_hosts_stand_behind_why_those_launch_late(
+    monkeypatch, is_by_host, order
+):
     late = finding(9.0, **({"launched_late_ns_per_step": 5.0} if is_by_host else {}))
     rules(monkeypatch, straggler=late, launch_bound=finding(2.0), sync_bound=finding(5.0))
     assert judge(evidence([step()]))[0]["id"].to_pylist() == order
 
 
-@pytest.mark.parametrize(("saving", "severity"), [
-    (100.0, "high"), (99.9, "medium"), (30.0, "medium"), (29.9, "low"), (0.0, "low"), (None, "low"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("saving", "severity"),
+    [
+        (100.0, "high"),
+        (99.9, "medium"),
+        (30.0, "medium"),
+        (29.9, "low"),
+        (0.0, "low"),
+        (None, "low"),
+    ],
+)
 def test_severity_is_the_share_of_step_time(monkeypatch, saving, severity):
     rules(monkeypatch, a=finding(saving))
     assert judge(evidence([step(wall=1000)]))[0]["severity"].to_pylist() == [severity]
@@ -129,10 +165,18 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
 def test_a_run_gets_all_that_its_figures_say():
     # Exposed 300 of 1000, in one all-reduce; 50 copy gradients. The link is not known.
     rows = steps(2, 1, 2, exposed=300, **COPIES)
-    table, problems = judge(evidence(rows, [row for number in (1, 2) for row in collective(number, (0, 0), 300)]))
+    table, problems = judge(
+        evidence(rows, [row for number in (1, 2) for row in collective(number, (0, 0), 300)])
+    )
     columns = [table[name].to_pylist() for name in ("id", "saving_ns_per_step", "severity")]
-    assert columns == [["single-bucket", "comm-bound", "grad-copy"], [300, 300, 50], ["high", "high", "medium"]]
-    assert [(one.code, rules_of(one)) for one in problems] == [("not-judged", ["compress-gradients", "slow-link"])]
+    assert columns == [
+        ["single-bucket", "comm-bound", "grad-copy"],
+        [300, 300, 50],
+        ["high", "high", "medium"],
+    ]
+    assert [(one.code, rules_of(one)) for one in problems] == [
+        ("not-judged", ["compress-gradients", "slow-link"])
+    ]
     for text in table["evidence"].to_pylist():
         assert json.loads(text)
 
@@ -156,7 +200,9 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given, worded):
 
 
 def test_rules_that_lack_the_same_share_a_row(monkeypatch, worded):
-    alike, other, fix = (NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other")))
+    alike, other, fix = (
+        NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other"))
+    )
     rules(monkeypatch, a=alike, b=other, none=None, c=alike, d=fix)
     table, problems = judge(evidence([step()]))
     assert table.num_rows == 0
@@ -166,29 +212,61 @@ def test_rules_that_lack_the_same_share_a_row(monkeypatch, worded):
 
 
 OF_COMM = [
-    *("comm-bound", "comm-slows-compute", "compress-gradients", "expert-comm", "flat-all-reduce", "no-sync"),
-    *("pipeline-bubble", "shard-prefetch", "shard-regather", "single-bucket", "slow-link", "small-shards"),
+    *(
+        "comm-bound",
+        "comm-slows-compute",
+        "compress-gradients",
+        "expert-comm",
+        "flat-all-reduce",
+        "no-sync",
+    ),
+    *(
+        "pipeline-bubble",
+        "shard-prefetch",
+        "shard-regather",
+        "single-bucket",
+        "slow-link",
+        "small-shards",
+    ),
     *("straggler", "tensor-comm", "too-many-buckets"),
 ]
 
 
 @pytest.mark.parametrize("lacking", [(0, 1), (1,)], ids=["both ranks", "one of them"])
 def test_nothing_recorded_is_nothing_found_and_no_error(lacking, worded):
-    nothing = {one.name: None for one in schema.STEPS.columns if one.nullable and one.unit in {"ns", "bytes", "count"}}
-    known = steps(2, exposed=300, idle_input_ns=100, idle_launch_ns=100, idle_blocked_ns=100, **COPIES)
-    table, problems = judge(evidence([row | (nothing if row["rank"] in lacking else {}) for row in known]))
+    nothing = {
+        one.name: None
+        for one in schema.STEPS.columns
+        if one.nullable and one.unit in {"ns", "bytes", "count"}
+    }
+    known = steps(
+        2, exposed=300, idle_input_ns=100, idle_launch_ns=100, idle_blocked_ns=100, **COPIES
+    )
+    table, problems = judge(
+        evidence([row | (nothing if row["rank"] in lacking else {}) for row in known])
+    )
     assert table.num_rows == 0
-    expected = [OF_COMM, *([rule] for rule in ("grad-copy", "launch-bound", "pageable-copy", "profiler-overhead"))]
+    expected = [
+        OF_COMM,
+        *([rule] for rule in ("grad-copy", "launch-bound", "pageable-copy", "profiler-overhead")),
+    ]
     assert [rules_of(one) for one in problems] == expected
     worded(one.message for one in problems)
 
 
 def judged_in_groups(*, are_known):
     """Judge three ranks with 30 % exposed communication over host memory; waiting is not known."""
-    rows = [row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"]) for row in steps(3, exposed=300)]
+    rows = [
+        row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"])
+        for row in steps(3, exposed=300)
+    ]
     met = unmatched(collective(1, (600, 600, 600), 900))
-    table, problems = judge(evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=are_known))
-    savings = dict(zip(table["id"].to_pylist(), table["saving_ns_per_step"].to_pylist(), strict=True))
+    table, problems = judge(
+        evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=are_known)
+    )
+    savings = dict(
+        zip(table["id"].to_pylist(), table["saving_ns_per_step"].to_pylist(), strict=True)
+    )
     return savings, " ".join(one.message for one in problems)
 
 
@@ -198,17 +276,22 @@ def test_a_run_that_hides_less_is_asked_for_unless_communication_is_mostly_waiti
     assert found.fix.endswith(LESS_HIDDEN) is fits
 
 
-@pytest.mark.parametrize(("events", "fix"), [
-    ((), f"{WITH_BLOBS}, captured with --trace=nvtx"),  # not known
-    (("Cuda",), f"{WITH_BLOBS}, captured with --trace=nvtx"),
-    (("Cuda", "NvtxEvents"), WITH_BLOBS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("events", "fix"),
+    [
+        ((), f"{WITH_BLOBS}, captured with --trace=nvtx"),  # not known
+        (("Cuda",), f"{WITH_BLOBS}, captured with --trace=nvtx"),
+        (("Cuda", "NvtxEvents"), WITH_BLOBS),
+    ],
+)
 def test_nothing_is_asked_for_that_was_traced(events, fix):
     unnamed = role_rules.stages(300, 200, comm_id="send_recv/0", recording=Recording(events=events))
     assert pipeline_bubble(unnamed).fix == fix
 
 
-@pytest.mark.parametrize(("n_ranks", "fix"), [(1, f"{WITH_BLOBS}, captured with --trace=nvtx"), (2, None)])
+@pytest.mark.parametrize(
+    ("n_ranks", "fix"), [(1, f"{WITH_BLOBS}, captured with --trace=nvtx"), (2, None)]
+)
 def test_what_brings_message_sizes_is_said_by_their_problem(n_ranks, fix):
     assert evidence(steps(n_ranks, exposed=100)).lacks_sizes("why") == NotJudged("why", fix)
 
@@ -220,9 +303,14 @@ def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():
 
 
 def test_what_waits_for_another_problem_to_be_mended_has_no_fix_of_its_own():
-    rows = [row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"]) for row in steps(3, exposed=300)]
+    rows = [
+        row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"])
+        for row in steps(3, exposed=300)
+    ]
     met = unmatched(collective(1, (600, 600, 600), 900))
-    _, problems = judge(evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=False))
+    _, problems = judge(
+        evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=False)
+    )
     assert [one.fix for one in problems if WAITING_UNKNOWN[0] in one.message] == [None]
 
 
@@ -235,14 +323,27 @@ def test_findings_of_transfer_may_hold_waiting_where_groups_are_known():
 
 
 _CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
-_LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")], [link("net", "NET/IB/0")])
+_LINKS = (
+    None,
+    [link("shm", "SHM/direct")],
+    [link("nvlink", "P2P/IPC", "NV4")],
+    [link("net", "NET/IB/0")],
+)
 
 
 @st.composite
 def step_rows(draw, rank, number):
     """Draw a step whose parts fit into it; some figures may not have been recorded."""
-    cuts = sorted(draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES))))
-    figures = dict(zip(_CAUSES, [after - before for before, after in zip([0, *cuts], cuts, strict=False)], strict=True))
+    cuts = sorted(
+        draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES)))
+    )
+    figures = dict(
+        zip(
+            _CAUSES,
+            [after - before for before, after in zip([0, *cuts], cuts, strict=False)],
+            strict=True,
+        )
+    )
     exposed = figures.pop("exposed_comm_ns")
     hidden = draw(st.integers(0, WALL - exposed))
     row = step(rank, number, exposed=exposed, hidden=hidden, **figures)
@@ -267,7 +368,11 @@ def runs(draw):
         rows += [draw(step_rows(rank, number)) for rank in range(n_ranks)]
         for seq in range(draw(st.integers(0, 3))):
             starts = draw(st.lists(st.integers(0, WALL), min_size=n_ranks, max_size=n_ranks))
-            kind = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]))
+            kind = draw(
+                st.sampled_from(
+                    ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+                )
+            )
             datatype = draw(st.sampled_from(["f32", "bf16"]))
             end = draw(st.integers(max(starts), WALL))
             sampled = {"micro_batch": [None, 0, 1], "message_bytes": [None, 9**6]}
@@ -275,7 +380,9 @@ def runs(draw):
             met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype, **more)
     names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
     phases = [
-        phase(name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5)
+        phase(
+            name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5
+        )
         for name in names
         for row in rows
     ]
@@ -285,24 +392,40 @@ def runs(draw):
     carried = [
         row
         for comm_id, kind in uses
-        for row in traffic(draw(st.sampled_from(ROLES)), kind, *(draw(cost) for _ in range(n_ranks)), comm_id=comm_id)
+        for row in traffic(
+            draw(st.sampled_from(ROLES)),
+            kind,
+            *(draw(cost) for _ in range(n_ranks)),
+            comm_id=comm_id,
+        )
     ]
     return evidence(
-        rows, met, phases=phases, kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
-        links=draw(st.sampled_from(_LINKS)), traffic=carried,
+        rows,
+        met,
+        phases=phases,
+        kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
+        links=draw(st.sampled_from(_LINKS)),
+        traffic=carried,
         hosts=dict(enumerate(draw(st.sampled_from(["", "aab", "abc"])))),
-        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])), n_hosts=draw(st.integers(1, 2)),
+        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])),
+        n_hosts=draw(st.integers(1, 2)),
         blocked_ns_by_call={"cudaMalloc": 7},
-    )  # fmt: skip
+    )
 
 
 def least_that_stays(run):
     """Return the least that a rank computes in a step, the mean over steps; half of it goes where waiting hides, and nothing more."""
     rows = run.steps.to_pylist()
     waits = [(row["wait_ns"] or 0) - (row["exposed_wait_ns"] or 0) for row in rows]
-    hidden = [min(wait, row["overlap_compute_ns"] or 0) for wait, row in zip(waits, rows, strict=True)]
-    left = [((row["compute_ns"] or 0), own, row["step"]) for row, own in zip(rows, hidden, strict=True)]
-    least = [min(one[:2] for one in left if one[2] == number) for number in {one[2] for one in left}]
+    hidden = [
+        min(wait, row["overlap_compute_ns"] or 0) for wait, row in zip(waits, rows, strict=True)
+    ]
+    left = [
+        ((row["compute_ns"] or 0), own, row["step"]) for row, own in zip(rows, hidden, strict=True)
+    ]
+    least = [
+        min(one[:2] for one in left if one[2] == number) for number in {one[2] for one in left}
+    ]
     return sum(compute - own / 2 for compute, own in least) / len(least) - 1e-6
 
 
@@ -313,7 +436,11 @@ def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     rows = table.to_pylist()
     make.assert_well_said(rows)
     assert all(0 <= (row["saving_ns_per_step"] or 0) <= run.mean("wall_ns") for row in rows)
-    assert all(row["saving_ns_per_step"] <= WALL - least_that_stays(run) for row in rows if row["id"] == "straggler")
+    assert all(
+        row["saving_ns_per_step"] <= WALL - least_that_stays(run)
+        for row in rows
+        if row["id"] == "straggler"
+    )
     open_rules = [name for one in problems for name in rules_of(one)]
     assert len(set(open_rules)) == len(open_rules)
     assert not set(open_rules) & {row["id"] for row in rows}

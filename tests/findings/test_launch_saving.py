@@ -45,15 +45,27 @@ def test_waiting_beside_compute_leaves_the_compute():
 
 
 def test_the_parts_are_those_of_the_rank_that_sets_the_limit():
-    bound = saving_without_launching(evidence([step(0, idle_launch_ns=300), step(1, idle_launch_ns=100)]))
+    bound = saving_without_launching(
+        evidence([step(0, idle_launch_ns=300), step(1, idle_launch_ns=100)])
+    )
     assert (bound.limit_rank, dict(bound.parts)) == (1, {"idle_for_launches": 100.0})
 
 
 def test_the_parts_tell_late_launches_from_what_they_make_of_input_and_calls():
-    row = step(idle_launch_ns=30, idle_dependency_ns=20, idle_late_start_ns=10, idle_input_ns=300, idle_blocked_ns=200)
+    row = step(
+        idle_launch_ns=30,
+        idle_dependency_ns=20,
+        idle_late_start_ns=10,
+        idle_input_ns=300,
+        idle_blocked_ns=200,
+    )
     bound = saving_without_launching(evidence([row | {"host_launch_ns": 450, "host_input_ns": 20}]))
     # The host launches beside 450 - 20 - 30 of the 500 for input and in calls.
-    parts = {"idle_for_launches": 30.0, "idle_at_late_start": 10.0, "idle_for_input_and_calls": 400.0}
+    parts = {
+        "idle_for_launches": 30.0,
+        "idle_at_late_start": 10.0,
+        "idle_for_input_and_calls": 400.0,
+    }
     assert (bound.saving_ns, dict(bound.parts)) == (440, parts)
 
 
@@ -62,8 +74,12 @@ def of_input(*launch_ns):
     rows = []
     for number in (1, 2, 3):
         rows.append(step(0, number, exposed=300, wait=300, host_launch_ns=launch_ns[0]))
-        rows.append(step(1, number, idle_input_ns=300, host_launch_ns=launch_ns[1], host_input_ns=300))
-    found = input_bound(evidence(rows, [row for n in (1, 2, 3) for row in collective(n, (0, 300), 500)]))
+        rows.append(
+            step(1, number, idle_input_ns=300, host_launch_ns=launch_ns[1], host_input_ns=300)
+        )
+    found = input_bound(
+        evidence(rows, [row for n in (1, 2, 3) for row in collective(n, (0, 300), 500)])
+    )
     return found.saving_ns_per_step
 
 
@@ -78,7 +94,10 @@ def test_input_saves_all_that_it_idles_where_launching_is_shorter():
 
 @pytest.mark.parametrize(("late_ns", "hidden_ns"), [(0, 0), (60, 60), (100, 100)])
 def test_transfer_that_late_launches_expose_may_be_hidden(late_ns, hidden_ns):
-    assert saving(step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=late_ns)) == 300 + hidden_ns
+    assert (
+        saving(step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=late_ns))
+        == 300 + hidden_ns
+    )
 
 
 def test_waiting_that_nobody_makes_by_launching_stays():
@@ -99,7 +118,9 @@ def test_communication_that_may_be_waiting_is_hidden_once():
 
 
 def test_hidden_transfer_is_a_part_of_the_bound():
-    bound = saving_without_launching(evidence([step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=60)]))
+    bound = saving_without_launching(
+        evidence([step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=60)])
+    )
     assert dict(bound.parts) == {"idle_for_launches": 300, "exposed_by_late_launches": 60}
 
 

@@ -17,27 +17,74 @@ NVLINK = {"nccl_log": LOGS / "ddp-4gpu.nccl.log", "topology": TOPOLOGY}
 AFTER = {"nccl_log": SAMPLES / "ddp-4gpu-after.nccl.log", "topology": SAMPLES / "topo-4gpu.txt"}
 OF_BUCKETS = {"single-bucket", "too-many-buckets"}
 OF_LINK = {"slow-link", "compress-gradients"}
-OF_COMMUNICATION = {"comm-bound", "grad-copy", "straggler", "comm-slows-compute", *OF_BUCKETS, *OF_LINK}
+OF_COMMUNICATION = {
+    "comm-bound",
+    "grad-copy",
+    "straggler",
+    "comm-slows-compute",
+    *OF_BUCKETS,
+    *OF_LINK,
+}
 # Capture, files beside its reports -> what is found, what is not, and what is left open.
 ON_CAPTURES = [
-    *(("ddp-4gpu-shm", files, {"comm-bound", "single-bucket", "slow-link", "grad-copy"}, {"straggler"}, set())
-        for files in ({}, SHM)),
-    ("ddp-4gpu-shm-bucket100", {}, {"comm-bound"}, {"single-bucket", "grad-copy", *OF_LINK}, OF_LINK),
+    *(
+        (
+            "ddp-4gpu-shm",
+            files,
+            {"comm-bound", "single-bucket", "slow-link", "grad-copy"},
+            {"straggler"},
+            set(),
+        )
+        for files in ({}, SHM)
+    ),
+    (
+        "ddp-4gpu-shm-bucket100",
+        {},
+        {"comm-bound"},
+        {"single-bucket", "grad-copy", *OF_LINK},
+        OF_LINK,
+    ),
     ("ddp-4gpu-shm-bucket100", SHM, OF_LINK, set(), set()),
-    ("ddp-4gpu-after", {"logs": False}, {"comm-slows-compute"}, {"comm-bound", *OF_BUCKETS, *OF_LINK}, {"slow-link"}),
+    (
+        "ddp-4gpu-after",
+        {"logs": False},
+        {"comm-slows-compute"},
+        {"comm-bound", *OF_BUCKETS, *OF_LINK},
+        {"slow-link"},
+    ),
     # Its log and topology lie beside the reports.
-    ("ddp-4gpu-after", {}, {"comm-slows-compute", "slow-link"}, {"comm-bound", "compress-gradients", *OF_BUCKETS}, set()),
-    ("ddp-4gpu-after", AFTER, {"comm-slows-compute", "slow-link"}, {"comm-bound", "compress-gradients", *OF_BUCKETS},
-        set()),
-    *(("ddp-4gpu", files, {"single-bucket", "grad-copy"}, {"straggler", *OF_LINK}, set()) for files in ({}, NVLINK)),
+    (
+        "ddp-4gpu-after",
+        {},
+        {"comm-slows-compute", "slow-link"},
+        {"comm-bound", "compress-gradients", *OF_BUCKETS},
+        set(),
+    ),
+    (
+        "ddp-4gpu-after",
+        AFTER,
+        {"comm-slows-compute", "slow-link"},
+        {"comm-bound", "compress-gradients", *OF_BUCKETS},
+        set(),
+    ),
+    *(
+        ("ddp-4gpu", files, {"single-bucket", "grad-copy"}, {"straggler", *OF_LINK}, set())
+        for files in ({}, NVLINK)
+    ),
     ("ddp-2gpu", {}, set(), {"straggler"}, None),
     ("fsdp-4gpu", {}, set(), {"straggler", "grad-copy", "compress-gradients", *OF_BUCKETS}, None),
     ("ddp-2gpu-straggler", {}, {"straggler"}, {"slow-link", "single-bucket"}, None),
     ("ddp-1gpu", {}, {"ddp-single-gpu"}, OF_COMMUNICATION, None),
     ("baseline", {}, set(), {*OF_COMMUNICATION, "ddp-single-gpu"}, set()),
     # Each step waits for the loss, and batches come from pageable memory. Nobody is late.
-    ("4gpu-item-pageable", {}, {"sync-bound", "pageable-copy"}, {"straggler", "launch-bound", *OF_BUCKETS}, set()),
-]  # fmt: skip
+    (
+        "4gpu-item-pageable",
+        {},
+        {"sync-bound", "pageable-copy"},
+        {"straggler", "launch-bound", *OF_BUCKETS},
+        set(),
+    ),
+]
 
 
 def left_open(run):
@@ -47,7 +94,9 @@ def left_open(run):
 
 
 @pytest.mark.parametrize(("name", "files", "present", "absent", "open_rules"), ON_CAPTURES)
-def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, files, present, absent, open_rules):
+def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(
+    runs, name, files, present, absent, open_rules
+):
     run = runs(name, **files)
     found, unjudged = set(findings(run)), left_open(run)
     assert (present - found, absent & found) == (set(), set())
@@ -75,8 +124,13 @@ def test_one_bucket_over_shared_memory(runs, files, worded):
     # Backward takes 55 ms without the all-reduce, less than there is to hide.
     assert 50 * MS < found["single-bucket"]["saving_ns_per_step"] < 58 * MS
     copies = found["grad-copy"]["evidence"]
-    assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (296, 1_226_141_600)
-    link = found["slow-link"]["evidence"]  # whatif.md: 25.6 GB/s of busbw on this capture, measured from known bytes
+    assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (
+        296,
+        1_226_141_600,
+    )
+    link = found["slow-link"][
+        "evidence"
+    ]  # whatif.md: 25.6 GB/s of busbw on this capture, measured from known bytes
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
     assert link["busbw_source"] == "gradient copies"
     assert link["link_kind"] == ("shm" if files else None)
@@ -107,12 +161,18 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
 
 def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs, worded):
     link = runs("ddp-4gpu", **NVLINK).link
-    assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 connections")
+    assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (
+        False,
+        "nvlink",
+        "all 4 connections",
+    )
     over_host = runs("ddp-4gpu-shm", **SHM).link
     worded(over_host.text)
     for one in (link, over_host):
         assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ())
-    assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms
+    assert link.busbw_bytes_per_s == pytest.approx(
+        355e9, rel=0.01
+    )  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms
     assert link.busbw_source == "gradient copies"
     assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
     # Without links there is no slowest.
@@ -132,7 +192,10 @@ def test_the_slow_rank_comes_first(runs):
 
 
 PAIRS = {
-    "smaller buckets that are views": (("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")), "ddp-4gpu-shm-bucket100"),
+    "smaller buckets that are views": (
+        ("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")),
+        "ddp-4gpu-shm-bucket100",
+    ),
     "NVLink": (("ddp-4gpu-shm", SHM, ("slow-link",)), "ddp-4gpu"),
     "NVLink, 100 MB buckets": (("ddp-4gpu-shm-bucket100", SHM, ("slow-link",)), "ddp-4gpu-onefile"),
 }
@@ -142,7 +205,9 @@ PAIRS = {
 def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     (name, options, followed), name_after = PAIRS[what]
     before, after = runs(name, **options), runs(name_after)
-    brought = before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
+    brought = (
+        before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
+    )
     found = findings(before)
     promised = sum(found[one]["saving_ns_per_step"] for one in followed)
     assert 0.75 * promised < brought < promised
@@ -157,10 +222,22 @@ def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same
 
 
 OF_ROLES = {
-    "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm",
-    "no-sync", "flat-all-reduce",
-}  # fmt: skip
-ONLY_DDP = {"single-bucket", "too-many-buckets", "compress-gradients", "ddp-single-gpu", "grad-copy"}
+    "tensor-comm",
+    "shard-prefetch",
+    "shard-regather",
+    "small-shards",
+    "pipeline-bubble",
+    "expert-comm",
+    "no-sync",
+    "flat-all-reduce",
+}
+ONLY_DDP = {
+    "single-bucket",
+    "too-many-buckets",
+    "compress-gradients",
+    "ddp-single-gpu",
+    "grad-copy",
+}
 # Capture -> what it has of these.
 BY_ROLE = {
     "2gpu-tp": {"tensor-comm"},
@@ -180,14 +257,25 @@ def test_advice_is_of_what_a_run_has(runs, name):
         assert not {"straggler", "comm-bound"} & set(findings(run))
         found = findings(run)
         # Both hosts launch for longer than their GPUs work: another schedule leaves what launching takes.
-        assert 0 < found["pipeline-bubble"]["saving_ns_per_step"] < found["launch-bound"]["saving_ns_per_step"]
+        assert (
+            0
+            < found["pipeline-bubble"]["saving_ns_per_step"]
+            < found["launch-bound"]["saving_ns_per_step"]
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "expected"), [
-    ("accum-broken", {"no-sync"}), ("tp", {"tensor-comm"}), ("pp", {"pipeline-bubble"}), ("fsdp2", set()),
-    ("hsdp", set()), ("moe", set()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("accum-broken", {"no-sync"}),
+        ("tp", {"tensor-comm"}),
+        ("pp", {"pipeline-bubble"}),
+        ("fsdp2", set()),
+        ("hsdp", set()),
+        ("moe", set()),
+    ],
+)
 def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     for packed in (REAL / "4gpu").glob(f"{name}_?.sqlite.xz"):
         (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
@@ -195,11 +283,17 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     assert set(found) & (OF_ROLES | ONLY_DDP) - {"grad-copy"} == expected
     if name == "pp":
         # Rank 3 idles 35 of 76 ms because its host launches late, and never pauses: no schedule mends that.
-        saving = {one: found[one]["saving_ns_per_step"] for one in ("launch-bound", "pipeline-bubble")}
+        saving = {
+            one: found[one]["saving_ns_per_step"] for one in ("launch-bound", "pipeline-bubble")
+        }
         assert 2 * saving["pipeline-bubble"] < saving["launch-bound"]
     if name == "accum-broken":
         # Three passes of 20 buckets, 168 458 240 gradients in all (programs.json).
-        figures = {"n_backward_passes": 3, "messages_per_step": 60, "bytes_per_step": 3 * 4 * 168_458_240}
+        figures = {
+            "n_backward_passes": 3,
+            "messages_per_step": 60,
+            "bytes_per_step": 3 * 4 * 168_458_240,
+        }
         assert figures.items() <= found["no-sync"]["evidence"].items()
     if name == "pp":
         # Rank 3 idles for want of launches; rank 1, which receives from it, comes late to its gradients for that.

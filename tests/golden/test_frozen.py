@@ -30,11 +30,37 @@ class Totals(NamedTuple):
     summed: tuple[str, ...]
 
 
-COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "explain", "redact", "schema", "whatif")
+COMMANDS = (
+    "",
+    "analyze",
+    "compare",
+    "convert",
+    "dashboard",
+    "diff",
+    "doctor",
+    "explain",
+    "redact",
+    "schema",
+    "whatif",
+)
 TABLES = (
-    "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
-    "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
-)  # fmt: skip
+    "ranks",
+    "steps",
+    "breakdown",
+    "phases",
+    "collectives",
+    "stragglers",
+    "links",
+    "findings",
+    "kernels",
+    "summary",
+    "rank_summary",
+    "phase_summary",
+    "idle_calls",
+    "timeline",
+    "host_steps",
+    "problems",
+)
 REPORTS = [path.name for folder in (REAL, SAMPLES) for path in folder.glob("*.sqlite*")]
 RUNS = sorted({re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", name) for name in REPORTS})
 # One row a line; of the other tables, one cell a line, so that a new column leaves the old lines alone.
@@ -50,19 +76,29 @@ EVENTS = Totals(
 )
 # Shown in every format, not in text alone: a run of each kind.
 SHOWN = (
-    "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
+    "2gpu-fsdp2",
+    "2gpu-gpt-b25-shm",
+    "2gpu-graph",
+    "baseline",
+    "ddp-2gpu-straggler",
+    "ddp-4gpu-before",
     "ddp-4gpu-onefile",
-)  # fmt: skip
+)
 BESIDE = [
-    ("diff", ("ddp-4gpu-before", "ddp-4gpu-after")), ("diff", ("2gpu-gpt-b25-shm", "2gpu-gpt-b25")),
+    ("diff", ("ddp-4gpu-before", "ddp-4gpu-after")),
+    ("diff", ("2gpu-gpt-b25-shm", "2gpu-gpt-b25")),
     ("diff", ("2gpu-graph", "2gpu-graph-node")),
-    ("compare", ("ddp-1gpu", "ddp-2gpu", "ddp-4gpu")), ("compare", ("ddp-4gpu-before", "ddp-4gpu-after")),
-]  # fmt: skip
+    ("compare", ("ddp-1gpu", "ddp-2gpu", "ddp-4gpu")),
+    ("compare", ("ddp-4gpu-before", "ddp-4gpu-after")),
+]
 CHANGES = {
-    "2gpu-gpt-b25-shm": ["--link", "h200"], "2gpu-gpt-b25": ["--bucket-mb", "100"],
-    "2gpu-gpt-one-shm": ["--perfect-overlap"], "ddp-4gpu-before": ["--bucket-mb", "25"],
-    "ddp-4gpu-shm": ["--gradient-dtype", "bf16"], "2gpu-graph": ["--no-wait"],
-}  # fmt: skip
+    "2gpu-gpt-b25-shm": ["--link", "h200"],
+    "2gpu-gpt-b25": ["--bucket-mb", "100"],
+    "2gpu-gpt-one-shm": ["--perfect-overlap"],
+    "ddp-4gpu-before": ["--bucket-mb", "25"],
+    "ddp-4gpu-shm": ["--gradient-dtype", "bf16"],
+    "2gpu-graph": ["--no-wait"],
+}
 # The quickest of each kind: the others take a second each, and run with the slow tests.
 QUICK = ("baseline", "2gpu-graph", "ddp-2gpu-straggler")
 
@@ -115,12 +151,15 @@ def written(called, tmp_path):
 @pytest.fixture
 def digested(pinned):
     return lambda name, parts: pinned(
-        f"digests/{name}.json", json.dumps({part: digest(content) for part, content in parts.items()}, indent=1) + "\n"
+        f"digests/{name}.json",
+        json.dumps({part: digest(content) for part, content in parts.items()}, indent=1) + "\n",
     )
 
 
 def digest(content):
-    return hashlib.sha256(content if isinstance(content, bytes) else str(content).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        content if isinstance(content, bytes) else str(content).encode()
+    ).hexdigest()[:16]
 
 
 def parts_of(document):
@@ -201,7 +240,10 @@ def test_other_formats_of_a_run_are_what_they_were(run, written, pinned, digeste
     _, examined, answers, examined_page = written("doctor", *inputs(run))
     pinned(f"markdown/{run}.md", summary)
     parts = parts_of(document) | {"--html": page, "--perfetto": trace.read_bytes()}
-    digested(f"analyze/{run}", parts | {f"doctor {key}": value for key, value in parts_of(answers).items()})
+    digested(
+        f"analyze/{run}",
+        parts | {f"doctor {key}": value for key, value in parts_of(answers).items()},
+    )
     pinned(f"doctor/{run}.md", examined)
     digested(f"doctor/{run}", {"--html": examined_page})
 
@@ -241,7 +283,10 @@ def test_explanations_are_what_they_were(called, pinned):
 
 @pytest.mark.slow
 def test_copies_without_secrets_are_what_they_were(called, pinned, tmp_path):
-    pinned("redact/2gpu-gpt-b25_0.txt", called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite"))
+    pinned(
+        "redact/2gpu-gpt-b25_0.txt",
+        called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite"),
+    )
 
 
 @pytest.mark.slow
@@ -250,4 +295,6 @@ def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
     for run in ("ddp-4gpu-before", "ddp-4gpu-after", "ddp-4gpu-shm"):
         called("analyze", *inputs(run), "-j", "1", "--run-id", run, "--out", store, "-q")
     pinned("dashboard/printed.txt", called("dashboard", store, "-o", page))
-    digested("dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")})
+    digested(
+        "dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")}
+    )

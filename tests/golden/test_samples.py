@@ -18,7 +18,9 @@ def with_all(run):
 
 @pytest.fixture
 def analyze(printed):
-    return lambda run, *options: printed("analyze", f"sample_reports/{run}_*.sqlite", "-j", "1", *options)
+    return lambda run, *options: printed(
+        "analyze", f"sample_reports/{run}_*.sqlite", "-j", "1", *options
+    )
 
 
 @pytest.mark.slow
@@ -56,7 +58,9 @@ def test_sample_figures_follow_from_its_rows(run):
     wall = sum(row["wall_ns"] for row in rows)
     assert len(rows) == 4 * found["summary"]["n_summary_steps"]
     assert found["summary"]["comm_share"] == sum(row["comm_ns"] for row in rows) / wall
-    assert found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
+    assert (
+        found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
+    )
     slowest = {}
     for row in rows:
         slowest[row["step"]] = max(slowest.get(row["step"], 0), row["wall_ns"])

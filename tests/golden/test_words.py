@@ -10,7 +10,9 @@ from tests.golden import words
 TESTS = WORDS.parent.parent
 
 
-@pytest.mark.parametrize("text", ["", "one line", "two\nlines", "\nbetween empty lines\n\n", "    indented\n\nparts"])
+@pytest.mark.parametrize(
+    "text", ["", "one line", "two\nlines", "\nbetween empty lines\n\n", "    indented\n\nparts"]
+)
 def test_a_text_comes_back_as_it_was_written(text, tmp_path):
     rows = {"a claim": text, "b claim [case]: part": "other"}
     words.write(tmp_path / "area" / "words.txt", rows)

@@ -5,7 +5,10 @@ import pytest
 from nsyspipe.capture.plan import n_gpus
 from tests.with_nsys.launching import steps_of
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs"),
+]
 
 # Rank 0 prints the median time of its steps 10 to 19, in ns; step by step, since it waits for the loss.
 PARALLEL_INPUT = """

@@ -8,7 +8,10 @@ import pytest
 from nsyspipe.capture.plan import n_gpus
 from tests.with_nsys.launching import endpoint, steps_of
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs"),
+]
 SHORT = ("--", "--model", "base", "--warmup", "3", "--steps", "6")
 STEPS = [3, 4, 5, 6, 7, 8]  # the three of the warm-up are not captured
 FLOAT_BYTES = 4
@@ -88,18 +91,25 @@ def test_one_report_of_a_node_holds_both_ranks(machine):
     assert answer.status == 0, answer.err
     found = machine.analysis("run_node0.sqlite")
     assert_whole(found)
-    assert {rank: steps[:5] for rank, steps in steps_of(found, "steps").items()} == {0: STEPS[:5], 1: STEPS[:5]}
+    assert {rank: steps[:5] for rank, steps in steps_of(found, "steps").items()} == {
+        0: STEPS[:5],
+        1: STEPS[:5],
+    }
 
 
 def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):
-    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", *SHORT, "--crash-at", "6", "--crash-rank", "1")
+    answer = run(
+        machine, "ddp.sh", "-n", "2", "-o", "run", *SHORT, "--crash-at", "6", "--crash-rank", "1"
+    )
     assert answer.status == 1
     assert "rank 1 fails on purpose" in answer.err
     assert re.search(r"error: train_vit\.py: rank 1 .*\b1\b", answer.err)
     assert "  found: " in answer.err
     reports = [name for name in machine.files() if name.endswith("sqlite")]
     assert reports
-    assert all(steps[:2] == [3, 4] for steps in steps_of(machine.analysis(*reports), "steps").values())
+    assert all(
+        steps[:2] == [3, 4] for steps in steps_of(machine.analysis(*reports), "steps").values()
+    )
 
 
 def test_a_program_that_never_begins_is_told_how(machine):
@@ -111,7 +121,9 @@ def test_a_program_that_never_begins_is_told_how(machine):
 
 
 def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine):
-    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--linger", "5", *SHORT, "--hang-at-exit")
+    answer = run(
+        machine, "ddp.sh", "-n", "2", "-o", "run", "--linger", "5", *SHORT, "--hang-at-exit"
+    )
     assert answer.status == 124
     assert re.search(r"\b5 s\b", answer.err)
     assert re.search(r"  found: .*\b2\b.*\b2\b", answer.err)

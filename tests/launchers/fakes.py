@@ -51,7 +51,12 @@ _SHORT_BYTES = 50
 
 
 def _captured(sidecar):
-    rows = [[sidecar[name] for name in ("world_size", "trace", "capture_range", "nsys_version", "ended_by")]]
+    rows = [
+        [
+            sidecar[name]
+            for name in ("world_size", "trace", "capture_range", "nsys_version", "ended_by")
+        ]
+    ]
     of_ranks = ("rank", "report", "status", "is_complete", "problem")
     rows += [[rank[name] for name in of_ranks] for rank in sidecar["ranks"]]
     return "".join(f"    {json.dumps(row)}\n" for row in rows)
@@ -104,7 +109,11 @@ class Machine:
     def put_nvtx(self, version="0.2.11"):
         site = self.root / "site"
         put(site, "nvtx.py", "")
-        put(site, "nvtx.dist-info/METADATA", f"Metadata-Version: 2.1\nName: nvtx\nVersion: {version}\n")
+        put(
+            site,
+            "nvtx.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: nvtx\nVersion: {version}\n",
+        )
 
     def put_gpus(self, n):
         lines = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})" for i in range(n))
@@ -116,13 +125,29 @@ class Machine:
     @property
     def environment(self):
         kept = {name: os.environ[name] for name in ("LANG", "HOME") if name in os.environ}
-        places = {"PYTHONPATH": self.root / "site", "TMPDIR": self.temporary, "XDG_STATE_HOME": self.root / "state"}
-        kept |= {name: str(place) for name, place in places.items()} | {"PATH": f"{self.root}/bin:/usr/bin:/bin"}
-        return kept | {"PYTHONDONTWRITEBYTECODE": "1", "OF_MACHINE": str(self.root)} | self.variables
+        places = {
+            "PYTHONPATH": self.root / "site",
+            "TMPDIR": self.temporary,
+            "XDG_STATE_HOME": self.root / "state",
+        }
+        kept |= {name: str(place) for name, place in places.items()} | {
+            "PATH": f"{self.root}/bin:/usr/bin:/bin"
+        }
+        return (
+            kept | {"PYTHONDONTWRITEBYTECODE": "1", "OF_MACHINE": str(self.root)} | self.variables
+        )
 
     def start(self, launcher, *words, folder=LAUNCHERS, preexec_fn=listening, **options):
-        options |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | {"stdin": subprocess.DEVNULL, "text": True}
-        options |= {"cwd": self.work, "env": self.environment, "start_new_session": True, "preexec_fn": preexec_fn}
+        options |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | {
+            "stdin": subprocess.DEVNULL,
+            "text": True,
+        }
+        options |= {
+            "cwd": self.work,
+            "env": self.environment,
+            "start_new_session": True,
+            "preexec_fn": preexec_fn,
+        }
         return subprocess.Popen([str(folder / launcher), *words], **options)
 
     def run(self, launcher, *words, timeout=30, **options):
@@ -132,11 +157,18 @@ class Machine:
         return sorted(path.name for path in self.work.iterdir() if path.suffix != ".py")
 
     def marks(self):
-        there = sorted(path for path in self.work.rglob("*") if path.is_file() and path.suffix != ".py")
+        there = sorted(
+            path for path in self.work.rglob("*") if path.is_file() and path.suffix != ".py"
+        )
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
 
     def without_places(self, text):
-        places = {sys.executable: "PYTHON", self.root: "MACHINE", LAUNCHERS: "LAUNCHERS", LAUNCHERS.parent: "HERE"}
+        places = {
+            sys.executable: "PYTHON",
+            self.root: "MACHINE",
+            LAUNCHERS: "LAUNCHERS",
+            LAUNCHERS.parent: "HERE",
+        }
         for place, name in places.items():
             text = text.replace(str(place), name)
         text = re.sub(r"kept-\d+", "kept-PID", text)
@@ -185,14 +217,20 @@ class Machine:
     def pids(self, module):
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
-        return [pid for pid, command in running if [word for word in command.split() if word != "-S"][1:4] == start]
+        return [
+            pid
+            for pid, command in running
+            if [word for word in command.split() if word != "-S"][1:4] == start
+        ]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if mark in (folder / "environ").read_bytes() and (words := (folder / "cmdline").read_bytes()):
+                if mark in (folder / "environ").read_bytes() and (
+                    words := (folder / "cmdline").read_bytes()
+                ):
                     found[int(folder.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
             except OSError:
                 continue

@@ -37,7 +37,9 @@ def ddp(machine, *words, n=2, text="pass", **options):
 
 def starting(machine, *, text=WAITING, n=2, launcher="ddp.sh", **options):
     machine.put_program(text)
-    process = machine.start(launcher, "--cpu", *(["-n", str(n)] if n > 1 else []), "--program", "train.py", **options)
+    process = machine.start(
+        launcher, "--cpu", *(["-n", str(n)] if n > 1 else []), "--program", "train.py", **options
+    )
     for rank in range(n):
         wait_for(machine.work / f"up_{rank}")
     return process
@@ -68,4 +70,6 @@ def put_launchers(machine):
 
 def sweep(machine, *words, timeout=60):
     folder = machine.root / "launchers"
-    return machine.run("sweep.sh", *words, timeout=timeout, folder=folder if folder.is_dir() else LAUNCHERS)
+    return machine.run(
+        "sweep.sh", *words, timeout=timeout, folder=folder if folder.is_dir() else LAUNCHERS
+    )

@@ -22,18 +22,26 @@ def parse(monkeypatch):
 
 
 def train(tmp_path, *options):
-    clean = {key: value for key, value in os.environ.items() if key != "RANK"} | {"PYTHONPATH": str(tmp_path)}
+    clean = {key: value for key, value in os.environ.items() if key != "RANK"} | {
+        "PYTHONPATH": str(tmp_path)
+    }
     command = [sys.executable, str(TRAIN), *options]
-    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=clean, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_help_says_how_to_start_it_and_a_machine_without_torch_is_told_so(tmp_path, worded):
-    (tmp_path / "torch.py").write_text("raise ImportError('torch must not be needed here')", "utf-8")
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('torch must not be needed here')", "utf-8"
+    )
     done = train(tmp_path, "--help")
     assert done.returncode == 0
     assert "torchrun --standalone --nproc_per_node=4 train_vit.py" in done.stdout
     assert "--crash-rank" in done.stdout.partition("\ndemonstrations")[2]
-    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u; u.find_spec = lambda name: None", "utf-8"
+    )
     done = train(tmp_path, "--model", "tiny")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     worded(done.stderr.rstrip("\n"))

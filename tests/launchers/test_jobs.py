@@ -53,33 +53,50 @@ class Job:
     before: str = ""
     variables: dict[str, str] = field(default_factory=dict)
     is_hasty: bool = False  # what ends others waits a second for them
-    marks: tuple[pytest.MarkDecorator, ...] = (pytest.mark.slow,)  # starts a launcher, torchrun, a program per rank
+    marks: tuple[pytest.MarkDecorator, ...] = (
+        pytest.mark.slow,
+    )  # starts a launcher, torchrun, a program per rank
 
 
 JOBS = {
     "well": Job("ddp.sh -n 2 -o a/b/run"),
     "odd_name": Job("ddp.sh -n 2 -o 'gm[1]'"),
     "no_export": Job("ddp.sh -n 2 --no-export"),
-    "chosen_ranks": Job("ddp.sh -n 4 --ranks 0-1,3 --no-export", RAN, 'touch "by_$RANK"; "$@"; : > "$out.nsys-rep"'),
-    "words": Job(f"ddp.sh -- {shlex.join(ODD)}", "import sys; print(ascii(sys.argv[1:]))", marks=()),
+    "chosen_ranks": Job(
+        "ddp.sh -n 4 --ranks 0-1,3 --no-export", RAN, 'touch "by_$RANK"; "$@"; : > "$out.nsys-rep"'
+    ),
+    "words": Job(
+        f"ddp.sh -- {shlex.join(ODD)}", "import sys; print(ascii(sys.argv[1:]))", marks=()
+    ),
     "status": Job("baseline.sh", "raise SystemExit(7)"),
     "failed_first": Job("ddp.sh -n 2", CRASHING),
-    "partial": Job("ddp.sh -n 3", nsys='"$@"; [ $RANK = 1 ] || cp "$reports/$RANK.sqlite" "$out.nsys-rep"'),
+    "partial": Job(
+        "ddp.sh -n 3", nsys='"$@"; [ $RANK = 1 ] || cp "$reports/$RANK.sqlite" "$out.nsys-rep"'
+    ),
     "export_fails": Job("ddp.sh -n 2", export="echo Error: broken >&2; exit 5"),
     "torchrun_fails": Job("ddp.sh -n 2", before="torchrun.broken"),
-    "stale_ranks": Job("baseline.sh", "import os; print(os.environ.get('RANK'))",
-                       variables={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}),
+    "stale_ranks": Job(
+        "baseline.sh",
+        "import os; print(os.environ.get('RANK'))",
+        variables={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"},
+    ),
     "time_limit": Job("ddp.sh -n 2 --timeout 4", WAITING),
     "loop_over": Job("ddp.sh -n 2 --linger 1", LOOP_OVER),
     "linger": Job("ddp.sh -n 2 --linger 1", WAITING, EARLY),
     "linger_stubborn": Job("ddp.sh -n 2 --linger 1", STUBBORN, EARLY, is_hasty=True),
-    "linger_one_report": Job("ddp.sh -n 2 --linger 1 --timeout 5", WAITING, '"$@" & [ $RANK = 1 ] || cp "$reports/0.sqlite" '
-                             '"$out.nsys-rep"; wait $!; cp "$reports/$RANK.sqlite" "$out.nsys-rep"'),
+    "linger_one_report": Job(
+        "ddp.sh -n 2 --linger 1 --timeout 5",
+        WAITING,
+        '"$@" & [ $RANK = 1 ] || cp "$reports/0.sqlite" '
+        '"$out.nsys-rep"; wait $!; cp "$reports/$RANK.sqlite" "$out.nsys-rep"',
+    ),
     "linger_growing": Job("ddp.sh --linger 1", WAITING, GROWS),
     "linger_chosen": Job("ddp.sh -n 2 --linger 1 --ranks 1", WAITING, EARLY),
     "linger_node": Job(f"{NODE} -n 2 --linger 1 --node-rank 1 --node-wide", WAITING, EARLY),
-    "nsys_hangs": Job("ddp.sh -n 2 --exit-timeout 1", nsys='"$@"; [ $RANK = 0 ] && cp "$reports/0.sqlite" "$out.nsys-rep" '
-                      '|| sleep 60'),
+    "nsys_hangs": Job(
+        "ddp.sh -n 2 --exit-timeout 1",
+        nsys='"$@"; [ $RANK = 0 ] && cp "$reports/0.sqlite" "$out.nsys-rep" || sleep 60',
+    ),
     "nsys_ignores_its_end": Job("ddp.sh --exit-timeout 1", nsys=HANGS, is_hasty=True),
     "agent_left": Job("ddp.sh", nsys="setsid sleep 55 & echo 'unrecognised option'; exit 1"),
     # An nsys that has missed its agent is started once more.
@@ -87,24 +104,43 @@ JOBS = {
     "agent_missed_twice": Job("ddp.sh", RAN, MISSED),
     "earlier": Job(["ddp.sh -n 2", "ddp.sh -n 2", "ddp.sh -n 2 --force"]),
     "earlier_put_back": Job(["ddp.sh -n 2", "ddp.sh -n 2 --force"], nsys=ONCE),
-    "earlier_forced": Job("ddp.sh -o run --force --no-export", marks=(), before=(
-        "run_0.nsys-rep run_7.sqlite run_7.qdstrm run_node0.nsys-rep run.topo.txt run.nccl.host.77.log "
-        "run.node1.capture.json run-view_0.nsys-rep run_0_0.sqlite run_0.capture.json run_x.sqlite run.txt run.nccl.txt "
-        "run_0.nsys-rep.bak rerun_0.sqlite run")),
+    "earlier_forced": Job(
+        "ddp.sh -o run --force --no-export",
+        marks=(),
+        before=(
+            "run_0.nsys-rep run_7.sqlite run_7.qdstrm run_node0.nsys-rep run.topo.txt run.nccl.host.77.log "
+            "run.node1.capture.json run-view_0.nsys-rep run_0_0.sqlite run_0.capture.json run_x.sqlite run.txt run.nccl.txt "
+            "run_0.nsys-rep.bak rerun_0.sqlite run"
+        ),
+    ),
     "earlier_logs": Job("ddp.sh -o run", before="run.nccl.host.7.log", marks=()),
-    "earlier_of_more_nodes": Job(f"{NODE} --node-rank 0 --force --no-export", marks=(), before=(
-        "run_7.sqlite run_node3.nsys-rep run.node3.capture.json run_1.nsys-rep run.node1.capture.json")),
+    "earlier_of_more_nodes": Job(
+        f"{NODE} --node-rank 0 --force --no-export",
+        marks=(),
+        before=(
+            "run_7.sqlite run_node3.nsys-rep run.node3.capture.json run_1.nsys-rep run.node1.capture.json"
+        ),
+    ),
     "two_nodes": Job([f"{NODE} -n 2 --node-rank {node}" for node in ("0", "1", "1", "1 --force")]),
     # A rendezvous that deals out the ranks: nobody knows before which files a node will write.
     "dealt_ranks": Job([DEALT, f"{DEALT} --force"], before="run_0.nsys-rep", marks=()),
-    "place_taken": Job("ddp.sh -n 2 -o run", "import os; os.environ['RANK'] == '0' and exec(\"" + TAKING.format("run_0.nsys-rep")
-                       + '")', BLOCKED),
-    "place_of_node_taken": Job("node.sh --nnodes 1 --rdzv-endpoint h:1 -o run --node-rank 0 --node-wide", TAKING.format("run_node0.nsys-rep"), BLOCKED,
-                               marks=()),
-}  # fmt: skip
+    "place_taken": Job(
+        "ddp.sh -n 2 -o run",
+        "import os; os.environ['RANK'] == '0' and exec(\"" + TAKING.format("run_0.nsys-rep") + '")',
+        BLOCKED,
+    ),
+    "place_of_node_taken": Job(
+        "node.sh --nnodes 1 --rdzv-endpoint h:1 -o run --node-rank 0 --node-wide",
+        TAKING.format("run_node0.nsys-rep"),
+        BLOCKED,
+        marks=(),
+    ),
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=job.marks) for name, job in JOBS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=job.marks) for name, job in JOBS.items()]
+)
 def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
     job = JOBS[name]
     machine.put_nsys(job.nsys, export=job.export)
@@ -143,12 +179,16 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     answer = ddp(machine, text=WAITING.replace("60", "4") + "print('trained on')")
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
     assert machine.sidecar("ddp-2gpu")["ended_by"] is None
-    answer = ddp(machine, "--force", text=LOOP_OVER)  # what says that it is over is ended all the same
+    answer = ddp(
+        machine, "--force", text=LOOP_OVER
+    )  # what says that it is over is ended all the same
     assert answer.status == 124
     assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])  # TERM and HUP: tests/capture/test_capture_job.py
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGQUIT]
+)  # TERM and HUP: tests/capture/test_capture_job.py
 def test_an_interrupted_job_ends_keeps_its_reports_and_leaves_nothing_running(machine, number):
     process = starting(machine)
     os.kill(process.pid, number)
@@ -216,7 +256,9 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
     within(20, lambda: not machine.left_behind(), "all end")
-    assert [name for name in machine.files() if name.endswith("_0.nsys-rep")]  # its nsys has ended too, with a report
+    assert [
+        name for name in machine.files() if name.endswith("_0.nsys-rep")
+    ]  # its nsys has ended too, with a report
     for folder in machine.temporary.glob("nsyspipe-*"):
         shutil.rmtree(folder)
 
@@ -225,7 +267,9 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
 def test_ranks_whose_torchrun_was_killed_end(machine):
     process = starting(machine)
     name = str(machine.root / "bin" / "torchrun")
-    (torchrun,) = [pid for pid, command in machine._running().items() if command.split()[2:3] == [name]]
+    (torchrun,) = [
+        pid for pid, command in machine._running().items() if command.split()[2:3] == [name]
+    ]
     os.kill(torchrun, signal.SIGKILL)
     answer = ended(process, timeout=20)
     assert answer.status == 143
@@ -237,7 +281,9 @@ def test_of_what_is_left_after_a_program_only_nsys_is_ended(machine):
     copy = shutil.copy("/bin/sleep", machine.root / "bin" / "nsys-copy")
     # The program may end within the time that a busy machine needs to start what nsys leaves.
     until_there = f"until readlink /proc/*/exe | grep -q {copy}; do sleep 0.02; done 2> /dev/null"
-    machine.put_nsys(f'setsid {copy} 56 & {until_there}; "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"')
+    machine.put_nsys(
+        f'setsid {copy} 56 & {until_there}; "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"'
+    )
     text = """
 import subprocess
 print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True).pid)
@@ -256,6 +302,10 @@ def test_the_examples_for_forges_name_to_analyze_what_the_launcher_has_written(f
     machine.put_program("pass")
     program(machine.root / "nsyspipe/launchers", "ddp.sh", f'exec "{LAUNCHERS}/ddp.sh" --cpu "$@"')
     home = machine.environment | {"HOME": str(machine.root)}
-    subprocess.run(["bash", "-ec", capture], cwd=machine.work, env=home, check=True, capture_output=True)
+    subprocess.run(
+        ["bash", "-ec", capture], cwd=machine.work, env=home, check=True, capture_output=True
+    )
     for named in re.findall(r"branch=(\S+)", scripts(forge)[1]):
-        assert [path.name for path in find_named([machine.work / named])] == [f"run_{rank}.sqlite" for rank in range(4)]
+        assert [path.name for path in find_named([machine.work / named])] == [
+            f"run_{rank}.sqlite" for rank in range(4)
+        ]

@@ -41,7 +41,9 @@ def trial(lab, *words, reports=SAMPLES):
 
 
 @pytest.mark.slow
-def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_beside_what_was_measured(lab):
+def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_beside_what_was_measured(
+    lab,
+):
     answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--", "--lr", "1")
     assert answer.status == 0, answer.err
     assert order == ["before-1 - -", "after-1 - -"]
@@ -70,23 +72,34 @@ def test_a_setting_that_keeps_nccl_from_a_faster_link_is_taken_away_if_that_is_a
 
 
 @pytest.mark.slow
-def test_captures_are_taken_in_turn_and_steps_of_the_host_stand_for_those_of_a_job_without_gpu(lab, tmp_path):
+def test_captures_are_taken_in_turn_and_steps_of_the_host_stand_for_those_of_a_job_without_gpu(
+    lab, tmp_path
+):
     # Host steps of 90, 100, 110 ms before and 50, 60, 70 after, on two ranks of which the second takes 1 ms more.
     for side, lengths in (("before", (90, 100, 110)), ("after", (50, 60, 70))):
         for number, ms in enumerate(lengths, 1):
             for rank in range(2):
-                builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(10**18 + number)
+                builder = (
+                    TraceBuilder(pid=1000 + rank)
+                    .env(RANK=rank, WORLD_SIZE=2)
+                    .session(10**18 + number)
+                )
                 for step in range(3):
                     builder.range(step * 10**9, step * 10**9 + (ms + rank) * 10**6, f"step {step}")
                 builder.write(tmp_path / f"{side}-{number}_{rank}.sqlite")
     secret = ("--set", "WANDB_API_KEY=s3cret", "--with", "--token s3cret")
-    answer, order = trial(lab, "-n", "2", "--cpu", "-o", "t", "--set", "NCCL_MAX_CTAS=8", *secret, reports=tmp_path)
+    answer, order = trial(
+        lab, "-n", "2", "--cpu", "-o", "t", "--set", "NCCL_MAX_CTAS=8", *secret, reports=tmp_path
+    )
     assert answer.status == 0, answer.err
     sides = ("before-1", "after-1", "after-2", "before-2", "before-3", "after-3")
     assert order == [f"{name} - {'8' if 'after' in name else '-'}" for name in sides]
     assert "tried  NCCL_MAX_CTAS=8 WANDB_API_KEY=" in answer.out
     assert "s3cret" not in answer.out + answer.err + (lab.work / "t" / "trial.json").read_text()
-    before, after = "101.00 ms (91.00 ms, 101.00 ms, 111.00 ms)", "61.00 ms (51.00 ms, 61.00 ms, 71.00 ms)"
+    before, after = (
+        "101.00 ms (91.00 ms, 101.00 ms, 111.00 ms)",
+        "61.00 ms (51.00 ms, 61.00 ms, 71.00 ms)",
+    )
     assert f"and each: {before} before, {after} after\n" in answer.out
 
 
@@ -104,7 +117,18 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab, worded):
     assert "--force" in kept
     worded(kept, "kept")
     worded(lab.refusal(answer), "refused")
-    words = ("-n", "4", "-o", "u", "--captures", "1", "--program", "train.py", "--takes", "grad-copy=--view yes")
+    words = (
+        "-n",
+        "4",
+        "-o",
+        "u",
+        "--captures",
+        "1",
+        "--program",
+        "train.py",
+        "--takes",
+        "grad-copy=--view yes",
+    )
     answer, _ = trial(lab, *words)
     assert answer.status == 0, answer.err
     assert (lab.work / "words").read_text().endswith("\n--view yes\n")
@@ -128,7 +152,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "blamed"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(lab, worded, words, blamed):
+def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(
+    lab, worded, words, blamed
+):
     answer, order = trial(lab, "-n", "2", *shlex.split(words))
     assert (answer.status, order) == (2, [])
     error = lab.refusal(answer)
@@ -158,11 +184,15 @@ def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab, wor
 
 def test_a_change_of_the_trace_takes_the_place_of_the_users():
     code = "import trial; print(trial._without(['-n', '2', '--trace', 'nvtx', '--trace=osrt', '--cpu'], '--trace'))"
-    told = subprocess.run([sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
+    )
     assert told.stdout == "['-n', '2', '--cpu']\n"
 
 
 def test_a_trial_knows_the_findings_that_analyze_has():
     code = "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == {one.__name__.replace('_', '-') for one in judge.RULES})"
-    told = subprocess.run([sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
+    )
     assert told.stdout == "True\n"

@@ -17,29 +17,111 @@ from tests.launchers.jobs import ddp
 
 OF_NODE = "node.sh --nnodes 2 --rdzv-endpoint n0:29500"
 NODE = "node.sh --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 -n 4"
-NO_NSYS = pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place")
+NO_NSYS = pytest.mark.skipif(
+    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
+)
 ODD = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new\nline", "ä"]
 
 REFUSED = [
-    *("ddp.sh --bogus", "ddp.sh --attach-step 50:70", "ddp.sh --times=1", "node.sh --node_ran 1", "sweep.sh --analyse-only", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
-    *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --ranks ''", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
-    *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
-    *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
-    *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
-    *("node.sh", "node.sh --nnodes 2", f"{OF_NODE} --node-rank 2", f"{OF_NODE} --node-rank 01", "node.sh --nnodes 2 --node-rank 1 --rdzv-endpoint node0"),
-    *(f"{NODE} --node-wide --ranks 0", f"{OF_NODE} --node-rank 1 -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "node.sh --nnodes 3 --node-rank 1 --rdzv-endpoint n0:1 -n 1 --ranks 0,8", "ddp.sh -n 8 --ranks 0,8", "ddp.sh -n 2 train.py"),
-    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
-    *("ddp.sh -n 8 -n 4", "ddp.sh --nproc=2 --nproc_per_node 2", f"{NODE} --node_rank 0", "ddp.sh -o a --output b", "sweep.sh --only a --only b", "ddp.sh -m train"),
+    *(
+        "ddp.sh --bogus",
+        "ddp.sh --attach-step 50:70",
+        "ddp.sh --times=1",
+        "node.sh --node_ran 1",
+        "sweep.sh --analyse-only",
+        "ddp.sh word",
+        "ddp.sh ''",
+        "ddp.sh -n",
+        "ddp.sh --output",
+        "ddp.sh -n 0",
+    ),
+    *(
+        "ddp.sh -n two",
+        "ddp.sh --ranks '0;1'",
+        "ddp.sh --ranks ''",
+        "ddp.sh --dry-run --ranks 1",
+        "ddp.sh --timeout 1m",
+        "ddp.sh --linger ''",
+    ),
+    *(
+        "ddp.sh --exit-timeout 0",
+        "ddp.sh --cuda-graph-trace all",
+        "ddp.sh --capture-range all",
+        "ddp.sh -o captures/",
+    ),
+    *(
+        "ddp.sh -o 'dir/a b'",
+        "ddp.sh -o 100%/run",
+        "ddp.sh --cpu=yes",
+        "ddp.sh --trace nvtx,dx12",
+        "baseline.sh -n 2",
+    ),
+    *(
+        "ddp.sh --attach-steps 50",
+        "ddp.sh --attach-steps 0:9",
+        "ddp.sh --attach-steps 9:9",
+        "ddp.sh --attach-steps 1:2 --capture-range none",
+    ),
+    *(
+        "node.sh",
+        "node.sh --nnodes 2",
+        f"{OF_NODE} --node-rank 2",
+        f"{OF_NODE} --node-rank 01",
+        "node.sh --nnodes 2 --node-rank 1 --rdzv-endpoint node0",
+    ),
+    *(
+        f"{NODE} --node-wide --ranks 0",
+        f"{OF_NODE} --node-rank 1 -n 'a[$(touch owned)]'",
+        f"{NODE} --ranks=8",
+        "node.sh --nnodes 3 --node-rank 1 --rdzv-endpoint n0:1 -n 1 --ranks 0,8",
+        "ddp.sh -n 8 --ranks 0,8",
+        "ddp.sh -n 2 train.py",
+    ),
+    *(
+        "sweep.sh --program x.py",
+        "sweep.sh --force",
+        "sweep.sh --attach-steps 1:2",
+        "sweep.sh --repeat 0",
+        "sweep.sh -n x",
+        "sweep.sh --only nothing",
+        "sweep.sh --analyze-only -o nowhere",
+    ),
+    *(
+        "ddp.sh -n 8 -n 4",
+        "ddp.sh --nproc=2 --nproc_per_node 2",
+        f"{NODE} --node_rank 0",
+        "ddp.sh -o a --output b",
+        "sweep.sh --only a --only b",
+        "ddp.sh -m train",
+    ),
     *("ddp.sh --trace nvtxx,osrt", "ddp.sh --trace nvtx,mydomain"),
-]  # fmt: skip
+]
 PRINTED = [
-    *("ddp.sh -n 2 -- --lr 1", "baseline.sh", "ddp.sh --cuda-graph-trace graph", "ddp.sh --trace nvtx", "ddp.sh --no-profile"),
-    *("ddp.sh --nsys-arg=--cuda-graph-trace=graph:host-only", f"{NODE} --ranks 0-1,7", f"{NODE} --node-wide"),
-    *(f"{NODE} --rdzv-backend=c10d -o d/run", "baseline.sh --nsys-arg=--env-var=A=1 --cpu", "ddp.sh --output=x/y --nproc=2"),
-    *("ddp.sh --attach-steps 50:70 -m trainer.main -- --lr 1", f"{NODE} --attach-steps 1:2", "baseline.sh --attach-steps=9:10"),
+    *(
+        "ddp.sh -n 2 -- --lr 1",
+        "baseline.sh",
+        "ddp.sh --cuda-graph-trace graph",
+        "ddp.sh --trace nvtx",
+        "ddp.sh --no-profile",
+    ),
+    *(
+        "ddp.sh --nsys-arg=--cuda-graph-trace=graph:host-only",
+        f"{NODE} --ranks 0-1,7",
+        f"{NODE} --node-wide",
+    ),
+    *(
+        f"{NODE} --rdzv-backend=c10d -o d/run",
+        "baseline.sh --nsys-arg=--env-var=A=1 --cpu",
+        "ddp.sh --output=x/y --nproc=2",
+    ),
+    *(
+        "ddp.sh --attach-steps 50:70 -m trainer.main -- --lr 1",
+        f"{NODE} --attach-steps 1:2",
+        "baseline.sh --attach-steps=9:10",
+    ),
     "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 --exit-timeout=7 --trace=nvtx",
     *(f"{launcher} --cpu -- {shlex.join(ODD)}" for launcher in ("baseline.sh", "ddp.sh")),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +133,9 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
     told = ""
     for words in REFUSED:
         launcher, *rest = shlex.split(words)
-        answer = machine.run(launcher, "--cpu", *([] if launcher == "sweep.sh" else ["--program", "train.py"]), *rest)
+        answer = machine.run(
+            launcher, "--cpu", *([] if launcher == "sweep.sh" else ["--program", "train.py"]), *rest
+        )
         assert (answer.status, answer.out, answer.err.count("error:")) == (2, "", 1), words
         assert answer.err.startswith("error: ")
         assert answer.err.splitlines()[-1].startswith("  fix: ")
@@ -62,7 +146,11 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
 
 def printed(machine, words):
     launcher, *rest = shlex.split(words)
-    own = [] if any(word.startswith(("-m", "--program")) for word in rest) else ["--program", "train.py"]
+    own = (
+        []
+        if any(word.startswith(("-m", "--program")) for word in rest)
+        else ["--program", "train.py"]
+    )
     answer = machine.run(launcher, "--dry-run", *own, *rest)
     assert (answer.status, answer.out.count("\n")) == (0, 1 + words.count("\n")), answer.err
     assert machine.files() == []
@@ -80,15 +168,23 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
         lines = [*sorted(command[:at]), *command[at:]]
         told += f"$ {words}\n" + "".join(f"  {shlex.quote(word)}\n" for word in lines) + answer.err
         if rest := shlex.split(words.partition(" -- ")[2]):
-            assert command[-len(rest) - 1 :] == ["trainer.main" if "-m" in command else "train.py", *rest]
+            assert command[-len(rest) - 1 :] == [
+                "trainer.main" if "-m" in command else "train.py",
+                *rest,
+            ]
     pinned("launchers/dry_run.txt", machine.without_places(told))
 
 
 def test_the_launchers_take_the_words_that_documents_give_them(machine):
     clone = LAUNCHERS.parent
-    text = "".join(path.read_text(encoding="utf-8") for path in (clone / "README.md", *(clone / "docs").rglob("*.md")))
+    text = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (clone / "README.md", *(clone / "docs").rglob("*.md"))
+    )
     blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("launchers/")]
+    lines = [
+        line for block in blocks for line in block.splitlines() if line.startswith("launchers/")
+    ]
     assert len(lines) > 4
     machine.put_nsys(help_text=NEW_HELP)
     machine.put_gpus(8)
@@ -106,10 +202,16 @@ def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machi
     assert spec["completionMode"] == "Indexed"
     assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
     assert service["metadata"]["name"] == pod["subdomain"]
-    assert [one["name"] for one in container["volumeMounts"]] == [one["name"] for one in pod["volumes"]]
+    assert [one["name"] for one in container["volumeMounts"]] == [
+        one["name"] for one in pod["volumes"]
+    ]
     gpus, nodes = container["resources"]["limits"]["nvidia.com/gpu"], spec["completions"]
-    launcher, *words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["command"]]
-    assert launcher.startswith(next(one["mountPath"] for one in container["volumeMounts"] if one["name"] == "nsyspipe"))
+    launcher, *words = [
+        word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["command"]
+    ]
+    assert launcher.startswith(
+        next(one["mountPath"] for one in container["volumeMounts"] if one["name"] == "nsyspipe")
+    )
     machine.put_nsys(help_text=NEW_HELP)
     machine.put_gpus(gpus)
     answer, command = printed(machine, shlex.join([launcher.rpartition("/")[2], *words]))
@@ -127,7 +229,9 @@ def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machi
 def test_the_printed_command_runs(machine):
     machine.put_program("print('it runs')")
     _, command = printed(machine, "baseline.sh --cpu")
-    out = subprocess.run(command, cwd=machine.work, env=machine.environment, stdout=-1, timeout=20, check=True).stdout
+    out = subprocess.run(
+        command, cwd=machine.work, env=machine.environment, stdout=-1, timeout=20, check=True
+    ).stdout
     assert out == b"it runs\n"
     assert machine.files() == ["baseline_0.nsys-rep"]
 
@@ -142,7 +246,11 @@ def test_the_variable_nsys_names_one_and_the_option_wins(machine):
 def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(machine, pinned):
     machine.put_gpus(2)
     told = ""
-    for variables in ({}, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/x/%p"}, {"NCCL_DEBUG": "info"}):
+    for variables in (
+        {},
+        {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/x/%p"},
+        {"NCCL_DEBUG": "info"},
+    ):
         machine.variables = variables
         answer, command = printed(machine, "ddp.sh -n 2")
         shown = [f"  {word}\n" for word in sorted(command) if word.startswith(("NCCL_", "--trace"))]
@@ -167,7 +275,9 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
 @pytest.mark.parametrize(
     ("module", "is_there"), {"no.such": 0, "of": 0, "of.x": 0, "of.job": 1, "json.tool": 1}.items()
 )
-def test_a_module_that_cannot_run_is_told_and_nothing_of_it_is_imported(machine, worded, module, is_there):
+def test_a_module_that_cannot_run_is_told_and_nothing_of_it_is_imported(
+    machine, worded, module, is_there
+):
     put(machine.work / "of", "__init__.py", "raise SystemError")
     put(machine.work / "of", "job.py", "raise SystemError")
     lines = machine.run("ddp.sh", "--cpu", "--dry-run", "-m", module).err.splitlines()
@@ -210,7 +320,9 @@ def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine, worded):
 
 
 @NO_NSYS
-def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofiled(machine, worded):
+def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofiled(
+    machine, worded
+):
     (machine.root / "bin" / "nsys").unlink()
     answer = ddp(machine)
     assert answer.status == 2
@@ -220,7 +332,10 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
     answer = ddp(machine, n=1)
     assert answer.status == 2
     errors = [line for line in answer.err.splitlines() if line.startswith("error: ")]
-    assert ["nvtx" in errors[0], errors[1].startswith("error: nsys: ")] == [True, True]  # all that is missing at once
+    assert ["nvtx" in errors[0], errors[1].startswith("error: nsys: ")] == [
+        True,
+        True,
+    ]  # all that is missing at once
     worded(machine.refusal(answer), "no nvtx and no nsys")
     answer = ddp(machine, "--no-profile", text="print('ran')")
     assert (answer.status, answer.out, machine.files()) == (0, "ran\nran\n", [])
@@ -244,10 +359,15 @@ def test_a_python_that_cannot_be_used_is_named(machine, python):
         assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer")
 
 
-def test_fewer_gpus_than_ranks_are_refused_with_how_many_and_without_torch_the_python_that_lacks_it(machine):
+def test_fewer_gpus_than_ranks_are_refused_with_how_many_and_without_torch_the_python_that_lacks_it(
+    machine,
+):
     machine.put_gpus(2)
     answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
-    assert (answer.status, answer.err) == (2, "error: 4 ranks: this machine has 2 GPUs for them\n  fix: -n 2\n")
+    assert (answer.status, answer.err) == (
+        2,
+        "error: 4 ranks: this machine has 2 GPUs for them\n  fix: -n 2\n",
+    )
     shutil.rmtree(machine.root / "site" / "torch")
     answer = ddp(machine, n=1)
     assert answer.status == 2
@@ -258,15 +378,29 @@ def test_fewer_gpus_than_ranks_are_refused_with_how_many_and_without_torch_the_p
 SCRIPTS = sorted([*LAUNCHERS.glob("*.sh"), LAUNCHERS / "slurm.sbatch"])
 CHECKED = [*SCRIPTS, LAUNCHERS / "capture.bash", LAUNCHERS.parent / ".ci" / "install-nsys"]
 _NOT_OF_THE_SWEEP = {
-    "--program", "-m", "--module", "--attach-steps", "--capture-range", "--ranks", "--nsys-arg",
-    "--no-export", "--no-profile", "--force",
-}  # fmt: skip
-_SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}  # other spellings of torchrun's own options
+    "--program",
+    "-m",
+    "--module",
+    "--attach-steps",
+    "--capture-range",
+    "--ranks",
+    "--nsys-arg",
+    "--no-export",
+    "--no-profile",
+    "--force",
+}
+_SPELLINGS = {
+    "--nproc_per_node",
+    "--nproc-per-node",
+    "--node_rank",
+}  # other spellings of torchrun's own options
 
 
 def run(*command, status=0):
     bare = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/", env=bare)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd="/", env=bare
+    )
     assert done.returncode == status, done.stderr
     return done
 
@@ -275,7 +409,9 @@ def run(*command, status=0):
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
 def test_shellcheck_finds_nothing():
     for script in CHECKED:
-        found = subprocess.run(["shellcheck", "-x", script], capture_output=True, text=True, timeout=60, check=False)
+        found = subprocess.run(
+            ["shellcheck", "-x", script], capture_output=True, text=True, timeout=60, check=False
+        )
         assert (found.stdout, found.returncode) == ("", 0)
 
 
@@ -285,7 +421,9 @@ def options_of(path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(script, pinned, worded):
+def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(
+    script, pinned, worded
+):
     assert os.access(script, os.X_OK)
     assert script.read_text().startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in script.read_text()
@@ -294,7 +432,9 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     pinned(f"launchers/help/{script.name}.txt", told.stdout)
     assert max(map(len, told.stdout.splitlines())) <= 120
     if script.suffix == ".sbatch":
-        assert not re.search("^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE)  # it says them itself
+        assert not re.search(
+            "^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE
+        )  # it says them itself
         refused = run(script, status=2).stderr
         assert refused.splitlines()[1:] == [f"  fix: sbatch {script}"]
         worded(refused.splitlines()[0])
@@ -304,7 +444,10 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
     if script.name == "try.sh":  # it hands the others on
         parsed = re.findall(r"add_argument\((.*)\)", (LAUNCHERS / "trial.py").read_text())
-        known, of_captures = {word for line in parsed for word in re.findall(r'"(-[^"]+)"', line)} - of_captures, set()
+        known, of_captures = (
+            {word for line in parsed for word in re.findall(r'"(-[^"]+)"', line)} - of_captures,
+            set(),
+        )
         assert {"--captures", "--finding", "--set", "--takes", "--with"} <= known
     known |= of_captures
     assert len(known) > 15 or not of_captures
@@ -314,24 +457,52 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
 
 
-def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_is_missing(machine, worded):
+def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_is_missing(
+    machine, worded
+):
     """Nothing of Slurm is there, and where reports belong lies a file."""
     (machine.work / "captures").touch()
     machine.variables["SLURM_NNODES"] = "4"
-    words = ("--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--timeout", "1500", "--", "--dry-run")
+    words = (
+        "--dry-run",
+        "--program",
+        "nowhere.py",
+        "--ranks",
+        "0,31",
+        "--timeout",
+        "1500",
+        "--",
+        "--dry-run",
+    )
     told = machine.run("slurm.sbatch", *words)
     assert told.status == 0
     worded(machine.without_places(told.err).rstrip("\n"), "what is missing")
-    longer = machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err.splitlines()
-    worded([line for line in longer if line.startswith("note: --timeout 7200: ")], "more time than the job has")
-    for word in ("--nodes=4", "--time", "--gpus-per-node=4", "--nnodes"):  # sbatch takes them before the script
+    longer = machine.run(
+        "slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py"
+    ).err.splitlines()
+    worded(
+        [line for line in longer if line.startswith("note: --timeout 7200: ")],
+        "more time than the job has",
+    )
+    for word in (
+        "--nodes=4",
+        "--time",
+        "--gpus-per-node=4",
+        "--nnodes",
+    ):  # sbatch takes them before the script
         refused = machine.run("slurm.sbatch", "--dry-run", word, "4")
         assert (refused.status, refused.out) == (2, "")
         assert refused.err.startswith(f"error: {word}: ")
         assert f" {LAUNCHERS}/slurm.sbatch ..." in refused.err  # the path as it was called
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err.splitlines()
     worded([line for line in unlimited if "--timeout" in line], "no time limit")
-    given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
+    given = (
+        "--nnodes=4 ",
+        "--node_rank=0 ",
+        "--nproc_per_node=8 ",
+        "--ranks=0,31 ",
+        "captures/slurm-JOB_%q{RANK}",
+    )
     for words in given:
         assert words in told.out
     machine.variables["SLURM_GPUS_ON_NODE"] = "4"
@@ -347,25 +518,35 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 
-def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_them_there(machine, worded):
+def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_them_there(
+    machine, worded
+):
     shutil.copy(LAUNCHERS / "slurm.sbatch", machine.work / "copy.sbatch")
     for words in (("--dry-run",), ("--help",)):
         told = machine.run("copy.sbatch", *words, folder=machine.work)
         assert told.status == 2
         assert told.err.startswith(f"error: {machine.work}/launchers/node.sh: ")
         worded(machine.refusal(told), words[0])
-    machine.variables["NSYSPIPE_LAUNCHERS"] = "/nowhere"  # what is named wrongly is told, whatever there is elsewhere
+    machine.variables["NSYSPIPE_LAUNCHERS"] = (
+        "/nowhere"  # what is named wrongly is told, whatever there is elsewhere
+    )
     assert machine.run("copy.sbatch", "--dry-run", folder=machine.work).err.startswith(
         "error: /nowhere/node.sh: no such"
     )
     machine.variables["NSYSPIPE_LAUNCHERS"] = str(LAUNCHERS)
     told = machine.run("copy.sbatch", "--dry-run", "--program", "train.py", folder=machine.work)
     assert (told.status, "--nnodes=2 " in told.out) == (0, True)
-    assert "NSYSPIPE_LAUNCHERS" in (LAUNCHERS.parent / "docs" / "how-to" / "clusters.md").read_text()
+    assert (
+        "NSYSPIPE_LAUNCHERS" in (LAUNCHERS.parent / "docs" / "how-to" / "clusters.md").read_text()
+    )
 
 
 def test_what_a_launcher_is_started_with_for_itself_is_in_the_command_of_a_dry_run(machine):
-    machine.variables |= {"NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name", "A": "1 2", "NCCL_DEBUG": "INFO"}
+    machine.variables |= {
+        "NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name",
+        "A": "1 2",
+        "NCCL_DEBUG": "INFO",
+    }
     _, command = printed(machine, "ddp.sh --cpu")
     assert command[:5] == ["env", "-u", "B", f"PYTHONPATH={machine.root}/site", "A=1 2"]
     assert "NCCL_DEBUG=INFO" in command
@@ -380,7 +561,10 @@ def test_an_nsys_that_lists_no_trace_values_is_not_given_what_none_knows(machine
         answer, _ = printed(machine, f"{launcher} --cpu --trace cuda,nvtxx")
         assert "note: --trace cuda,nvtxx: no nsys knows nvtxx\n" in answer.err
         assert "\n  fix: --trace cuda,nvtx\n" in answer.err
-        assert machine.run(launcher, "--cpu", "--program", "train.py", "--trace", "cuda,nvtxx").status == 2
+        assert (
+            machine.run(launcher, "--cpu", "--program", "train.py", "--trace", "cuda,nvtxx").status
+            == 2
+        )
     assert "does not know --trace=nccl (2025.6 does)" in printed(machine, "ddp.sh")[0].err
     (machine.root / "bin" / "nsys").write_text("exit 1")  # nobody to ask
     assert "no nsys knows nvtxx" in printed(machine, "ddp.sh --cpu --trace cuda,nvtxx")[0].err
@@ -393,25 +577,48 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     put(tmp_path, "said/show job 7", told)
     # Line by line, as long after whoever reads the first one only would have left.
     names = "i=0; while [ $i -lt 5000 ]; do echo n$i; i=$((i + 1)); done"
-    program(tmp_path, "scontrol", f'case $2 in hostnames) {names};; *) cat "{tmp_path}/said/$*";; esac')
+    program(
+        tmp_path, "scontrol", f'case $2 in hostnames) {names};; *) cat "{tmp_path}/said/$*";; esac'
+    )
     program(tmp_path, "srun", 'printf "%s\\n" "$@"')
     slurm = {
-        "CPUS_PER_TASK": "32", "JOB_END_TIME": str(int(time.time()) + 1800), "JOB_ID": "7", "JOB_NODELIST": "nodes",
-        "NNODES": "2", "SUBMIT_DIR": str(tmp_path),
-    }  # fmt: skip
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **{f"SLURM_{name}": text for name, text in slurm.items()}}
+        "CPUS_PER_TASK": "32",
+        "JOB_END_TIME": str(int(time.time()) + 1800),
+        "JOB_ID": "7",
+        "JOB_NODELIST": "nodes",
+        "NNODES": "2",
+        "SUBMIT_DIR": str(tmp_path),
+    }
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        **{f"SLURM_{name}": text for name, text in slurm.items()},
+    }
     answers = []
     for _ in range(2):
         words = ["bash", copy, "--program", "train.py"]
-        answers.append(subprocess.run(words, capture_output=True, text=True, env=environment, timeout=20, check=False))
+        answers.append(
+            subprocess.run(
+                words, capture_output=True, text=True, env=environment, timeout=20, check=False
+            )
+        )
         put(tmp_path, "said/show job 7", "JobId=7\n   Command=(null)\n")
     assert (answers[0].returncode, answers[0].stderr) == (0, "")
     told = answers[0].stdout.splitlines()
     assert told[:2] == ["--ntasks-per-node=1", "--cpus-per-task=32"]
     assert 1400 < int(told.pop(15)) <= 1500  # five minutes before Slurm's half an hour is over
     assert told[5:] == [
-        f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--rdzv-endpoint", "n0:20007", "--nproc", "8",
-        "-o", "captures/slurm-7", "--timeout", "--program", "train.py",
-    ]  # fmt: skip
+        f"{LAUNCHERS}/node.sh",
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        "n0:20007",
+        "--nproc",
+        "8",
+        "-o",
+        "captures/slurm-7",
+        "--timeout",
+        "--program",
+        "train.py",
+    ]
     assert answers[1].returncode == 2
     worded(answers[1].stderr.rstrip("\n"))

@@ -79,7 +79,9 @@ def test_kernels_that_only_look_like_it_are_told_apart():
 
 
 def test_labels_of_many_rows_are_told_at_once():
-    labels = pa.chunked_array([["gemm", "ncclAllGather [copies]", "low_contention_all_gather [copies]", None]])
+    labels = pa.chunked_array(
+        [["gemm", "ncclAllGather [copies]", "low_contention_all_gather [copies]", None]]
+    )
     assert are_communication(labels).to_pylist() == [False, True, True, False]
 
 
@@ -101,11 +103,15 @@ def test_a_call_is_told_by_the_text_of_its_range(text, name, collective):
 
 
 @pytest.mark.parametrize(
-    "text", ["ncclCommInitRank", "nccl:all_reduce", "ncclAllReduce of layer 3", "step 3", "all_gather", ""]
+    "text",
+    ["ncclCommInitRank", "nccl:all_reduce", "ncclAllReduce of layer 3", "step 3", "all_gather", ""],
 )
 def test_other_ranges_are_no_calls(text):
     assert comm_call_of(text) is None
 
 
 def test_a_label_is_its_own_label():
-    assert kernel_label("ncclDevKernel_Generic_4 [reduce_scatter]") == "ncclDevKernel_Generic_4 [reduce_scatter]"
+    assert (
+        kernel_label("ncclDevKernel_Generic_4 [reduce_scatter]")
+        == "ncclDevKernel_Generic_4 [reduce_scatter]"
+    )

@@ -11,7 +11,9 @@ _ALL = {**{f"run: {name}": figure for name, figure in FIGURES.items()}, **OTHER_
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_the_unit_is_that_of_the_column(figure):
-    assert figure.unit == next(one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == figure.column)
+    assert figure.unit == next(
+        one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == figure.column
+    )
 
 
 @pytest.mark.parametrize("figure", _ALL.values(), ids=_ALL)
@@ -52,7 +54,9 @@ def test_a_column_that_is_a_figure_has_its_definition(table, column, figure):
 
 @pytest.mark.parametrize("figure", OTHER_FIGURES.values(), ids=lambda figure: figure.name)
 def test_every_figure_without_a_value_of_the_run_is_the_definition_of_a_column(figure):
-    definitions = {definition_of(table.name, name) for table in DESCRIBED.values() for name in table.names}
+    definitions = {
+        definition_of(table.name, name) for table in DESCRIBED.values() for name in table.names
+    }
     is_mean_of_a_sum = figure.name == "straggler_delay"  # the tables have the sum over steps
     assert is_mean_of_a_sum or figure.definition in definitions
 
@@ -69,7 +73,12 @@ def test_every_column_that_has_the_definition_of_a_figure_of_its_table_is_in_the
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [("steps", "wall_ns"), ("steps", "rank"), ("rank_summary", "step_time_ns"), ("collectives", "wait_ns")],
+    [
+        ("steps", "wall_ns"),
+        ("steps", "rank"),
+        ("rank_summary", "step_time_ns"),
+        ("collectives", "wait_ns"),
+    ],
 )
 def test_a_column_that_is_another_figure_has_none(table, column):
     assert definition_of(table, column) is None

@@ -20,12 +20,28 @@ from tests.conftest import FROZEN
 from tests.golden.words import figures
 
 
-@pytest.mark.parametrize(("text", "number"), [
-    ("step 3", 3), ("Batch 0", 0), ("12", 12), ("it007", 7), ("step", None), ("", None), ("epoch 1 step 2", None),
-    ("step 1.5", None), ("step 1 of 1", None), ("Batch 10, seq = 99", 10), ("Batch 10, seq = 99, op_id = 7", 10),
-    ("Batch 10, op_id = 7, seq = 99", 10), ("step, seq = 4", None), ("step 3, seq 4", None),  # only a suffix, and none
-    (f"step {2**63 - 1}", 2**63 - 1), (f"step {2**63}", None), ("step " + "9" * 5000, None),  # no int64
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("step 3", 3),
+        ("Batch 0", 0),
+        ("12", 12),
+        ("it007", 7),
+        ("step", None),
+        ("", None),
+        ("epoch 1 step 2", None),
+        ("step 1.5", None),
+        ("step 1 of 1", None),
+        ("Batch 10, seq = 99", 10),
+        ("Batch 10, seq = 99, op_id = 7", 10),
+        ("Batch 10, op_id = 7, seq = 99", 10),
+        ("step, seq = 4", None),
+        ("step 3, seq 4", None),  # only a suffix, and none
+        (f"step {2**63 - 1}", 2**63 - 1),
+        (f"step {2**63}", None),
+        ("step " + "9" * 5000, None),  # no int64
+    ],
+)
 def test_the_step_number_is_the_one_integer_of_the_text_without_suffixes(text, number):
     assert module.step_number(text) == number
 
@@ -36,7 +52,11 @@ def patterns(reading):
 
 def test_patterns_given_as_text_are_compiled_and_others_keep_their_default():
     reading = Reading()
-    assert (reading.step, reading.comm_kernel, patterns(reading)) == (None, None, module.PHASE_PATTERNS)
+    assert (reading.step, reading.comm_kernel, patterns(reading)) == (
+        None,
+        None,
+        module.PHASE_PATTERNS,
+    )
     assert Reading.from_text() == reading
     reading = Reading.from_text(step=r"^it \d+", comm_kernel="my_comm", forward="fp", data=None)
     assert (reading.step.pattern, reading.comm_kernel.pattern) == (r"^it \d+", "my_comm")
@@ -45,7 +65,9 @@ def test_patterns_given_as_text_are_compiled_and_others_keep_their_default():
     assert compile_pattern("--step", r"(?i)step \d").search("my STEP 3")
 
 
-@pytest.mark.parametrize("option", ["step", "comm_kernel", "backward", "forward", "optimizer", "data"])
+@pytest.mark.parametrize(
+    "option", ["step", "comm_kernel", "backward", "forward", "optimizer", "data"]
+)
 def test_a_pattern_that_is_none_is_an_error_that_names_its_option(option, worded):
     with pytest.raises(OptionError) as caught:
         Reading.from_text(**{option: "a(b"})
@@ -60,7 +82,8 @@ def test_a_pattern_that_is_none_is_an_error_that_names_its_option(option, worded
 
 
 @pytest.mark.parametrize(
-    ("value", "n"), [("auto", None), (" AUTO ", None), ("0", 0), (0, 0), ("12", 12), (3, 3), (" 1 ", 1)]
+    ("value", "n"),
+    [("auto", None), (" AUTO ", None), ("0", 0), (0, 0), ("12", 12), (3, 3), (" 1 ", 1)],
 )
 def test_skip_first_is_auto_or_a_number(value, n):
     assert parse_skip_first(value) == n
@@ -89,19 +112,31 @@ def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
 def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_is_a_whole_word():
     found = map(module.collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
     assert list(found) == ["reduce_scatter", "all_reduce"]
-    assert {*map(module.datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
+    assert {
+        *map(
+            module.datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32")
+        )
+    } == {None}
     assert len(set(module.COLLECTIVES)) == len(module.COLLECTIVES) == 8
 
 
-CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
+CLASSES = [
+    one
+    for one in vars(errors).values()
+    if isinstance(one, type) and one.__module__ == errors.__name__
+]
 FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
 
 
 def test_parents_are_those_that_callers_catch():
     assert {one.__name__: one.__base__.__name__ for one in CLASSES} == {
         "NsyspipeError": "Exception",
-        **dict.fromkeys(("InputError", "CaptureError", "OptionError", "OutputError"), "NsyspipeError"),
-        **dict.fromkeys(("ReportNotFoundError", "NotAReportError", "DamagedReportError"), "InputError"),
+        **dict.fromkeys(
+            ("InputError", "CaptureError", "OptionError", "OutputError"), "NsyspipeError"
+        ),
+        **dict.fromkeys(
+            ("ReportNotFoundError", "NotAReportError", "DamagedReportError"), "InputError"
+        ),
         **dict.fromkeys(("MissingColumnError", "RankConflictError", "DatasetError"), "InputError"),
         **dict.fromkeys(("NsysNotFoundError", "NsysFailedError"), "CaptureError"),
     }
@@ -109,7 +144,9 @@ def test_parents_are_those_that_callers_catch():
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("facts", [FACTS, {"found": None, "fix": None}, {**FACTS, "fix": None}])
-def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program_with_2(kind, facts):
+def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program_with_2(
+    kind, facts
+):
     error = pickle.loads(pickle.dumps(kind("a.sqlite", "not a report", **facts)))
     assert type(error) is kind
     assert (error.subject, error.problem, error.exit_code) == ("a.sqlite", "not a report", 2)
@@ -117,49 +154,85 @@ def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program
     assert error.lines()[0] == "a.sqlite: not a report"
 
 
-@pytest.mark.parametrize(("facts", "extra"), [
-    ({}, []), ({"found": "", "fix": ""}, []),  # nothing is said of what is not known
-    ({"fix": "-j 1"}, ["  fix: -j 1"]), ({"found": "2 files"}, ["  found: 2 files"]),
-    (FACTS, ["  found: b.sqlite", "  fix: nsyspipe analyze b.sqlite"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("facts", "extra"),
+    [
+        ({}, []),
+        ({"found": "", "fix": ""}, []),  # nothing is said of what is not known
+        ({"fix": "-j 1"}, ["  fix: -j 1"]),
+        ({"found": "2 files"}, ["  found: 2 files"]),
+        (FACTS, ["  found: b.sqlite", "  fix: nsyspipe analyze b.sqlite"]),
+    ],
+)
 def test_lines_are_the_message_then_what_was_found_then_the_fix(facts, extra):
     assert InputError("a", "b", **facts).lines() == ["a: b", *extra]
 
 
-NEAREST = {"steptime": "--sort step_time", "Step-Time": "--sort step_time", "step_tim": "--sort step_time"}
+NEAREST = {
+    "steptime": "--sort step_time",
+    "Step-Time": "--sort step_time",
+    "step_tim": "--sort step_time",
+}
 
 
 @pytest.mark.parametrize(("name", "fix"), NEAREST.items())
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
-    error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
+    error = OptionError.no_such_name(
+        f"--sort {name!r}", "is no metric", name, ["idle", "step_time"]
+    )
     assert (error.found, error.fix) == ("idle, step_time", fix)
     assert error.lines()[0] == f"--sort {name!r}: is no metric"
 
 
 @pytest.mark.parametrize("name", ["step_tables", "x", 5, ""])
 def test_a_name_that_is_near_to_none_gets_no_name_as_its_fix(name, worded):
-    error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
+    error = OptionError.no_such_name(
+        f"--sort {name!r}", "is no metric", name, ["idle", "step_time"]
+    )
     assert {"idle", "step_time"}.isdisjoint(re.findall(r"\w+", error.fix))
     worded(error.lines())
 
 
 # Texts with options and commands, and with what they are in Python; None: they stay.
 OPTIONS_INPUT = [
-    ("--rank-map: no rank", "rank_map: no rank"), ("with --rank-map", "with rank_map="),
-    ("--step '^a$', leave --step out", "step='^a$', leave step= out"), ("--step none", "step='none'"),
-    ("--run-id day-1.b", "run_id='day-1.b'"), ("--skip-first b: x", "skip_first='b': x"), ("--skip-first auto", "skip_first='auto'"), ("leave --skip-first out", "leave skip_first= out"), ("--run-id with another", "run_id= with another"),
-    ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"), ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
-    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics='idle'"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
-    ("--perfetto-ranks 0,7", "ranks='0,7'"), ("--ranks 0-7,63: x", "ranks='0-7,63': x"), ("--ranks 7: x", "ranks=7: x"), ("leave out --ranks", "leave out ranks="),
-    ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
+    ("--rank-map: no rank", "rank_map: no rank"),
+    ("with --rank-map", "with rank_map="),
+    ("--step '^a$', leave --step out", "step='^a$', leave step= out"),
+    ("--step none", "step='none'"),
+    ("--run-id day-1.b", "run_id='day-1.b'"),
+    ("--skip-first b: x", "skip_first='b': x"),
+    ("--skip-first auto", "skip_first='auto'"),
+    ("leave --skip-first out", "leave skip_first= out"),
+    ("--run-id with another", "run_id= with another"),
+    ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"),
+    ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
+    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics='idle'"),
+    ("--perfetto-steps 3:7", "steps=(3, 7)"),
+    ("--perfetto-ranks 0,7", "ranks='0,7'"),
+    ("--ranks 0-7,63: x", "ranks='0-7,63': x"),
+    ("--ranks 7: x", "ranks=7: x"),
+    ("leave out --ranks", "leave out ranks="),
+    ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"),
+    ("-j 1", "jobs=1"),
+    ("--steps 5.", "steps=5."),
     ("use --out DIR --events", "use nsyspipe.export.parquet(run, STORE, events=True)"),
     ("nsyspipe diff main/ new/", "nsyspipe.diff('main/', 'new/')"),
     # Other commands, and options of other programs, are typed as they stand.
-    ("(nsyspipe whatif --gradient-bytes N), nsyspipe whatif; -j 1", "(nsyspipe.whatif(run, gradient_bytes=N)), nsyspipe.whatif; jobs=1"),
-    ("nsyspipe analyze 'a b.sqlite'", "nsyspipe.load('a b.sqlite')"), ("nsyspipe analyze a --out 'my store'", "nsyspipe.export.parquet(nsyspipe.load('a'), 'my store')"),
-    ("nsyspipe analyze --top 30 shows", "run.costs() shows"), ("nsyspipe doctor REPORTS says", "(in a shell) nsyspipe doctor REPORTS says"),
-    ("nsyspipe whatif REPORTS --force", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
-]  # fmt: skip
+    (
+        "(nsyspipe whatif --gradient-bytes N), nsyspipe whatif; -j 1",
+        "(nsyspipe.whatif(run, gradient_bytes=N)), nsyspipe.whatif; jobs=1",
+    ),
+    ("nsyspipe analyze 'a b.sqlite'", "nsyspipe.load('a b.sqlite')"),
+    (
+        "nsyspipe analyze a --out 'my store'",
+        "nsyspipe.export.parquet(nsyspipe.load('a'), 'my store')",
+    ),
+    ("nsyspipe analyze --top 30 shows", "run.costs() shows"),
+    ("nsyspipe doctor REPORTS says", "(in a shell) nsyspipe doctor REPORTS says"),
+    ("nsyspipe whatif REPORTS --force", None),
+    ("nsys export --force-overwrite=true", None),
+    ("with --trace=cuda,nvtx", None),
+]
 
 
 @pytest.mark.parametrize(("text", "python"), OPTIONS_INPUT)
@@ -172,11 +245,25 @@ def test_from_python_an_error_names_parameters(text, python):
 
 def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
     calls = (
-        nsyspipe.load, nsyspipe.diff, nsyspipe.compare, nsyspipe.whatif, nsyspipe.export.write,
-        nsyspipe.export.parquet, nsyspipe.dashboard,
-    )  # fmt: skip
-    parameters = {name for call in (*calls, nsyspipe.Run.kernels) for name in inspect.signature(call).parameters}
-    options = {name for command in get_command(app).commands.values() for one in command.params for name in one.opts}
+        nsyspipe.load,
+        nsyspipe.diff,
+        nsyspipe.compare,
+        nsyspipe.whatif,
+        nsyspipe.export.write,
+        nsyspipe.export.parquet,
+        nsyspipe.dashboard,
+    )
+    parameters = {
+        name
+        for call in (*calls, nsyspipe.Run.kernels)
+        for name in inspect.signature(call).parameters
+    }
+    options = {
+        name
+        for command in get_command(app).commands.values()
+        for one in command.params
+        for name in one.opts
+    }
     for name in (*errors._VALUED, *errors._FLAGS):
         assert f"--{name}" in options
         assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
@@ -205,11 +292,14 @@ def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_
         table("way: One row.\n    length parsec how far")
 
 
-@pytest.mark.parametrize(("name", "is_nccl"), [
-    ("0x58373079116a0ea8", True),
-    ("0x58373079116a0ea8/2.0", True),  # split off another, as NCCL's log names it
-    ("all_reduce/0", False),
-    ("/", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "is_nccl"),
+    [
+        ("0x58373079116a0ea8", True),
+        ("0x58373079116a0ea8/2.0", True),  # split off another, as NCCL's log names it
+        ("all_reduce/0", False),
+        ("/", False),
+    ],
+)
 def test_communicators_with_ids_of_nccl_are_told_from_inferred_ones(name, is_nccl):
     assert is_nccl_communicator(name) == is_nccl

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.nsys import command_words
-from nsyspipe.nsys.command_words import MASK, Mask, recorded_command, recorded_environment, without_words
+from nsyspipe.nsys.command_words import (
+    MASK,
+    Mask,
+    recorded_command,
+    recorded_environment,
+    without_words,
+)
 from nsyspipe.nsys.secrets import HashKey, hash_key, main
 
 KEY = HashKey(b"k" * 32)
@@ -37,7 +43,17 @@ STAND, HIDDEN, NAMES, NUMBERS = (
         "1234 1234567 -4711 0.0012345 [1234,5678] 12345678 4111,1111,1111,1111",
     )
 )
-NO_NAMES = ["aB3dE6gH", "a" * 65, "abcdefghijklmnopqrstuvwxyz", "x y", "é", "12345", "a__b", "-a", "a$"]
+NO_NAMES = [
+    "aB3dE6gH",
+    "a" * 65,
+    "abcdefghijklmnopqrstuvwxyz",
+    "x y",
+    "é",
+    "12345",
+    "a__b",
+    "-a",
+    "a$",
+]
 OF_TRAINING = ("steps", "seed", "optim.lr", "adam_beta1", "maxSteps", "lr")  # may have seven digits
 COMMANDS = [
     *([f"--{name}={number}" for number in NUMBERS] for name in OF_TRAINING),
@@ -55,13 +71,31 @@ COMMANDS = [
     ["--token", "--lr", "1", "--steps", "3"],
     *(["--use-auth", "--lr", "1"], ["python", "-u", "train.py"], ["-u", "1000", "-p", "80"]),
     # How many tokens there are is no secret.
-    ["--max-tokens", "512", "--num-keys=3", "max_new_tokens=64", "--key-dim", "64", "--total-tokens=8472615"],
-    ["--key-dim=8472615", "--new-tokens=8", "--max-tokens=abc", "--token-id", "5", "--max-api-tokens=7"],
+    [
+        "--max-tokens",
+        "512",
+        "--num-keys=3",
+        "max_new_tokens=64",
+        "--key-dim",
+        "64",
+        "--total-tokens=8472615",
+    ],
+    [
+        "--key-dim=8472615",
+        "--new-tokens=8",
+        "--max-tokens=abc",
+        "--token-id",
+        "5",
+        "--max-api-tokens=7",
+    ],
 ]
 
 
 def test_words_are_written_down_like_this(pinned):
-    pinned("launchers/words.txt", "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS))
+    pinned(
+        "launchers/words.txt",
+        "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS),
+    )
 
 
 @pytest.mark.parametrize(("texts", "is_hidden"), [(STAND, False), ([*HIDDEN, "a b.yaml"], True)])
@@ -73,7 +107,9 @@ def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(tex
 
 
 def test_a_value_has_one_hash_per_name_and_key():
-    first, again, other, elsewhere = recorded_command(["--a=word", "--a=word", "--a=word2", "--b=word"], KEY)
+    first, again, other, elsewhere = recorded_command(
+        ["--a=word", "--a=word", "--a=word2", "--b=word"], KEY
+    )
     assert command_words.HASHED.fullmatch(first.partition("=")[2])
     assert first == again
     # HMAC-SHA256 of b"value\0a\0word" with 32 bytes k, by another implementation (openssl dgst -mac).
@@ -93,9 +129,20 @@ def test_who_reads_what_was_written_hides_nothing_more(words):
     assert len(written) == len(words)
 
 
-@pytest.mark.parametrize("word", [
-    "a" * 4000, "--" + "aA" * 2000, "a.-" * 1300, "=" * 4000, "a=" * 2000, "1," * 2000, "[" * 4000, "_1a" * 1300,
-], ids=lambda word: word[:10])  # fmt: skip
+@pytest.mark.parametrize(
+    "word",
+    [
+        "a" * 4000,
+        "--" + "aA" * 2000,
+        "a.-" * 1300,
+        "=" * 4000,
+        "a=" * 2000,
+        "1," * 2000,
+        "[" * 4000,
+        "_1a" * 1300,
+    ],
+    ids=lambda word: word[:10],
+)
 def test_no_word_makes_it_slow(word):
     start = time.process_time()
     of(*[word] * 200, f"--{word}", f"--x={word}", "x" * 2_000_000)
@@ -103,9 +150,22 @@ def test_no_word_makes_it_slow(word):
 
 
 def test_of_a_message_only_what_it_quotes_is_hidden():
-    words = ["nsys", "profile", "--output=/me/x", "python3", "train.py", "--data", "plan", "--lr", "0.1", "-pabcdefg"]
+    words = [
+        "nsys",
+        "profile",
+        "--output=/me/x",
+        "python3",
+        "train.py",
+        "--data",
+        "plan",
+        "--lr",
+        "0.1",
+        "-pabcdefg",
+    ]
     said = "cannot write /me/x.nsys-rep for train.py --data plan --lr 0.1 -pabcdefg as planned"
-    assert without_words(said, words) == ("cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned")
+    assert without_words(said, words) == (
+        "cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned"
+    )
     assert without_words("No space left on device", words) == "No space left on device"
 
 
@@ -113,25 +173,45 @@ def test_each_variable_stands_once_with_values_that_compile():
     names = list(command_words.VARIABLES)
     assert len(names) == 54
     assert {*command_words.OF_LINKS} < {*names}
-    assert all(name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_")) for name in names)
+    assert all(
+        name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_"))
+        for name in names
+    )
     assert not [one for one in names if command_words.allows(one, "Zx81-plant3d")]
     # Other variables are not there at all.
     others = "HOME PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
-    found = recorded_environment(dict.fromkeys(others.split(), "1") | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY)
+    found = recorded_environment(
+        dict.fromkeys(others.split(), "1") | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY
+    )
     assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]
 
 
-@pytest.mark.parametrize(("name", "good", "bad"), [
-    ("NCCL_P2P_DISABLE", ["0", "1"], ["11", "x", ""]),
-    ("NCCL_P2P_LEVEL", ["NVL", "sys", "5"], ["NVLX", "55"]),
-    ("NCCL_ALGO", ["Ring", "Tree,Ring", "^NVLS,NVLSTree"], ["Ringo", "Ring;Tree", "allreduce:ring"]),
-    ("NCCL_IB_HCA", ["mlx5_0", "=mlx5_0:1,mlx5_1:1", "^mlx5_2"], ["secret_0", "mlx5_abc"]),
-    ("NCCL_SOCKET_IFNAME", ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"], ["me", "eth0;x"]),
-    ("NCCL_BUFFSIZE", ["4194304", "4M", "1048576"], ["41943041", "4X"]),
-    ("CUDA_VISIBLE_DEVICES", ["", "-1", "0,1,2,3"], ["GPU-1a2b", "0 1"]),
-    ("PYTORCH_CUDA_ALLOC_CONF", ["expandable_segments:True,max_split_size_mb:512"], ["a:b", "x"]),
-    ("TORCH_DISTRIBUTED_DEBUG", ["DETAIL"], ["DETAILS"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("NCCL_P2P_DISABLE", ["0", "1"], ["11", "x", ""]),
+        ("NCCL_P2P_LEVEL", ["NVL", "sys", "5"], ["NVLX", "55"]),
+        (
+            "NCCL_ALGO",
+            ["Ring", "Tree,Ring", "^NVLS,NVLSTree"],
+            ["Ringo", "Ring;Tree", "allreduce:ring"],
+        ),
+        ("NCCL_IB_HCA", ["mlx5_0", "=mlx5_0:1,mlx5_1:1", "^mlx5_2"], ["secret_0", "mlx5_abc"]),
+        (
+            "NCCL_SOCKET_IFNAME",
+            ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"],
+            ["me", "eth0;x"],
+        ),
+        ("NCCL_BUFFSIZE", ["4194304", "4M", "1048576"], ["41943041", "4X"]),
+        ("CUDA_VISIBLE_DEVICES", ["", "-1", "0,1,2,3"], ["GPU-1a2b", "0 1"]),
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            ["expandable_segments:True,max_split_size_mb:512"],
+            ["a:b", "x"],
+        ),
+        ("TORCH_DISTRIBUTED_DEBUG", ["DETAIL"], ["DETAILS"]),
+    ],
+)
 def test_a_variable_has_its_own_values(name, good, bad):
     for text in good:
         assert recorded_environment({name: text}, Mask()) == {name: text}
@@ -183,8 +263,12 @@ def test_its_name_tells_keys_apart_and_nothing_of_them(state, tmp_path):
 
 
 SIZES_AND_MODES = {
-    "short": (31, 0o600), "long": (33, 0o600), "empty": (0, 0o600), "open": (32, 0o644), "group": (32, 0o640),
-}  # fmt: skip
+    "short": (31, 0o600),
+    "long": (33, 0o600),
+    "empty": (0, 0o600),
+    "open": (32, 0o644),
+    "group": (32, 0o640),
+}
 OTHERS = ("link", "dangling", "directory", "pipe", "folder link", "folder open", "folder file")
 
 
@@ -204,10 +288,14 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
         file.chmod(mode)
     else:
         {
-            "link": lambda: file.symlink_to(elsewhere / "hash-key"), "dangling": lambda: file.symlink_to(tmp_path / "new"),
-            "directory": file.mkdir, "pipe": lambda: os.mkfifo(file, 0o600), "folder link": lambda: state.symlink_to(elsewhere),
-            "folder file": state.touch, "folder open": lambda: state.chmod(0o777),
-        }[sick]()  # fmt: skip
+            "link": lambda: file.symlink_to(elsewhere / "hash-key"),
+            "dangling": lambda: file.symlink_to(tmp_path / "new"),
+            "directory": file.mkdir,
+            "pipe": lambda: os.mkfifo(file, 0o600),
+            "folder link": lambda: state.symlink_to(elsewhere),
+            "folder file": state.touch,
+            "folder open": lambda: state.chmod(0o777),
+        }[sick]()
     key = key_of(state)
     assert is_own(key)
     assert key.key != b"k" * 32
@@ -217,7 +305,9 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(state, monkeypatch, worded):
+def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(
+    state, monkeypatch, worded
+):
     for environment in ({}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}):
         first, second = hash_key(environment), hash_key(environment)
         assert is_own(first)
@@ -233,8 +323,13 @@ def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has
 def test_of_several_captures_that_begin_at_once_one_makes_it(state):
     code = "from nsyspipe.nsys.secrets import hash_key; print(hash_key().key_id)"
     variables = os.environ | {"XDG_STATE_HOME": str(state.parent)}
-    started = [subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE) for _ in range(8)]
-    assert {process.communicate(timeout=30)[0] for process in started} == {f"{key_of(state).key_id}\n".encode()}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    assert {process.communicate(timeout=30)[0] for process in started} == {
+        f"{key_of(state).key_id}\n".encode()
+    }
     assert [path.name for path in state.iterdir()] == ["hash-key"]
 
 

@@ -11,10 +11,22 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import NotAReportError, NsysFailedError, OptionError, OutputError, ReportNotFoundError
+from nsyspipe.errors import (
+    NotAReportError,
+    NsysFailedError,
+    OptionError,
+    OutputError,
+    ReportNotFoundError,
+)
 from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
-from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, naming_sources, source_of
+from nsyspipe.nsys.find_reports import (
+    cache_directory,
+    display_names,
+    exported_reports,
+    naming_sources,
+    source_of,
+)
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report, take_nsys_away
 from tests.build.programs import put
 
@@ -70,11 +82,16 @@ def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
     assert len(calls(Path(shutil.which("nsys")))) == 2
 
 
-def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apart(reports, tool, tmp_path, monkeypatch):
+def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apart(
+    reports, tool, tmp_path, monkeypatch
+):
     monkeypatch.chdir(reports)
     found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
     assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
-    assert [source_of(path) for path in found] == [reports / "run_1.nsys-rep", reports / "run_0.nsys-rep"]
+    assert [source_of(path) for path in found] == [
+        reports / "run_1.nsys-rep",
+        reports / "run_0.nsys-rep",
+    ]
     assert naming_sources(f"{found[0]}: damaged") == "run_1.nsys-rep: damaged"
     link = reports / "other_7.nsys-rep"
     link.symlink_to(reports / "run_0.nsys-rep")
@@ -90,7 +107,9 @@ def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apar
     assert second == reports / "run_1.sqlite"
 
 
-def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_again(reports, tool, cache):
+def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_again(
+    reports, tool, cache
+):
     path = reports / "run_0.nsys-rep"
     (first,) = exported_reports([path])
     fake_report(path, rank=1)
@@ -104,7 +123,9 @@ def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_aga
     assert second.read_bytes() == third.read_bytes() == path.read_bytes()
 
 
-def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(reports, tool, cache, worded):
+def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(
+    reports, tool, cache, worded
+):
     folder = cache / "exports"
     for mode in (0o700, 0o755):
         exported_reports([reports])
@@ -149,10 +170,15 @@ def test_where_the_cache_is(monkeypatch):
     ("name", "value", "error", "fix"),
     [
         ("DIR", "/dev/null/x", OutputError, "NSYSPIPE_CACHE_DIR=DIR"),
-        *(("BYTES", given, OptionError, "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
+        *(
+            ("BYTES", given, OptionError, "NSYSPIPE_CACHE_BYTES=20")
+            for given in ("20GB", "-1", "1e9")
+        ),
     ],
 )
-def test_a_cache_that_cannot_be_used_is_told(reports, tool, monkeypatch, name, value, error, fix, worded):
+def test_a_cache_that_cannot_be_used_is_told(
+    reports, tool, monkeypatch, name, value, error, fix, worded
+):
     monkeypatch.setenv(f"NSYSPIPE_CACHE_{name}", value)
     with pytest.raises(error) as caught:
         exported_reports([reports])
@@ -191,7 +217,9 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
     assert exports(cache) == [found[1]]
 
 
-@pytest.mark.parametrize("name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"])
+@pytest.mark.parametrize(
+    "name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"]
+)
 def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, name):
     mine = cache / "exports" / name
     put(mine.parent, mine.name, "")
@@ -206,7 +234,10 @@ def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, na
 def test_two_at_once_both_get_whole_exports(reports, tool):
     tool(f"sleep 0.3; {COPY}")
     script = "import sys, nsyspipe as n; run = n.load(sys.argv[1]); print(run.steps().num_rows, run.problems.num_rows)"
-    both = [subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE) for _ in range(2)]
+    both = [
+        subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
     answers = [one.communicate(timeout=60)[0] for one in both]
     assert answers[0] == answers[1]
     assert answers[0].startswith(b"8 ")  # two ranks with four steps
@@ -233,8 +264,13 @@ def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how
     assert f"nsyspipe convert {reports}/run_0.nsys-rep" in caught.value.fix
 
 
-@pytest.mark.parametrize(("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_*.sqlite'")])  # fmt: skip
-def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named, worded):
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_*.sqlite'")],
+)
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(
+    tmp_path, monkeypatch, ranks, named, worded
+):
     take_nsys_away(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for rank in ranks:
@@ -247,7 +283,9 @@ def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monke
     assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
-def test_exports_alone_touch_no_cache_and_a_report_that_is_missing_is_told_as_missing(steady, cache, tool):
+def test_exports_alone_touch_no_cache_and_a_report_that_is_missing_is_told_as_missing(
+    steady, cache, tool
+):
     assert exported_reports([steady]) == [steady / "steady_0.sqlite", steady / "steady_1.sqlite"]
     assert not cache.exists()
     with pytest.raises(ReportNotFoundError):
@@ -272,4 +310,8 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     exported_reports([reports / "run_1.nsys-rep"])
     os.close(lock)
     # Though it was left with another report.
-    assert [(one / "half.sqlite").exists() for one in (left, held, elsewhere)] == [False, True, True]
+    assert [(one / "half.sqlite").exists() for one in (left, held, elsewhere)] == [
+        False,
+        True,
+        True,
+    ]

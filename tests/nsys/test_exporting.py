@@ -7,11 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.errors import InputError, NsysFailedError, NsysNotFoundError, NsyspipeError, OptionError, OutputError
+from nsyspipe.errors import (
+    InputError,
+    NsysFailedError,
+    NsysNotFoundError,
+    NsyspipeError,
+    OptionError,
+    OutputError,
+)
 from nsyspipe.nsys import files, programs as nsys
 from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, target_of
 from nsyspipe.nsys.files import claim, claimed_at, is_claimed, remove_abandoned, scratch_directory
-from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report, take_nsys_away
+from tests.build.fake_nsys import (
+    COPY,
+    NEW_OPTIONS,
+    NEWER,
+    calls,
+    fake_nsys,
+    fake_report,
+    take_nsys_away,
+)
 from tests.build.programs import have_ended
 from tests.build.tools import file_names
 from tests.build.trace import steady_rank
@@ -24,7 +39,9 @@ def report(tmp_path):
 
 @pytest.fixture
 def tool(tmp_path):
-    return lambda *arguments, **options: nsys.find(str(fake_nsys(tmp_path / "tool", *arguments, **options)))
+    return lambda *arguments, **options: nsys.find(
+        str(fake_nsys(tmp_path / "tool", *arguments, **options))
+    )
 
 
 def statuses(outcomes):
@@ -48,9 +65,16 @@ def export_reports(reports, **options):
 def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report, tool, tmp_path):
     for folder in (tmp_path / "a" / "b", None):
         (made,) = export_reports([report], nsys=tool(), directory=folder)
-        assert (made.path, made.source, made.status) == ((folder or report.parent) / "run_0.sqlite", report, EXPORTED)
+        assert (made.path, made.source, made.status) == (
+            (folder or report.parent) / "run_0.sqlite",
+            report,
+            EXPORTED,
+        )
         assert made.path.read_bytes() == report.read_bytes()
-        assert file_names(report.parent) == ["run_0.nsys-rep", *([] if folder else ["run_0.sqlite"])]
+        assert file_names(report.parent) == [
+            "run_0.nsys-rep",
+            *([] if folder else ["run_0.sqlite"]),
+        ]
 
 
 def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
@@ -68,7 +92,11 @@ def test_only_options_that_this_nsys_knows_are_given(report, tool):
     for options, more in (({}, []), ({"options": NEW_OPTIONS}, ["--include-blobs=true"])):
         nsys = tool(**options)
         export_reports([report], nsys=nsys, force=True)
-        words = [word for word in calls(nsys.path)[-1].split() if word.startswith("--") and "output" not in word]
+        words = [
+            word
+            for word in calls(nsys.path)[-1].split()
+            if word.startswith("--") and "output" not in word
+        ]
         assert sorted(words) == sorted([*known, *more])
 
 
@@ -77,7 +105,9 @@ def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
     both = f'touch "{tmp_path}/$$.here"; while [ $(ls "{tmp_path}" | grep -c here) -lt 2 ]; do sleep 0.01; done; {COPY}'
     reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in (1, 0)]
     seen = []
-    made = export_reports(reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at))
+    made = export_reports(
+        reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at)
+    )
     assert ([one.source for one in made], seen[0]) == (reports, (0, 2))
     assert seen[-1] == (2, 2)
 
@@ -120,7 +150,9 @@ def test_what_a_killed_export_left_or_that_has_a_journal_is_replaced(report, too
 
 
 @pytest.mark.parametrize("part", [None, "TABLES", "TIMES"])
-@pytest.mark.parametrize("name", ["run_0.nsys-rep", "sub/run_0.nsys-rep", "C:\\x\\run_0.nsys-rep", ""])
+@pytest.mark.parametrize(
+    "name", ["run_0.nsys-rep", "sub/run_0.nsys-rep", "C:\\x\\run_0.nsys-rep", ""]
+)
 def test_a_whole_export_of_a_report_with_that_name_is_kept(report, tool, name, part):
     facts = {f"EXPORT_PARAM_{part}_TO_EXPORT": "x"} if part else {}
     steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE=name, **facts).write(report.with_suffix(".sqlite"))
@@ -128,7 +160,9 @@ def test_a_whole_export_of_a_report_with_that_name_is_kept(report, tool, name, p
 
 
 @pytest.mark.parametrize("what", ["another capture", "something else", "a directory"])
-def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(report, tool, what, worded):
+def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
+    report, tool, what, worded
+):
     target = report.with_suffix(".sqlite")
     if what == "a directory":
         target.mkdir()
@@ -150,7 +184,9 @@ def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
     assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
 
 
-def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(tmp_path, tool, worded):
+def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(
+    tmp_path, tool, worded
+):
     one, other = (fake_report(tmp_path / name / "run_0.nsys-rep") for name in ("a", "b"))
     old = tool()
     with pytest.raises(OptionError, match=r"run_0\.sqlite"):
@@ -208,7 +244,11 @@ def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, pinned):
 
 @pytest.mark.slow
 def test_a_hanging_nsys_is_ended_with_its_children(report, tool, tmp_path, worded):
-    error = failure(report, tool(f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'), timeout_s=1)
+    error = failure(
+        report,
+        tool(f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'),
+        timeout_s=1,
+    )
     worded(error.problem)
     assert "--timeout 60" in error.fix
     assert have_ended((tmp_path / "child").read_text())
@@ -220,7 +260,10 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
     first, second, third = statuses(attempt_exports(reports, nsys=picky))
     assert (first, third) == (EXPORTED, EXPORTED)
     assert isinstance(second, NsysFailedError)
-    assert [path.name for path in sorted(tmp_path.glob("*.sqlite"))] == ["run_0.sqlite", "run_2.sqlite"]
+    assert [path.name for path in sorted(tmp_path.glob("*.sqlite"))] == [
+        "run_0.sqlite",
+        "run_2.sqlite",
+    ]
     with pytest.raises(NsysFailedError) as caught:
         export_reports(reports, nsys=tool("exit 1"), force=True)
     # The one that is told, 2 more, of 3.
@@ -242,7 +285,14 @@ def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
 
 
 def test_only_the_logs_of_the_database_itself_go(tmp_path):
-    for name in ["a.sqlite", "a.sqlite-wal", "a.sqlite-shm", "a.sqlite-journal", "b.sqlite-wal", "a-wal"]:
+    for name in [
+        "a.sqlite",
+        "a.sqlite-wal",
+        "a.sqlite-shm",
+        "a.sqlite-journal",
+        "b.sqlite-wal",
+        "a-wal",
+    ]:
         (tmp_path / name).touch()
     (tmp_path / "c.sqlite-wal").symlink_to("gone")
     assert [one.name for one in files.side_files(tmp_path / "c.sqlite")] == ["c.sqlite-wal"]
@@ -265,7 +315,9 @@ def test_a_claim_holds_until_it_is_closed_and_renews_the_time(tmp_path):
     assert claimed_at(tmp_path) > 1
 
 
-def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_and_goes_with_all_in_it(tmp_path):
+def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_and_goes_with_all_in_it(
+    tmp_path,
+):
     left = tmp_path / ".nsyspipe-12345678.unfinished"
     left.mkdir(mode=0o700)
     os.close(claim(left))
@@ -273,7 +325,9 @@ def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_
         assert used.stat().st_mode & 0o777 == 0o700
         os.utime(used, (time.time() - 3600,) * 2)
         remove_abandoned(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted([left, used])  # the owner of the young one may be about to lock it
+        assert sorted(tmp_path.iterdir()) == sorted(
+            [left, used]
+        )  # the owner of the young one may be about to lock it
         (used / "half").write_text("x")
     os.utime(left, (time.time() - 3600,) * 2)
     remove_abandoned(tmp_path)

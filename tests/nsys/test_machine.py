@@ -14,11 +14,33 @@ from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machi
 from nsyspipe.nsys.programs import Output
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.doctor import machine_blocks
-from tests.build.programs import DRIVER_FILE, GPUS, HELP, STATUS, TOPOLOGY, VERSION, have_ended, printing, program, put
+from tests.build.programs import (
+    DRIVER_FILE,
+    GPUS,
+    HELP,
+    STATUS,
+    TOPOLOGY,
+    VERSION,
+    have_ended,
+    printing,
+    program,
+    put,
+)
 from tests.conftest import examples
 
-NAMES = ["nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
-         "nccl", "nvtx"]  # fmt: skip
+NAMES = [
+    "nsyspipe",
+    "disk_space",
+    "nsys",
+    "importer",
+    "trace_values",
+    "cpu_sampling",
+    "cuda_driver",
+    "topology",
+    "torch",
+    "nccl",
+    "nvtx",
+]
 
 
 @pytest.fixture
@@ -64,12 +86,16 @@ def packages(tmp_path, monkeypatch):
     return install
 
 
-def test_nothing_is_there_and_nothing_fails_and_little_disk_space_is_a_warning(checks, tmp_path, monkeypatch):
+def test_nothing_is_there_and_nothing_fails_and_little_disk_space_is_a_warning(
+    checks, tmp_path, monkeypatch
+):
     found = checks(folder=tmp_path)
     missing = [name for name, one in found.items() if one.status == "missing"]
     assert {"nsys", "importer", "trace_values", "cuda_driver", "topology"} <= {*missing}
     assert (found["nsyspipe"].status, found["cpu_sampling"].status) == ("ok", "unknown")
-    assert found["disk_space"].found_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+    assert found["disk_space"].found_bytes == pytest.approx(
+        shutil.disk_usage(tmp_path).free, rel=0.1
+    )
     assert all(found[name].fix for name in ("nsys", "cuda_driver"))
     assert checks(folder=tmp_path / "gone")["disk_space"].status == "unknown"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
@@ -78,7 +104,9 @@ def test_nothing_is_there_and_nothing_fails_and_little_disk_space_is_a_warning(c
 
 WITH_NCCL = HELP.replace("'osrt'", "'osrt', 'nccl'")
 ALONE = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n"
-QUERIED = f"case $1 in --query-gpu*) cat <<'END'\n{GPUS}END\nexit;; esac\n{printing(topo=TOPOLOGY)}\n"
+QUERIED = (
+    f"case $1 in --query-gpu*) cat <<'END'\n{GPUS}END\nexit;; esac\n{printing(topo=TOPOLOGY)}\n"
+)
 PARANOID = "proc/sys/kernel/perf_event_paranoid"
 NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
 NSYS = {"nsys": printing(version=VERSION)}
@@ -89,9 +117,24 @@ LOADED = {"proc/driver/nvidia/version": DRIVER_FILE}
 # What programs print, files of the system, the check that is looked at, and its status.
 PROBES = {
     "nsys": ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "nsys", "ok"),
-    "no trace of nccl": ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "trace_values", "warning"),
-    "a trace of nccl": ({"nsys": printing(version=VERSION, profile=WITH_NCCL)}, {}, "trace_values", "ok"),
-    "another help": ({"nsys": printing(version=VERSION, profile="new")}, {}, "trace_values", "unknown"),
+    "no trace of nccl": (
+        {"nsys": printing(version=VERSION, profile=HELP)},
+        {},
+        "trace_values",
+        "warning",
+    ),
+    "a trace of nccl": (
+        {"nsys": printing(version=VERSION, profile=WITH_NCCL)},
+        {},
+        "trace_values",
+        "ok",
+    ),
+    "another help": (
+        {"nsys": printing(version=VERSION, profile="new")},
+        {},
+        "trace_values",
+        "unknown",
+    ),
     "nsys fails": ({"nsys": "exit 127"}, {}, "nsys", "unknown"),
     "no nsys by its words": ({"nsys": "echo hello"}, {}, "nsys", "unknown"),
     "made for another processor": ({"nsys": None}, {}, "nsys", "unknown"),
@@ -137,7 +180,9 @@ def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place, wo
     assert have_ended(line)
 
 
-def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(checks, place, monkeypatch):
+def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(
+    checks, place, monkeypatch
+):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "exit 0")
     asked = []
@@ -177,7 +222,9 @@ CPU_TORCH = "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n"
         pytest.param("", {"torch": "2.4.0"}, "warning", (None, None), id="known by its package"),
     ],
 )
-def test_torch_and_nccl_are_read_and_not_imported(checks, packages, version_file, versions, torch, nccl, worded):
+def test_torch_and_nccl_are_read_and_not_imported(
+    checks, packages, version_file, versions, torch, nccl, worded
+):
     packages(version_file, **versions)
     found = checks()
     assert found["torch"].status == torch
@@ -196,7 +243,9 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch, wor
     assert checks()["torch"].status == "missing"
     # Without torch nothing labels when nvtx is not installed.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", {}.__getitem__)  # KeyError: also a broken one
+    monkeypatch.setattr(
+        importlib.metadata.Distribution, "from_name", {}.__getitem__
+    )  # KeyError: also a broken one
     found = checks()["nvtx"]
     assert found.status == "missing"
     worded([found.found, found.fix])
@@ -204,16 +253,34 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch, wor
 
 @pytest.mark.parametrize(
     ("driver", "torch"),
-    [("ok", "ok"), ("missing", "warning"), ("missing", "missing"), ("ok", "missing"), ("unknown", "ok")],
+    [
+        ("ok", "ok"),
+        ("missing", "warning"),
+        ("missing", "missing"),
+        ("ok", "missing"),
+        ("unknown", "ok"),
+    ],
 )
-def test_a_machine_can_capture_what_its_cpus_do_and_what_another_python_trains(driver, torch, worded):
-    facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
+def test_a_machine_can_capture_what_its_cpus_do_and_what_another_python_trains(
+    driver, torch, worded
+):
+    facts = (
+        ("nsyspipe", "ok", "", ANALYZE),
+        ("cuda_driver", driver, "", CAPTURE),
+        ("torch", torch, "", CAPTURE),
+    )
     worded(as_text(machine_blocks([Check(*fact) for fact in facts]), Console(width=100)))
 
 
-@pytest.mark.parametrize(("nvtx", "nsys", "status"), [
-    ("0.2.12", "2024.2.3", "warning"), ("0.2.15", "2023.4.1", "warning"), ("0.2.11", "2024.2.3", "ok"), ("0.2.12", "2025.3.2", "ok"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nvtx", "nsys", "status"),
+    [
+        ("0.2.12", "2024.2.3", "warning"),
+        ("0.2.15", "2023.4.1", "warning"),
+        ("0.2.11", "2024.2.3", "ok"),
+        ("0.2.12", "2025.3.2", "ok"),
+    ],
+)
 def test_a_new_nvtx_does_not_reach_an_old_nsys(checks, place, packages, nvtx, nsys, status):
     packages(nvtx=nvtx)
     program(place[1], "nsys", printing(version=f"NVIDIA Nsight Systems version {nsys}.38-24v0"))

@@ -7,12 +7,23 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
-from nsyspipe.nsys.programs import Output, Program, ask, find, find_importer, find_nsys, numbers, telling_lines
+from nsyspipe.nsys.programs import (
+    Output,
+    Program,
+    ask,
+    find,
+    find_importer,
+    find_nsys,
+    numbers,
+    telling_lines,
+)
 from tests.build.fake_nsys import NEW_OPTIONS, fake_nsys
 from tests.build.programs import HELP, program
 
 
-@pytest.mark.parametrize("words", [(), ("nsys",), ("./nsys",), (".",), ("{folder}",), ("{folder}/nsys",)])
+@pytest.mark.parametrize(
+    "words", [(), ("nsys",), ("./nsys",), (".",), ("{folder}",), ("{folder}/nsys",)]
+)
 def test_nsys_is_found_and_tells_its_version(tmp_path, monkeypatch, words):
     path = fake_nsys(tmp_path / "bin dir")
     monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
@@ -46,13 +57,23 @@ def test_what_it_traces_and_its_options_are_read_from_its_help(tmp_path):
     assert found.trace_values() == ("cuda", "nvtx", "cublas-verbose", "osrt", "python-gil", "none")
     names = ("--lazy", "--type", "--include-blobs", "--laz")
     assert [found.has("export", one) for one in names] == [True, True, False, False]
-    found = find(str(fake_nsys(tmp_path, options=NEW_OPTIONS, profile=HELP.replace("'osrt'", "'osrt', 'nccl'"))))
+    found = find(
+        str(
+            fake_nsys(
+                tmp_path, options=NEW_OPTIONS, profile=HELP.replace("'osrt'", "'osrt', 'nccl'")
+            )
+        )
+    )
     assert found.has("export", "--include-blobs")
     assert "nccl" in found.trace_values()
 
 
 def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
-    found = find(str(program(tmp_path, "nsys", '[ "$1" = --version ] && echo version 2030.1 && exit; exit 3')))
+    found = find(
+        str(
+            program(tmp_path, "nsys", '[ "$1" = --version ] && echo version 2030.1 && exit; exit 3')
+        )
+    )
     assert (found.trace_values(), found.has("export", "--lazy")) == ((), False)
     path = fake_nsys(tmp_path, profile=HELP)
     path.write_text(path.read_text().replace("case", 'echo "$1" >> "$0.asked"\ncase', 1))
@@ -61,24 +82,37 @@ def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
     assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
 
 
-@pytest.mark.parametrize(("said", "n", "told"), [
-    ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
-    ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
-    ("\n[1/1] [0%   ]\n", 3, []),
-    ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
-    ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "n", "told"),
+    [
+        (
+            "Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n",
+            3,
+            ["Error: no space left"],
+        ),
+        ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
+        ("\n[1/1] [0%   ]\n", 3, []),
+        ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
+        ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
+    ],
+)
 def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
     assert telling_lines(said, n) == told
 
 
-@pytest.mark.parametrize(("nsys", "importer"), [
-    ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
-    ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
-    ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
-    ("usr/local/cuda/bin/nsys", "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter"),
-    ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nsys", "importer"),
+    [
+        ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
+        ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
+        ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
+        (
+            "usr/local/cuda/bin/nsys",
+            "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter",
+        ),
+        ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
+    ],
+)
 def test_the_importer_lies_where_packages_put_it(tmp_path, nsys, importer):
     found = Program(program(tmp_path, nsys, ""), None)
     assert find_importer(found, tmp_path) is None
@@ -104,9 +138,15 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
 def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end_is_cut(tmp_path):
     assert ask([str(tmp_path / "tool")], 20) is None
     # A child that keeps the output open is not waited for; who has closed it is still given its time.
-    for script, status in (("sleep 60 &\necho done", 0), ("echo done; exec >&-; sleep 0.2; exit 4", 4)):
+    for script, status in (
+        ("sleep 60 &\necho done", 0),
+        ("echo done; exec >&-; sleep 0.2; exit 4", 4),
+    ):
         assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n")
-    output = ask([str(program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done"))], 0.3)
+    output = ask(
+        [str(program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done"))],
+        0.3,
+    )
     assert output.status is None
     assert len(output.text) < 2**21
 
@@ -117,13 +157,18 @@ SCRIPT = Path(__file__).parents[2] / ".ci" / "install-nsys"
 def run(folder, *words):
     """Run it where nothing can be downloaded (it says so where it would begin to); return its status and streams."""
     program(folder / "bin", "apt-get", "exit 1")
-    variables = os.environ | {"HOME": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    variables = os.environ | {
+        "HOME": str(folder),
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
     options = {"cwd": folder, "env": variables, "capture_output": True, "text": True, "timeout": 30}
     done = subprocess.run([SCRIPT, *words], check=False, **options)
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--prefix=x"], ["-v"], ["a", "b"], [""], ["a", "-v"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--prefix=x"], ["-v"], ["a", "b"], [""], ["a", "-v"]]
+)
 def test_help_and_unknown_words_make_nothing(tmp_path, words):
     status, out, err = run(tmp_path, *words)
     if words == ["--help"]:
@@ -143,7 +188,9 @@ def test_other_files_are_never_replaced(tmp_path, name):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(tmp_path):
+def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(
+    tmp_path,
+):
     for there in ("", "x", "x/usr/lib/nsight-systems"):
         (tmp_path / there).mkdir(parents=True, exist_ok=True)
         status, _, err = run(tmp_path, "x")

@@ -42,21 +42,30 @@ def moved(rank: Rank, by: int) -> Rank:
         rank,
         steps=tuple((number, start + by, end + by) for number, start, end in rank.steps),
         kernels=tuple(
-            replace(k, start=k.start + by, end=k.end + by, launch=None if k.launch is None else k.launch + by)
+            replace(
+                k,
+                start=k.start + by,
+                end=k.end + by,
+                launch=None if k.launch is None else k.launch + by,
+            )
             for k in rank.kernels
         ),
     )
 
 
 def communicates(run: Run) -> bool:
-    return len(run.ranks) == 1 or any(kernel.collective for rank in run.ranks for kernel in rank.kernels)
+    return len(run.ranks) == 1 or any(
+        kernel.collective for rank in run.ranks for kernel in rank.kernels
+    )
 
 
 def is_part_known(run: Run) -> bool:
     launched = [[k for k in rank.kernels if k.launch is not None] for rank in run.ranks]
     return any(
         leaves_comm_out(
-            [step[1:] for step in rank.steps], [k.launch for k in own], [k.launch for k in own if k.collective]
+            [step[1:] for step in rank.steps],
+            [k.launch for k in own],
+            [k.launch for k in own if k.collective],
         )
         for rank, own in zip(run.ranks, launched, strict=True)
     )
@@ -132,7 +141,9 @@ Matched = dict[tuple[int, str, int], list[Kernel]]
 def matched_collectives(run: Run) -> Matched:
     """Return by (step, communicator, k) the operations of all ranks; nothing where the ranks cannot all be one group."""
     matched = by_order(run)
-    if len(run.ranks) > 2 and (counts_differ_in_every_step(run) or times_contradict_one_group(run, matched)):
+    if len(run.ranks) > 2 and (
+        counts_differ_in_every_step(run) or times_contradict_one_group(run, matched)
+    ):
         return {}
     return matched
 
@@ -146,7 +157,9 @@ def counts_differ_in_every_step(run: Run) -> bool:
     for communicator in {name for own in calls for _, name in own}:
         by_rank = [Counter(step for step, name in own if name == communicator) for own in calls]
         in_steps = {step for counts in by_rank for step in counts}
-        if len(in_steps) >= 3 and all(len({counts[step] for counts in by_rank}) > 1 for step in in_steps):
+        if len(in_steps) >= 3 and all(
+            len({counts[step] for counts in by_rank}) > 1 for step in in_steps
+        ):
             return True
     return False
 
@@ -160,7 +173,10 @@ def times_contradict_one_group(run: Run, matched: Matched) -> bool:
     for (_, communicator, _), own in matched.items():
         if own[0].collective not in TELL_CLOCKS:
             continue
-        starts, ends = ([getattr(k, name) + by for k, by in zip(own, move, strict=True)] for name in ("start", "end"))
+        starts, ends = (
+            [getattr(k, name) + by for k, by in zip(own, move, strict=True)]
+            for name in ("start", "end")
+        )
         early.setdefault(communicator, []).extend(end < max(starts) for end in ends)
         between_starts, between_ends = (max(times) - min(times) for times in (starts, ends))
         wide[communicator] += between_starts >= 100_000
@@ -247,13 +263,20 @@ def collectives(run: Run) -> list[dict[str, object]]:
             if step is None:
                 continue
             key = next((key for key, own in matched.items() if own[number] is kernel), None)
-            rows.append({
-                "id": key, "step": step, "rank": number, "collective": kernel.collective,
-                "comm_id": communicator_of(rank, kernel),
-                "start_ns": kernel.start + move[number], "end_ns": kernel.end + move[number],
-                "is_matched": key is not None, "in_summary": step in chosen,
-                **arrival(number, kernel, matched.get(key), move, errors),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "id": key,
+                    "step": step,
+                    "rank": number,
+                    "collective": kernel.collective,
+                    "comm_id": communicator_of(rank, kernel),
+                    "start_ns": kernel.start + move[number],
+                    "end_ns": kernel.end + move[number],
+                    "is_matched": key is not None,
+                    "in_summary": step in chosen,
+                    **arrival(number, kernel, matched.get(key), move, errors),
+                }
+            )
     return rows
 
 
@@ -272,11 +295,14 @@ def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
         return all(error is not None and size > error for error in concerned)
 
     return {
-        "n_ranks": len(starts), "arrival_skew_ns": last - first, "wait_ns": last - starts[number],
-        "transfer_ns": max(kernel.end + move[number] - last, 0), "late_by_ns": late_by,
+        "n_ranks": len(starts),
+        "arrival_skew_ns": last - first,
+        "wait_ns": last - starts[number],
+        "transfer_ns": max(kernel.end + move[number] - last, 0),
+        "late_by_ns": late_by,
         "is_significant": exceeds(last - first, first, last),
         "is_late_significant": late_by > 0 and exceeds(late_by, second_last, last),
-    }  # fmt: skip
+    }
 
 
 def steps(run: Run) -> list[dict[str, object]]:
@@ -285,14 +311,20 @@ def steps(run: Run) -> list[dict[str, object]]:
     for number, rank in enumerate(run.ranks):
         own = [row for row in rows if row["rank"] == number]
         matched = [row for row in own if row["is_matched"]]
-        waited = [(row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in matched]
+        waited = [
+            (row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in matched
+        ]
         waiting = ticks((first, min(until, end)) for first, until, end in waited)
         compute = [kernel for kernel in rank.kernels if not kernel.collective]
-        computing = ticks((kernel.start + move[number], kernel.end + move[number]) for kernel in compute)
+        computing = ticks(
+            (kernel.start + move[number], kernel.end + move[number]) for kernel in compute
+        )
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)
             is_known = all(row["is_matched"] for row in own if row["step"] == step)
-            is_known = is_known and len(run.ranks) > 1 and has_common_clock(run) and not is_part_known(run)
+            is_known = (
+                is_known and len(run.ranks) > 1 and has_common_clock(run) and not is_part_known(run)
+            )
             wait = sum(start <= t < end for t in waiting) if is_known else None
             exposed = sum(start <= t < end for t in waiting - computing) if is_known else None
             row = {"rank": number, "step": step, "start_ns": start, "end_ns": end}
@@ -350,9 +382,11 @@ def stragglers(run: Run) -> list[list[dict[str, object]]]:
             delays = [row["late_by_ns"] for row in rows if row["rank"] == number]
             waited = [row["wait_ns"] for row in waits if row["rank"] == number]
             figures = {
-                "n_arrived_last": sum(delay > 0 for delay in delays), "wait_caused_ns": sum(delays),
-                "lateness_ns": late.get(number, 0), "held_up_ns": held_up.get(number, 0),
-            }  # fmt: skip
+                "n_arrived_last": sum(delay > 0 for delay in delays),
+                "wait_caused_ns": sum(delays),
+                "lateness_ns": late.get(number, 0),
+                "held_up_ns": held_up.get(number, 0),
+            }
             wait = None if None in waited or not waited else sum(waited)
             figures = figures if is_known and not is_part_known(run) else dict.fromkeys(figures)
             table.append({"rank": number, **figures, "wait_ns": wait})

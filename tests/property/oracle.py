@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 LIBRARY_DOMAINS = ("NCCL", "MPI", "DALI", "cuBLAS")
 OPTIMIZER = re.compile("Adam|SGD|Lion|Muon|LAMB")  # of the kernels' names in these tests
 ROLES = {
-    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])", "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
-    "optimizer": r"(?i)\boptim", "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
-}  # fmt: skip
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
+    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def members_on(process: Process, family: str) -> list[Range]:
     threads = sorted({r.thread for r in own})
     if not threads:
         return []
-    best = max(threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t))
+    best = max(
+        threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t)
+    )
     kept: list[Range] = []
     for r in sorted((r for r in own if r.thread == best), key=lambda r: (r.start, -r.end)):
         if not kept or r.start >= kept[-1].end:
@@ -91,7 +95,9 @@ def members_on(process: Process, family: str) -> list[Range]:
 
 def union_on_best(process: Process, family: str) -> int:
     own = [r for r in users(process) if family_of(r.text) == family]
-    return max(len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own})
+    return max(
+        len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own}
+    )
 
 
 def launched_in(member: Range, op: Op) -> bool:
@@ -102,7 +108,9 @@ def is_part_of_a_step(process: Process, family: str) -> bool:  # layers or micro
     members = members_on(process, family)
     computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
     updates = [op for op in computes if OPTIMIZER.search(op.name)]
-    if not updates or 2 * sum(any(launched_in(m, op) for op in updates) for m in members) >= len(members):
+    if not updates or 2 * sum(any(launched_in(m, op) for op in updates) for m in members) >= len(
+        members
+    ):
         return False
     return any(
         sum(other.start <= m.start and m.end <= other.end for m in members) >= 2
@@ -123,7 +131,9 @@ def qualifies(process: Process, family: str) -> bool:
 def is_inside(processes: list[Process], family: str, other: str) -> bool:
     def lie_in(inner: str, outer: str) -> bool:
         pairs = ((m, members_on(p, outer)) for p in processes for m in members_on(p, inner))
-        return all(any(o.start <= m.start and m.end <= o.end for o in around) for m, around in pairs)
+        return all(
+            any(o.start <= m.start and m.end <= o.end for o in around) for m, around in pairs
+        )
 
     return lie_in(family, other) and not lie_in(other, family)
 
@@ -169,7 +179,9 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
         if at + 1 < len(begun):
             result.append((index, start, begun[at + 1][1], at > 0 or index == 0))
         else:
-            result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
+            result.append(
+                (index, start, max(op.end for op in belongs(process, members[index])), False)
+            )
     return result
 
 
@@ -186,7 +198,9 @@ def numbers(processes: list[Process], family: str | None) -> list[list[int]]:
 
 
 def role_of(r: Range) -> str | None:
-    return next((name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None)
+    return next(
+        (name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None
+    )
 
 
 def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[int, int, int]]:
@@ -215,14 +229,24 @@ def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[
 
 # What is not known where communication was not seen: it may have counted as compute.
 UNSEEN = (
-    "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
-)  # fmt: skip
+    "compute_ns",
+    "comm_ns",
+    "exposed_comm_ns",
+    "overlap_compute_ns",
+    "overlap_backward_ns",
+    "n_collectives",
+)
 
 
 # Not known where step ranges leave communication out.
 PARTS = (
-    "overlap_backward_ns", "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
-)  # fmt: skip
+    "overlap_backward_ns",
+    "grad_copy_ns",
+    "exposed_grad_copy_ns",
+    "grad_copy_span_ns",
+    "grad_copy_bytes",
+    "n_grad_copies",
+)
 
 
 def lacks_comm(processes: list[Process]) -> bool:
@@ -242,38 +266,61 @@ def leaves_comm_out(spans, launches, of_comm) -> bool:
 
 
 def is_part_known(processes: list[Process], family: str | None) -> bool:
-    launched = [([op for op in kernels(p) if op.launch is not None], p) for p in processes if family]
+    launched = [
+        ([op for op in kernels(p) if op.launch is not None], p) for p in processes if family
+    ]
     return any(
         leaves_comm_out(
             [(m.start, m.end) for m in members_on(p, family)],
-            [op.launch for op in own], [op.launch for op in own if op.category == "comm"],
+            [op.launch for op in own],
+            [op.launch for op in own if op.category == "comm"],
         )
         for own, p in launched
-    )  # fmt: skip
+    )
 
 
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
-    memory = ticks((op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset", "unified"))
+    memory = ticks(
+        (op.start, op.end)
+        for op in process.ops
+        if op.category in ("dtod", "copy", "memset", "unified")
+    )
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
     host = phase_ranges(process, family, "backward")
     has_launch = any(op.launch is not None for op in kernels(process))
     computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
-    backward = ticks((op.start, op.end) for op in computes if any(a <= op.launch < b for _, a, b in host))
+    backward = ticks(
+        (op.start, op.end) for op in computes if any(a <= op.launch < b for _, a, b in host)
+    )
     rows = []
     for index, start, end, complete in windows(process, family):
         window = set(range(start, end))
         copies = [op for op in process.ops if op.category == "dtod" and start <= op.start < end]
-        rows.append({
-            "member": index, "start_ns": start, "end_ns": end, "is_complete": complete, "wall_ns": len(window),
-            "compute_ns": len(compute & window), "comm_ns": len(comm & window),
-            "exposed_comm_ns": len((comm - compute) & window), "idle_ns": len(window - compute - comm - memory),
-            "exposed_memory_ns": len((memory - compute - comm) & window),
-            "dtod_ns": len(dtod & window), "dtod_bytes": sum(op.n_bytes for op in copies), "n_dtod": len(copies),
-            "exposed_dtod_ns": len((dtod - compute - comm) & window),
-            "overlap_compute_ns": len(comm & compute & window),
-            "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
-            "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
-        })  # fmt: skip
+        rows.append(
+            {
+                "member": index,
+                "start_ns": start,
+                "end_ns": end,
+                "is_complete": complete,
+                "wall_ns": len(window),
+                "compute_ns": len(compute & window),
+                "comm_ns": len(comm & window),
+                "exposed_comm_ns": len((comm - compute) & window),
+                "idle_ns": len(window - compute - comm - memory),
+                "exposed_memory_ns": len((memory - compute - comm) & window),
+                "dtod_ns": len(dtod & window),
+                "dtod_bytes": sum(op.n_bytes for op in copies),
+                "n_dtod": len(copies),
+                "exposed_dtod_ns": len((dtod - compute - comm) & window),
+                "overlap_compute_ns": len(comm & compute & window),
+                "overlap_backward_ns": len(comm & backward & window)
+                if host and has_launch
+                else None,
+                "n_collectives": sum(
+                    op.category == "comm" and start <= op.start < end for op in process.ops
+                ),
+            }
+        )
     return rows

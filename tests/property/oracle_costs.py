@@ -18,7 +18,10 @@ def holds(spans, time: int | None) -> bool:
 
 
 def roles(process: oracle.Process, family: str | None) -> dict[str, list[tuple[int, int]]]:
-    return {role: [span[1:] for span in oracle.phase_ranges(process, family, role)] for role in oracle.ROLES}
+    return {
+        role: [span[1:] for span in oracle.phase_ranges(process, family, role)]
+        for role in oracle.ROLES
+    }
 
 
 def phase_of(op: oracle.Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
@@ -49,7 +52,13 @@ def gap_at(process: oracle.Process, tick: int) -> Gap | None:
 
 
 def latency(process: oracle.Process) -> int:
-    return max(min((op.start - op.launch for op in oracle.kernels(process) if op.launch is not None), default=0), 0)
+    return max(
+        min(
+            (op.start - op.launch for op in oracle.kernels(process) if op.launch is not None),
+            default=0,
+        ),
+        0,
+    )
 
 
 def late_ticks(process: oracle.Process) -> list[int]:
@@ -57,10 +66,14 @@ def late_ticks(process: oracle.Process) -> list[int]:
     if not process.ops:
         return []
     found = []
-    for tick in sorted(idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))):
+    for tick in sorted(
+        idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))
+    ):
         gap = gap_at(process, tick)
         is_launched = gap is not None and gap.ending.launch is not None
-        if is_launched and tick < min(max(gap.ending.launch + latency(process), gap.start), gap.end):
+        if is_launched and tick < min(
+            max(gap.ending.launch + latency(process), gap.start), gap.end
+        ):
             found.append(tick)
     return found
 
@@ -78,7 +91,9 @@ def explained_until(call: Call, idle: list[int]) -> int:
 
 def made_by(held_up: list[Call], idle: list[int]) -> set[int]:
     """Return which idle nanoseconds times explain in which the host was held up."""
-    return {tick for call in held_up for tick in idle if call[0] <= tick < explained_until(call, idle)}
+    return {
+        tick for call in held_up for tick in idle if call[0] <= tick < explained_until(call, idle)
+    }
 
 
 def owner(tick: int, calls: list[Call], idle: list[int]) -> int | None:
@@ -96,7 +111,9 @@ def blocking_copies(process: oracle.Process) -> dict[int, int]:
 
     No copy is built out of pageable memory, and every second call synchronises.
     """
-    starts = [op.launch for op in process.ops if op.launch is not None] + [call.start for call in process.calls]
+    starts = [op.launch for op in process.ops if op.launch is not None] + [
+        call.start for call in process.calls
+    ]
     syncs = range(0, len(process.calls), 2)
     found = {}
     for number, op in enumerate(process.ops):
@@ -104,7 +121,9 @@ def blocking_copies(process: oracle.Process) -> dict[int, int]:
             continue
         later = [at for at in syncs if process.calls[at].start >= op.launch]
         following = min(later, key=lambda at: process.calls[at].start, default=None)
-        if following is not None and not any(op.launch < at < process.calls[following].start for at in starts):
+        if following is not None and not any(
+            op.launch < at < process.calls[following].start for at in starts
+        ):
             found[number] = following
     return found
 
@@ -118,15 +137,18 @@ def copies_from_host(process: oracle.Process, family: str | None) -> list[dict[s
     for _, start, end, _ in oracle.windows(process, family):
         begun = [op for op in copies if start <= op.start < end]
         row: dict[str, int | None] = {
-            "n_blocking_copies": len(begun), "n_pageable_copies": None if copies else 0,
+            "n_blocking_copies": len(begun),
+            "n_pageable_copies": None if copies else 0,
             "blocking_copy_bytes": sum(op.n_bytes for op in begun),
             "exposed_blocking_copy_ns": len((covered - busy) & set(range(start, end))),
-        }  # fmt: skip
+        }
         rows.append(row if _can_block(process) else dict.fromkeys(row))
     return rows
 
 
-def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]], blocked: set[int]) -> str:
+def cause(
+    process: oracle.Process, tick: int, data: list[tuple[int, int]], blocked: set[int]
+) -> str:
     gap = gap_at(process, tick)
     if gap is None or gap.ending.launch is None:
         return "unknown"
@@ -148,31 +170,47 @@ def between_steps(process: oracle.Process, family: str | None) -> tuple[list, li
     data, places, around = [], [], []
     for before, after in itertools.pairwise(members):
         own = [one for one in process.ranges if one.thread == before.thread]
-        own = [one for one in own if not any(one.start <= m.start and m.end <= one.end for m in members)]
+        own = [
+            one
+            for one in own
+            if not any(one.start <= m.start and m.end <= one.end for m in members)
+        ]
         loads = [one for one in own if oracle.role_of(one) == "data"]
         data += [(max(one.start, before.end), min(one.end, after.start)) for one in loads]
         calls = [(one.start, one.end) for one in process.calls]
         calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
         spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])
         places.append((range(before.end, after.start), spans, 1))
-        ends = [at for at in launches if at < after.start][-1:] + [at for at in launches if at >= after.start][:1]
+        ends = [at for at in launches if at < after.start][-1:] + [
+            at for at in launches if at >= after.start
+        ][:1]
         if after.start - before.end < PAUSE and len(ends) == 2 and ends not in around:
             around.append(ends)
             places.append((range(*ends), spans, PAUSE))
-    found = [(longest, least) for gap, spans, least in places if (longest := _longest_free(gap, spans))]
-    return data, [span for span, least in found if _can_block(process) and span[1] - span[0] >= least]
+    found = [
+        (longest, least) for gap, spans, least in places if (longest := _longest_free(gap, spans))
+    ]
+    return data, [
+        span for span, least in found if _can_block(process) and span[1] - span[0] >= least
+    ]
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the longest stretches of nanoseconds in any of some spans."""
     covered = sorted(oracle.ticks(spans))
-    runs = [[tick for _, tick in run] for _, run in itertools.groupby(enumerate(covered), lambda one: one[1] - one[0])]
+    runs = [
+        [tick for _, tick in run]
+        for _, run in itertools.groupby(enumerate(covered), lambda one: one[1] - one[0])
+    ]
     return [(run[0], run[-1] + 1) for run in runs]
 
 
 def _longest_free(gap: range, spans: list[tuple[int, int]]) -> tuple[int, int] | None:
     free = [tick for tick in gap if not holds(spans, tick)]
-    runs = [[tick for _, tick in run] for _, run in itertools.groupby(enumerate(free), lambda one: one[1] - one[0])]
+    runs = [
+        [tick for _, tick in run]
+        for _, run in itertools.groupby(enumerate(free), lambda one: one[1] - one[0])
+    ]
     longest = max(runs, key=len, default=None)
     return None if longest is None else (longest[0], longest[-1] + 1)
 
@@ -185,13 +223,17 @@ def _pauses(process: oracle.Process, data: list[tuple[int, int]], blocked: set[i
     """Return the ticks of long stretches in which a launch is late and nothing else is to blame, each of one gap."""
     if not process.ops:
         return []
-    idle = sorted(idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops)))
+    idle = sorted(
+        idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))
+    )
     stretches: list[list[int]] = [[]]
     for tick in idle:
         if cause(process, tick, data, blocked) != "launch":
             continue
         last = stretches[-1]
-        is_next = last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
+        is_next = (
+            last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
+        )
         stretches += [] if is_next else [[]]
         stretches[-1].append(tick)
     return [tick for one in stretches if len(one) >= PAUSE for tick in one]
@@ -207,13 +249,21 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
     data = roles(process, family)["data"] + more + quiet
     can_block = _can_block(process)
     of_copies = set(blocking_copies(process).values())
-    timed = [(call.start, call.end, at in of_copies) for at, call in enumerate(process.calls) if call.end > call.start]
+    timed = [
+        (call.start, call.end, at in of_copies)
+        for at, call in enumerate(process.calls)
+        if call.end > call.start
+    ]
     calls = [(start, end) for start, end, _ in timed]
     late = late_ticks(process)
     blocked = made_by(calls, late)
-    by_copies = {tick for tick in blocked if (at := owner(tick, calls, late)) is not None and timed[at][2]}
+    by_copies = {
+        tick for tick in blocked if (at := owner(tick, calls, late)) is not None and timed[at][2]
+    }
     pauses = _pauses(process, data, blocked)
-    late_gaps = {(gap.start, gap.end) for tick in late if (gap := gap_at(process, tick)) is not None}
+    late_gaps = {
+        (gap.start, gap.end) for tick in late if (gap := gap_at(process, tick)) is not None
+    }
     in_late_gaps = sorted(tick for start, end in late_gaps for tick in range(start, end))
     held_up = {
         "input": _merged(data),
@@ -234,7 +284,14 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
         row["idle_blocked_by_copies_ns"] = sum(tick in by_copies for tick in in_blocked)
         row |= {f"idle_made_by_{source}_ns": len(ticks & idle) for source, ticks in made.items()}
         if not can_block:  # no call of the API was recorded
-            of_calls = ("launch", "blocked", "pause", "blocked_by_copies", "made_by_calls", "made_by_copies")
+            of_calls = (
+                "launch",
+                "blocked",
+                "pause",
+                "blocked_by_copies",
+                "made_by_calls",
+                "made_by_copies",
+            )
             row |= {f"idle_{name}_ns": None for name in of_calls}
         rows.append(row)
     return rows
@@ -260,15 +317,23 @@ def grad_copies(process: oracle.Process, family: str | None) -> list[dict[str, i
     for _, start, end, _ in oracle.windows(process, family):
         begun = [op for op in found if start <= op.start < end]
         own = covered & set(range(start, end))
-        rows.append({
-            "grad_copy_ns": len(own), "exposed_grad_copy_ns": len(own - busy),
-            "grad_copy_bytes": sum(op.n_bytes for op in begun), "n_grad_copies": len(begun),
-            "grad_copy_span_ns": max(own, default=-1) + 1 - min(own, default=0),  # no two are 20 us apart
-        })  # fmt: skip
+        rows.append(
+            {
+                "grad_copy_ns": len(own),
+                "exposed_grad_copy_ns": len(own - busy),
+                "grad_copy_bytes": sum(op.n_bytes for op in begun),
+                "n_grad_copies": len(begun),
+                "grad_copy_span_ns": max(own, default=-1)
+                + 1
+                - min(own, default=0),  # no two are 20 us apart
+            }
+        )
     return rows
 
 
-def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str], dict[str, int | None]]:
+def phases(
+    process: oracle.Process, family: str | None
+) -> dict[tuple[int, str], dict[str, int | None]]:
     """Return the costs of each (member, phase) that has a range."""
     spans = roles(process, family)
     has_launch = any(op.launch is not None for op in oracle.kernels(process))
@@ -277,7 +342,9 @@ def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str],
     found = {}
     for role in oracle.ROLES:
         own = [op for op in process.ops if phase_of(op, spans) == role]
-        by_category = ([(op.start, op.end) for op in own if op.category == one] for one in ("compute", "comm"))
+        by_category = (
+            [(op.start, op.end) for op in own if op.category == one] for one in ("compute", "comm")
+        )
         computes, comms = map(oracle.ticks, by_category)
         device = oracle.ticks((op.start, op.end) for op in own)
         for index in {index for index, _, _ in oracle.phase_ranges(process, family, role)}:
@@ -298,10 +365,14 @@ def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str],
                 idle = idle_ticks(process, min(window, default=0), max(window, default=-1) + 1)
                 gaps = [gap_at(process, tick) for tick in idle]
                 row |= {
-                    "compute_ns": len(computes & window), "comm_ns": len(comms & window),
-                    "exposed_comm_ns": len((comms - compute) & window), "device_ns": len(device & window),
-                    "idle_ns": sum(gap is not None and phase_of(gap.ending, spans) == role for gap in gaps),
-                }  # fmt: skip
+                    "compute_ns": len(computes & window),
+                    "comm_ns": len(comms & window),
+                    "exposed_comm_ns": len((comms - compute) & window),
+                    "device_ns": len(device & window),
+                    "idle_ns": sum(
+                        gap is not None and phase_of(gap.ending, spans) == role for gap in gaps
+                    ),
+                }
             found[index, role] = row
     return found
 
@@ -317,23 +388,37 @@ def kernel_costs(
     groups: dict[tuple[str | None, str], list[int]] = {}
     for at, op in enumerate(process.ops):
         if oracle.is_kernel(op):
-            groups.setdefault((phase_of(op, spans), LABELS.get(op.category, op.name)), []).append(at)
+            groups.setdefault((phase_of(op, spans), LABELS.get(op.category, op.name)), []).append(
+                at
+            )
     found = {}
     for key, places in groups.items():
         ops = [process.ops[at] for at in places]
         lengths = [op.end - op.start for op in ops]
-        beside = [len(comm & oracle.ticks([(op.start, op.end)])) if op.category == "compute" else 0 for op in ops]
+        beside = [
+            len(comm & oracle.ticks([(op.start, op.end)])) if op.category == "compute" else 0
+            for op in ops
+        ]
         slowed = [equals[at] for at in places if at in equals]
         inside = [at for at, op in enumerate(ops) if holds(counted, op.start)]
         slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
         total, n = sum(lengths), len(ops)
         found[key] = {
-            "n_kernels": n, "total_ns": total, "mean_ns": total // n, "min_ns": min(lengths), "max_ns": max(lengths),
-            "overlapped_ns": sum(beside), "not_overlapped_ns": total - sum(beside),
-            "n_slowed": len(slowed), "slowed_ns": slow, "free_ns": free, "slowdown_ratio": slow / free - 1 if free else None,
-            "n_in_summary": len(inside), "in_summary_ns": sum(lengths[at] for at in inside),
+            "n_kernels": n,
+            "total_ns": total,
+            "mean_ns": total // n,
+            "min_ns": min(lengths),
+            "max_ns": max(lengths),
+            "overlapped_ns": sum(beside),
+            "not_overlapped_ns": total - sum(beside),
+            "n_slowed": len(slowed),
+            "slowed_ns": slow,
+            "free_ns": free,
+            "slowdown_ratio": slow / free - 1 if free else None,
+            "n_in_summary": len(inside),
+            "in_summary_ns": sum(lengths[at] for at in inside),
             "overlapped_in_summary_ns": sum(beside[at] for at in inside),
-        }  # fmt: skip
+        }
     return found
 
 

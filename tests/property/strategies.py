@@ -17,10 +17,27 @@ LENGTHS = st.integers(0, 25)
 NAMES, GRIDS = st.sampled_from(["gemm", "relu", "FusedAdamMathFunctor"]), st.sampled_from([1, 1, 2])
 CATEGORIES = st.sampled_from(["compute", "comm", "dtod", "copy", "memset", "unified"])
 TEXTS = st.sampled_from(
-    ["step 1", "step 2", "step 3", "it 4, seq = 9", "it 5, seq = 7", "epoch 0", "epoch 1", "forward", "backward",
-     "optimizer", "train_batch", "layer 1", "layer 2", "get batch", "aten::mm, seq = 3", "{'mod': 'torch'}",
-     "warm-up 1", "warmup 2"]
-)  # fmt: skip
+    [
+        "step 1",
+        "step 2",
+        "step 3",
+        "it 4, seq = 9",
+        "it 5, seq = 7",
+        "epoch 0",
+        "epoch 1",
+        "forward",
+        "backward",
+        "optimizer",
+        "train_batch",
+        "layer 1",
+        "layer 2",
+        "get batch",
+        "aten::mm, seq = 3",
+        "{'mod': 'torch'}",
+        "warm-up 1",
+        "warmup 2",
+    ]
+)
 DOMAINS = st.sampled_from([None, None, None, "DALI", "cuBLASLt", "mine", "MPI"])
 
 
@@ -34,7 +51,9 @@ def intervals(draw):
 def ops(draw, launches):
     category = draw(CATEGORIES)
     launch = None if category == "unified" else draw(launches)
-    return Op(*draw(intervals()), category, launch, draw(st.integers(0, 9)), draw(NAMES), draw(GRIDS))
+    return Op(
+        *draw(intervals()), category, launch, draw(st.integers(0, 9)), draw(NAMES), draw(GRIDS)
+    )
 
 
 @st.composite
@@ -60,7 +79,9 @@ def trains(draw):
             begin = at if under == "all" else at + draw(st.integers(0, length))
             found.append(Op(begin, at + length, "comm", number))
         at += length + draw(st.integers(0, 1))
-    return Process(found, [Range(0, 10, "step 1", 1), Range(10, 20, "step 2", 1), Range(2, 7, "forward", 1)])
+    return Process(
+        found, [Range(0, 10, "step 1", 1), Range(10, 20, "step 2", 1), Range(2, 7, "forward", 1)]
+    )
 
 
 @st.composite
@@ -79,7 +100,10 @@ def steady_ranges(draw):
 @st.composite
 def random_ranges(draw):
     number = range(draw(st.integers(0, 8)))
-    return [Range(*draw(intervals()), draw(TEXTS), draw(st.sampled_from([1, 2])), draw(DOMAINS)) for _ in number]
+    return [
+        Range(*draw(intervals()), draw(TEXTS), draw(st.sampled_from([1, 2])), draw(DOMAINS))
+        for _ in number
+    ]
 
 
 @st.composite
@@ -91,7 +115,9 @@ def nested_ranges(draw):
             end = at + draw(st.integers(0, 8))
             found.append(Range(at, end, f"layer {inner}", 1))
             at = end + draw(st.sampled_from([0, 0, 1]))
-        found.append(Range(begin, at, f"{draw(st.sampled_from(['part', 'step', 'epoch']))} {number}", 1))
+        found.append(
+            Range(begin, at, f"{draw(st.sampled_from(['part', 'step', 'epoch']))} {number}", 1)
+        )
     return found
 
 
@@ -129,7 +155,9 @@ def workloads(draw):
                 busy = draw(st.sampled_from([busy, found[-1].end]))
             if draw(st.booleans()):
                 called = draw(st.integers(start, at))
-                calls.append(Call(called, called + draw(st.integers(0, 9)), BLOCKING[len(calls) % 2]))
+                calls.append(
+                    Call(called, called + draw(st.integers(0, 9)), BLOCKING[len(calls) % 2])
+                )
         ranges.append(Range(begin, at, f"step {number}", 1))
         at += draw(st.integers(0, 3))
     return Process(found or [draw(ops(st.none()))], draw(st.permutations(ranges)), calls)
@@ -156,7 +184,9 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
         builder.domain(domain, number)
     for one in process.ranges:
         place = domains.index(one.domain) + 3 if one.domain else 0
-        builder.range(one.start, one.end, one.text, thread=["main", "autograd"][one.thread - 1], domain=place)
+        builder.range(
+            one.start, one.end, one.text, thread=["main", "autograd"][one.thread - 1], domain=place
+        )
     return builder
 
 
@@ -169,9 +199,11 @@ def write(found, folder: Path) -> None:
 
 
 COLLECTIVES = {
-    "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all_gather": "ncclDevKernel_AllGather_RING_LL",
-    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "broadcast": "ncclDevKernel_Broadcast_RING_LL",
-}  # fmt: skip
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "all_gather": "ncclDevKernel_AllGather_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
+    "broadcast": "ncclDevKernel_Broadcast_RING_LL",
+}
 STEP = 100
 BASE = 10**18
 PARTITIONS = {
@@ -242,7 +274,9 @@ def _collective(draw, kernels, step, place, stream, *, is_even):
         # Launched in the step, between two steps, or by nobody knows whom.
         strange = [] if is_even else [STEP * step + 96, None]
         launch = draw(st.sampled_from([STEP * step + 1 + place] * 20 + strange))
-        found.append(None if not is_even and draw(rarely(25)) else Kernel(start, end, launch, stream=stream))
+        found.append(
+            None if not is_even and draw(rarely(25)) else Kernel(start, end, launch, stream=stream)
+        )
     return found
 
 

@@ -16,12 +16,30 @@ from tests.property import cross_oracle, oracle, oracle_costs
 from tests.property.strategies import PROCESSES, load_run, runs, trains, write
 
 COLLECTIVE = (
-    "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
-    "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
-)  # fmt: skip
+    "step",
+    "rank",
+    "collective",
+    "comm_id",
+    "start_ns",
+    "end_ns",
+    "is_matched",
+    "in_summary",
+    "n_ranks",
+    "arrival_skew_ns",
+    "wait_ns",
+    "transfer_ns",
+    "late_by_ns",
+    "is_significant",
+    "is_late_significant",
+)
 STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns", "exposed_wait_ns")
 ONE = ("rank",)
-KEYS = {"ranks": ONE, "steps": ("rank", "start_ns"), "collectives": ("step", "seq", "rank"), "stragglers": ONE}
+KEYS = {
+    "ranks": ONE,
+    "steps": ("rank", "start_ns"),
+    "collectives": ("step", "seq", "rank"),
+    "stragglers": ONE,
+}
 FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
 FLOORS = 4  # medians of even numbers are floored: of ends and of differences, in both runs
 
@@ -98,7 +116,9 @@ def apart_in_the_last_step_only():
         cross_oracle.Kernel(100, 101, 100),
         cross_oracle.Kernel(110, 111, 101, "all_gather", 1),
     )
-    ranks = tuple(cross_oracle.Rank(place, ((0, 0, 95), (1, 100, 195)), kernels) for place in range(3))
+    ranks = tuple(
+        cross_oracle.Rank(place, ((0, 0, 95), (1, 100, 195)), kernels) for place in range(3)
+    )
     return cross_oracle.Run(ranks, (10**18, 10**18, 10**18 + 2))
 
 
@@ -167,7 +187,11 @@ def check_places(rows, expected):
 
 @pytest.mark.slow
 @examples(10)
-@given(runs(), st.integers(0, 3), st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])))
+@given(
+    runs(),
+    st.integers(0, 3),
+    st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])),
+)
 def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
     pairs = zip(before["ranks"], after["ranks"], strict=True)
@@ -187,8 +211,14 @@ def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, 
     before, after = tables(run), tables(shifted(run, which, by))
     timeless = [name for name in before["collectives"][0] if name not in {"start_ns", "end_ns"}]
     assert only(before["collectives"], timeless) == only(after["collectives"], timeless)
-    left, right = (only(found["steps"], ("rank", "step", "wait_ns", "wall_ns")) for found in (before, after))
-    assert (left, before["stragglers"], before["summary"]) == (right, after["stragglers"], after["summary"])
+    left, right = (
+        only(found["steps"], ("rank", "step", "wait_ns", "wall_ns")) for found in (before, after)
+    )
+    assert (left, before["stragglers"], before["summary"]) == (
+        right,
+        after["stragglers"],
+        after["summary"],
+    )
 
 
 @pytest.mark.slow
@@ -237,7 +267,10 @@ def loaded(found):
 
 def by_key(table, rank, *keys):
     rows = rows_of(table, rank)
-    return {tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in NAMED} for row in rows}
+    return {
+        tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in NAMED}
+        for row in rows
+    }
 
 
 def summary_members(run, rank, numbers):
@@ -253,12 +286,17 @@ def check_all(found):
     for rank, process in enumerate(found):
         expected = []
         measures = (
-            oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies, oracle_costs.copies_from_host,
-        )  # fmt: skip
+            oracle.breakdown,
+            oracle_costs.idle_causes,
+            oracle_costs.grad_copies,
+            oracle_costs.copies_from_host,
+        )
         for parts in zip(*(measure(process, family) for measure in measures), strict=True):
             row = {name: value for part in parts for name, value in part.items()} | unseen | unknown
             row["step"] = numbers[rank][row.pop("member")]
-            expected.append(row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")})
+            expected.append(
+                row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")}
+            )
         steps = rows_of(run.steps(), rank)
         assert [{name: row[name] for name in expected[0]} for row in steps] == expected
         for row in steps:
@@ -270,7 +308,9 @@ def check_all(found):
             for (member, phase), row in oracle_costs.phases(process, family).items()
         }
         assert by_key(run.phases(), rank, "step", "phase") == phases
-        kernels = oracle_costs.kernel_costs(process, family, summary_members(run, rank, numbers[rank]))
+        kernels = oracle_costs.kernel_costs(
+            process, family, summary_members(run, rank, numbers[rank])
+        )
         assert by_key(run.kernels(), rank, "phase", "name") == kernels
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
@@ -286,8 +326,12 @@ def test_steps_phases_and_kernels_equal_counting_every_nanosecond(number):
 def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
     run, family = loaded([process])
     found = by_key(run.kernels(), 0, "phase", "name")
-    expected = oracle_costs.kernel_costs(process, family, summary_members(run, 0, oracle.numbers([process], family)[0]))
-    slowed, of_oracle = ({key: row for key, row in one.items() if row["n_slowed"]} for one in (found, expected))
+    expected = oracle_costs.kernel_costs(
+        process, family, summary_members(run, 0, oracle.numbers([process], family)[0])
+    )
+    slowed, of_oracle = (
+        {key: row for key, row in one.items() if row["n_slowed"]} for one in (found, expected)
+    )
     assert slowed == of_oracle
 
 
@@ -296,7 +340,9 @@ def moved(process, by, random):
         launch = {} if getattr(one, "launch", None) is None else {"launch": one.launch + by}
         return replace(one, start=one.start + by, end=one.end + by, **launch)
 
-    columns = [[later(one) for one in column] for column in (process.ops, process.ranges, process.calls)]  # fmt: skip
+    columns = [
+        [later(one) for one in column] for column in (process.ops, process.ranges, process.calls)
+    ]
     for column in columns:
         random.shuffle(column)
     return oracle.Process(*columns)

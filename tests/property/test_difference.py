@@ -16,7 +16,9 @@ lengths = st.integers(0, 5000)
 # Long enough for its launches, which come one after the other.
 step = st.tuples(st.integers(20, 5000), lengths, lengths, lengths)
 # Ranks have the same steps' numbers, each its own times.
-ranks = st.integers(1, 8).flatmap(lambda n: st.lists(st.lists(step, min_size=n, max_size=n), min_size=1, max_size=2))
+ranks = st.integers(1, 8).flatmap(
+    lambda n: st.lists(st.lists(step, min_size=n, max_size=n), min_size=1, max_size=2)
+)
 
 
 def negated(value):
@@ -40,10 +42,15 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
         for name in ("step_time_parts", "idle_causes"):
             rows, turned = (getattr(side, name)["delta_ns"].to_pylist() for side in (there, back))
             assert rows == [negated(value) for value in turned]
-        keyed = ("kernels", "phase", "name", "delta_ns_per_step"), ("changes", "topic", "what", "delta")
+        keyed = (
+            ("kernels", "phase", "name", "delta_ns_per_step"),
+            ("changes", "topic", "what", "delta"),
+        )
         for name, *keys, delta in keyed:
             tables = (getattr(side, name).to_pylist() for side in (there, back))
-            rows, turned = ({tuple(row[key] for key in keys): row[delta] for row in table} for table in tables)
+            rows, turned = (
+                {tuple(row[key] for key in keys): row[delta] for row in table} for table in tables
+            )
             assert rows == {key: negated(value) for key, value in turned.items()}
 
 
@@ -62,7 +69,9 @@ def test_a_run_does_not_differ_from_itself(captures):
         assert found.mean_step_time[2] in (0.0, None)
         assert found.changes.num_rows == 0
         assert set(found.kernels["status"].to_pylist()) <= {"same"}
-        assert [row["check"] for row in found.comparability.to_pylist() if row["blocks"]] == ["same-capture"]
+        assert [row["check"] for row in found.comparability.to_pylist() if row["blocks"]] == [
+            "same-capture"
+        ]
 
 
 @pytest.mark.slow
@@ -70,14 +79,19 @@ def test_a_run_does_not_differ_from_itself(captures):
 @settings(max_examples=10, deadline=None)
 def test_parts_sum_to_the_mean_step_time_as_it_is_counted_by_hand(before, after):
     with tempfile.TemporaryDirectory() as folder:
-        runs = [plain_run(Path(folder) / name, one, world_size=None) for name, one in (("a", before), ("b", after))]
+        runs = [
+            plain_run(Path(folder) / name, one, world_size=None)
+            for name, one in (("a", before), ("b", after))
+        ]
         found = diff(*runs)
         rows = found.step_time_parts.to_pylist()
         for at, column in enumerate(("baseline_ns", "candidate_ns", "delta_ns")):
             assert sum(row[column] for row in rows) == found.mean_step_time[at]
         # By hand, from what was laid out.
         for column, given_steps in (("baseline_ns", before), ("candidate_ns", after)):
-            slowest = [max(one, key=lambda cell: (sum(cell), 0)) for one in zip(*given_steps, strict=True)]
+            slowest = [
+                max(one, key=lambda cell: (sum(cell), 0)) for one in zip(*given_steps, strict=True)
+            ]
             for place, row in enumerate(rows):
                 mean = Fraction(sum(cell[place] for cell in slowest), len(slowest))
                 assert abs(Fraction(row[column]) - mean) <= Fraction(1, 1024)

@@ -12,7 +12,9 @@ LONGEST_LAUNCH = 4  # built operations are of some ns
 WINDOWS = (0, 25), (25, 60)
 
 operation = st.builds(
-    lambda make, start, length, lead: make(start, start + length, None if lead is None else start - lead),
+    lambda make, start, length, lead: make(
+        start, start + length, None if lead is None else start - lead
+    ),
     st.sampled_from([compute, comm]),
     st.integers(0, 50),
     st.integers(1, 12),
@@ -23,13 +25,25 @@ operation = st.builds(
 def is_late(tick, ops, latency, offset):
     """Tell whether communication is under way that a late launch exposes, by the text of `schema.STEPS`."""
     kernels = list(
-        zip(ops.kernel_start.tolist(), ops.kernel_end.tolist(), ops.kernel_launch.tolist(), ops.is_comm, strict=True)
+        zip(
+            ops.kernel_start.tolist(),
+            ops.kernel_end.tolist(),
+            ops.kernel_launch.tolist(),
+            ops.is_comm,
+            strict=True,
+        )
     )
-    comms = [(start, launch) for start, end, launch, is_comm in kernels if is_comm and start <= tick < end]
+    comms = [
+        (start, launch)
+        for start, end, launch, is_comm in kernels
+        if is_comm and start <= tick < end
+    ]
     computes = [one for one in kernels if not one[3]]
     if not comms or any(start <= tick < end for start, end, _, _ in computes):
         return False
-    if any(launch != NEVER and start - launch - offset <= LONGEST_LAUNCH for start, launch in comms):
+    if any(
+        launch != NEVER and start - launch - offset <= LONGEST_LAUNCH for start, launch in comms
+    ):
         return True
     before = [end for _, end, _, _ in computes if end <= tick]
     behind = [(start, launch) for start, _, launch, _ in computes if start > tick]
@@ -42,7 +56,9 @@ def is_late(tick, ops, latency, offset):
 @given(st.lists(operation, max_size=12), st.integers(0, 3), st.integers(-3, 3))
 def test_each_nanosecond_of_late_exposure(rows, latency, offset):
     ops = operations(*rows)
-    expected = [sum(is_late(tick, ops, latency, offset) for tick in range(*span)) for span in WINDOWS]
+    expected = [
+        sum(is_late(tick, ops, latency, offset) for tick in range(*span)) for span in WINDOWS
+    ]
     with mock.patch.object(module, "_LONGEST_LAUNCH_NS", LONGEST_LAUNCH):
         device = module.device_time(ops, windows(*WINDOWS))
         found = module.exposed_by_late_launches(device, latency, offset)

@@ -20,7 +20,12 @@ from tests.property import cross_oracle, oracle, oracle_costs, timeline_oracle
 from tests.property.strategies import PROCESSES, build, load_run, runs, write
 
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
-MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
+MEMORY = {
+    "dtod": "memcpy DtoD",
+    "copy": "memcpy HtoD",
+    "memset": "memset",
+    "unified": "memcpy unified HtoD",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,13 +61,20 @@ def expected_events(process, family, numbers, shift):
         return next((numbers[i] for i, start, end in holding if start <= time < end), None)
 
     return [
-        (op.start + shift, op.end + shift, step(op), oracle_costs.phase_of(op, spans),
-         "memory" if op.category in MEMORY else op.category,
-         MEMORY.get(op.category) or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
-         shifted(op.launch, shift), {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
-         "all_reduce" if op.category == "comm" else None)
+        (
+            op.start + shift,
+            op.end + shift,
+            step(op),
+            oracle_costs.phase_of(op, spans),
+            "memory" if op.category in MEMORY else op.category,
+            MEMORY.get(op.category)
+            or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
+            shifted(op.launch, shift),
+            {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
+            "all_reduce" if op.category == "comm" else None,
+        )
         for op in process.ops
-    ]  # fmt: skip
+    ]
 
 
 def expected_ranges(process, family, numbers, shift):
@@ -89,15 +101,36 @@ def check_rows(found, got, shifts):
     for rank, process in enumerate(found):
         events, ranges = got[rank]
         numbers = oracle.numbers(found, family)[rank]
-        names = ("start_ns", "end_ns", "step", "phase", "category", "name", "launch_ns", "bytes", "collective")
+        names = (
+            "start_ns",
+            "end_ns",
+            "step",
+            "phase",
+            "category",
+            "name",
+            "launch_ns",
+            "bytes",
+            "collective",
+        )
         expected = expected_events(process, family, numbers, shifts[rank])
         assert sorted(rows(events, *names), key=repr) == sorted(expected, key=repr)
         assert pc.all(pc.equal(events["rank"], rank), min_count=0).as_py()
         times = rows(events, "start_ns", "end_ns")
         assert times == sorted(times)
-        names = ("step", "phase", "start_ns", "end_ns", "n_operations", "device_start_ns", "device_end_ns")
+        names = (
+            "step",
+            "phase",
+            "start_ns",
+            "end_ns",
+            "n_operations",
+            "device_start_ns",
+            "device_end_ns",
+        )
         assert set(rows(ranges, *names)) == expected_ranges(process, family, numbers, shifts[rank])
-        keys = [(start, phase or "", end) for start, phase, end in rows(ranges, "start_ns", "phase", "end_ns")]
+        keys = [
+            (start, phase or "", end)
+            for start, phase, end in rows(ranges, "start_ns", "phase", "end_ns")
+        ]
         assert keys == sorted(keys)
 
 
@@ -118,7 +151,11 @@ def check_parts(run, whole, choose):
     """Compare one step and a span of several, which `choose` takes from those that there are, with parts of all."""
     steps = run.steps()
     numbers = sorted(set(steps["step"].to_pylist()))
-    spans = {(one := choose(numbers), one), tuple(sorted((choose(numbers), choose(numbers))))} if numbers else ()
+    spans = (
+        {(one := choose(numbers), one), tuple(sorted((choose(numbers), choose(numbers))))}
+        if numbers
+        else ()
+    )
     for first, last in spans:
         got = tables(run, (first, last))
         for rank in whole:
@@ -133,14 +170,18 @@ def covered(events, category, window):
 @pytest.mark.slow
 @examples(20)
 @given(RUNS, st.randoms(use_true_random=False))
-def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_part_of_all(found, random):
+def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_part_of_all(
+    found, random
+):
     with tempfile.TemporaryDirectory() as folder:
         write(found, Path(folder))
         run = nsyspipe.load(folder)
         whole, steps = tables(run), run.steps().to_pylist()
         check_rows(found, whole, run.ranks["clock_shift_ns"].to_pylist())
         check_parts(run, whole, random.choice)
-    for row in [] if oracle.lacks_comm(found) else steps:  # then both are null, as the oracle of the steps says
+    for row in (
+        [] if oracle.lacks_comm(found) else steps
+    ):  # then both are null, as the oracle of the steps says
         events, window = whole[row["rank"]][0], (row["start_ns"], row["end_ns"])
         assert covered(events, "compute", window) == row["compute_ns"]
         assert covered(events, "comm", window) == row["comm_ns"]
@@ -153,7 +194,9 @@ def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_pa
 @pytest.mark.slow
 @examples(25)
 @given(runs(), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(drawn, most, random):
+def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(
+    drawn, most, random
+):
     assume(cross_oracle.communicates(drawn))
     with tempfile.TemporaryDirectory() as folder:
         run = load_run(drawn, Path(folder))
@@ -167,7 +210,10 @@ def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names
         if row["step"] == step:
             check_sums(row, [bar for bar in bars.to_pylist() if bar["rank"] == row["rank"]])
     # What is read of one step is enough: all operations give the same bars.
-    assert timeline(steps, collectives, ((rank, *one) for rank, one in whole.items()), step, most) == bars
+    assert (
+        timeline(steps, collectives, ((rank, *one) for rank, one in whole.items()), step, most)
+        == bars
+    )
 
 
 @pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-4gpu-shm", "fsdp-4gpu"])
@@ -232,8 +278,13 @@ def operations(draw):
     for _ in range(draw(st.integers(0, 14))):
         start = at + draw(st.sampled_from([0, 0, 1, 2, -1, -3]))
         category = draw(st.sampled_from([usual, usual, usual, *CATEGORIES]))
-        end, launch = start + draw(st.sampled_from([0, 1, 2, 2, 3, 8])), draw(st.none() | st.integers(0, 30))
-        comm = (draw(COLLECTIVES), draw(st.none() | st.integers(0, 9))) if category == "comm" else ()
+        end, launch = (
+            start + draw(st.sampled_from([0, 1, 2, 2, 3, 8])),
+            draw(st.none() | st.integers(0, 30)),
+        )
+        comm = (
+            (draw(COLLECTIVES), draw(st.none() | st.integers(0, 9))) if category == "comm" else ()
+        )
         found.append(op := timeline_oracle.Op(start, end, category, draw(NAMES), launch, *comm))
         at = draw(st.sampled_from([op.start, op.end, op.end, op.end + 2]))
     return found
@@ -244,7 +295,9 @@ def waits(draw):
     start = draw(TIMES)
     length = draw(LENGTHS)
     number = st.integers(0, 9)
-    return timeline_oracle.Wait(start, start + length, draw(number), draw(COLLECTIVES), draw(number))
+    return timeline_oracle.Wait(
+        start, start + length, draw(number), draw(COLLECTIVES), draw(number)
+    )
 
 
 @st.composite
@@ -258,16 +311,23 @@ def events(found, rank):
     names = ("start_ns", "end_ns", "category", "name", "launch_ns", "collective", "seq")
     rows = [dict(zip(names, astuple(op), strict=True)) for op in found]
     fixed = {"rank": rank, "step": STEP}
-    return schema.EVENTS.from_rows([fixed | row | {"dur_ns": row["end_ns"] - row["start_ns"]} for row in rows])
+    return schema.EVENTS.from_rows(
+        [fixed | row | {"dur_ns": row["end_ns"] - row["start_ns"]} for row in rows]
+    )
 
 
 def phase_ranges(ranges, found, rank):
     """Return the ranges, one of the step itself and one of another step, as the second reading would."""
     rows = [{"rank": rank, "step": STEP, "start_ns": 0, "end_ns": 40}]
-    rows += [{"rank": rank, "step": STEP, "phase": r.name, "start_ns": r.start, "end_ns": r.end} for r in ranges]  # fmt: skip
+    rows += [
+        {"rank": rank, "step": STEP, "phase": r.name, "start_ns": r.start, "end_ns": r.end}
+        for r in ranges
+    ]
     rows.append({"rank": rank, "step": STEP + 1, "phase": "data", "start_ns": 0, "end_ns": 40})
     for row in rows:
-        own = timeline_oracle.launched(found, timeline_oracle.Phase(row["start_ns"], row["end_ns"], ""))
+        own = timeline_oracle.launched(
+            found, timeline_oracle.Phase(row["start_ns"], row["end_ns"], "")
+        )
         row["n_operations"] = len(own)
         row["device_start_ns"] = min((op.start for op in own), default=None)
         row["device_end_ns"] = max((op.end for op in own), default=None)
@@ -278,7 +338,9 @@ def collectives(found, rank):
     fixed = {"step": STEP, "rank": rank, "comm_id": "0", "in_summary": True}
     names = ("start_ns", "end_ns", "wait_ns", "collective", "seq", "is_matched")
     rows = [*((*astuple(one), True) for one in found), (7, 29, None, "other", 99, False)]
-    return schema.COLLECTIVES.from_rows([fixed | dict(zip(names, row, strict=True)) for row in rows])
+    return schema.COLLECTIVES.from_rows(
+        [fixed | dict(zip(names, row, strict=True)) for row in rows]
+    )
 
 
 def windows(*rows):
@@ -286,42 +348,74 @@ def windows(*rows):
     columns = ("rank", "step", "start_ns", "end_ns", "in_summary", "wait_ns")
     found = [dict(zip(columns, row, strict=False)) for row in rows]
     names = [column for column in schema.STEPS.columns if column.name in columns]
-    return TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names)).from_rows(found)
+    return TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names)).from_rows(
+        found
+    )
 
 
 @examples(70)
-@given(operations(), st.lists(waits(), max_size=6), st.lists(phases(), max_size=5), st.integers(1, 4), st.booleans())
+@given(
+    operations(),
+    st.lists(waits(), max_size=6),
+    st.lists(phases(), max_size=5),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_known):
     # How long the wait of the step is says nothing; whether it is known does.
-    steps = windows((5, STEP, *WINDOW, True, *((0,) if is_known else ())), (5, STEP + 1, WINDOW[1], 99, True))
+    steps = windows(
+        (5, STEP, *WINDOW, True, *((0,) if is_known else ())), (5, STEP + 1, WINDOW[1], 99, True)
+    )
     # A rank without the step comes first.
-    ranks = [(4, events(found, 4), phase_ranges(ranges, found, 4)),
-             (5, events(found, 5), phase_ranges(ranges, found, 5))]  # fmt: skip
+    ranks = [
+        (4, events(found, 4), phase_ranges(ranges, found, 4)),
+        (5, events(found, 5), phase_ranges(ranges, found, 5)),
+    ]
     table = timeline(steps, collectives(waiting, 5), iter(ranks), STEP, most)
     assert table.schema == schema.TIMELINE.arrow
     expected = [
         {"step": STEP, "rank": 5, "exposed_ns": None, "wait_ns": None} | row
-        for row in timeline_oracle.lanes(found, waiting, ranges, WINDOW, most, is_wait_known=is_known)
+        for row in timeline_oracle.lanes(
+            found, waiting, ranges, WINDOW, most, is_wait_known=is_known
+        )
     ]
-    assert table.to_pylist() == [{key: row[key] for key in schema.TIMELINE.names} for row in expected]
+    assert table.to_pylist() == [
+        {key: row[key] for key in schema.TIMELINE.names} for row in expected
+    ]
 
 
 def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
     # 5000 kernels of 100 ns, every 200.
-    found = [timeline_oracle.Op(200 * at + at % 7, 200 * at + at % 7 + 100, "compute", "a") for at in range(5000)]
+    found = [
+        timeline_oracle.Op(200 * at + at % 7, 200 * at + at % 7 + 100, "compute", "a")
+        for at in range(5000)
+    ]
     tables = events(found, 5), schema.PHASE_RANGES.empty()
-    table = timeline(windows((5, STEP, 0, 10**6, True)), schema.COLLECTIVES.empty(), [(5, *tables)], STEP)
+    table = timeline(
+        windows((5, STEP, 0, 10**6, True)), schema.COLLECTIVES.empty(), [(5, *tables)], STEP
+    )
     assert table.num_rows == MAX_BARS
-    assert (sum(table["busy_ns"].to_pylist()), sum(table["n_operations"].to_pylist())) == (500_000, 5000)
+    assert (sum(table["busy_ns"].to_pylist()), sum(table["n_operations"].to_pylist())) == (
+        500_000,
+        5000,
+    )
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=10))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 9), st.booleans()),
+        max_size=10,
+    )
+)
 def test_the_representative_step_is_the_one_closest_to_the_median(drawn):
     cells = {(rank, step): (wall, flag) for rank, step, wall, flag in drawn}
     n_ranks = len({rank for rank, _ in cells})
     flags = {step: flag for (_, step), (_, flag) in cells.items()}
     rows = [(rank, step, 100, 100 + wall, flags[step]) for (rank, step), (wall, _) in cells.items()]
-    times = {step: max(wall for (_, other), (wall, _) in cells.items() if other == step) for step in flags}
+    times = {
+        step: max(wall for (_, other), (wall, _) in cells.items() if other == step)
+        for step in flags
+    }
     shared = [step for step in flags if sum(s == step for _, s in cells) == n_ranks]
     chosen = [step for step in flags if flags[step]] or shared or list(flags)
     found = representative_step(windows(*sorted(rows)))

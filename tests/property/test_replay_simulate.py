@@ -39,15 +39,22 @@ def programs(draw):
     begun = np.cumsum(matrix(len(markers), st.integers(0, 3)), axis=0)
     kind = np.array([kind for kind, _ in markers])
     return Program(
-        kind=kind, which=np.array([which for _, which in markers]),
+        kind=kind,
+        which=np.array([which for _, which in markers]),
         passes=(kind != JOIN)[:, np.newaxis] | (matrix(len(markers), st.integers(0, 3)) > 0),
         places=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
-        step=np.zeros(n_collectives, np.int64), lag_ns=matrix(n_collectives), transfer_ns=matrix(n_collectives),
-        n_bytes=np.full(n_collectives, np.nan), chain=np.zeros(n_collectives, np.int64),
-        is_gradient=np.ones(n_collectives, np.bool_), role=np.full(n_collectives, "data", object),
-        group=matrix(n_collectives, st.integers(0, 1)).astype(np.int64), begin_ns=matrix(1)[0],
-        late_beside_ns=matrix(n_collectives)[:, 0], longer_beside=matrix(n_collectives)[:, 0] / 50,
-    )  # fmt: skip
+        step=np.zeros(n_collectives, np.int64),
+        lag_ns=matrix(n_collectives),
+        transfer_ns=matrix(n_collectives),
+        n_bytes=np.full(n_collectives, np.nan),
+        chain=np.zeros(n_collectives, np.int64),
+        is_gradient=np.ones(n_collectives, np.bool_),
+        role=np.full(n_collectives, "data", object),
+        group=matrix(n_collectives, st.integers(0, 1)).astype(np.int64),
+        begin_ns=matrix(1)[0],
+        late_beside_ns=matrix(n_collectives)[:, 0],
+        longer_beside=matrix(n_collectives)[:, 0] / 50,
+    )
 
 
 def one_by_one(program, slowing):
@@ -64,7 +71,9 @@ def one_by_one(program, slowing):
             n_begun = begun[rank] - begun_before[rank]
             # An operation takes 1 us at least: of shorter ones a piece of work holds no more than fit.
             density = n_begun / max(ahead, 1000 * max(n_begun, 1))
-            now[rank] = moved_on(now[rank], ahead, busy[rank], 1 + slowing.ratio + slowing.delay_ns * density)
+            now[rank] = moved_on(
+                now[rank], ahead, busy[rank], 1 + slowing.ratio + slowing.delay_ns * density
+            )
         before, begun_before = work, begun
         if kind == READY:
             starts = [max(free[r], now[r]) + program.lag_ns[which][r] for r in range(n_ranks)]
@@ -76,12 +85,17 @@ def one_by_one(program, slowing):
                 peers = [at for at in range(n_ranks) if program.group[which][at] == group]
                 longer = 1 + program.longer_beside[which] * any(works[at] for at in peers)
                 last = max(starts[at] for at in peers)
-                ends[which].append(max(last + program.transfer_ns[which][rank] * longer, starts[rank]))
+                ends[which].append(
+                    max(last + program.transfer_ns[which][rank] * longer, starts[rank])
+                )
             free = ends[which]
             for rank in range(n_ranks):
                 busy[rank].append((starts[rank], free[rank]))
         elif kind == JOIN:
-            now = [max(now[r], ends[which][r]) if program.passes[at, r] else now[r] for r in range(n_ranks)]
+            now = [
+                max(now[r], ends[which][r]) if program.passes[at, r] else now[r]
+                for r in range(n_ranks)
+            ]
         else:
             edges[int(which)] = list(now)
     return np.array([edges[at] for at in sorted(edges)])
@@ -89,7 +103,10 @@ def one_by_one(program, slowing):
 
 def work_until_join(program, at, rank):
     waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
-    return program.places[0, at + int(np.argmax(waits)) if waits.any() else -1, rank] - program.places[0, at, rank]
+    return (
+        program.places[0, at + int(np.argmax(waits)) if waits.any() else -1, rank]
+        - program.places[0, at, rank]
+    )
 
 
 def moved_on(now, work, busy, slow_by):
@@ -105,28 +122,42 @@ def moved_on(now, work, busy, slow_by):
 @given(programs(), st.sampled_from((0.0, 0.25, 1.0)), st.sampled_from((0.0, 300.0)))
 def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
     slowing = Slowing(slowdown, delay)
-    assert simulate(program, [Setting(NOTHING, slowing)])[0] == pytest.approx(one_by_one(program, slowing), abs=1e-6)
+    assert simulate(program, [Setting(NOTHING, slowing)])[0] == pytest.approx(
+        one_by_one(program, slowing), abs=1e-6
+    )
 
 
 @given(programs())
 def test_settings_side_by_side_do_not_touch_each_other(program):
-    settings = [Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f) for c in (0.0, 0.5) for f in (1.0, 2.0)]
+    settings = [
+        Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f)
+        for c in (0.0, 0.5)
+        for f in (1.0, 2.0)
+    ]
     together = simulate(program, settings)
-    assert together == pytest.approx(np.concatenate([simulate(program, [one]) for one in settings]), abs=1e-6)
+    assert together == pytest.approx(
+        np.concatenate([simulate(program, [one]) for one in settings]), abs=1e-6
+    )
 
 
 @given(programs())
 def test_a_shift_of_all_clocks_shifts_all_windows_and_no_work_is_lost(program):
     alone, slowed = simulate(program, [Setting(), Setting(NOTHING, Slowing(0.1))])
-    (shifted,) = simulate(replace(program, begin_ns=program.begin_ns + 1000), [Setting(NOTHING, Slowing(0.1))])
+    (shifted,) = simulate(
+        replace(program, begin_ns=program.begin_ns + 1000), [Setting(NOTHING, Slowing(0.1))]
+    )
     assert shifted == pytest.approx(slowed + 1000)
-    assert (np.diff(alone, axis=0) >= np.diff(program.places[0, program.kind == WINDOW], axis=0) - 1e-6).all()
+    assert (
+        np.diff(alone, axis=0) >= np.diff(program.places[0, program.kind == WINDOW], axis=0) - 1e-6
+    ).all()
 
 
 @given(programs())
 def test_longer_transfers_and_more_contention_make_no_window_begin_earlier(program):
     # What begins late beside work, or takes longer there, gains where it is moved behind that work.
-    even = replace(program, late_beside_ns=0 * program.late_beside_ns, longer_beside=0 * program.longer_beside)
+    even = replace(
+        program, late_beside_ns=0 * program.late_beside_ns, longer_beside=0 * program.longer_beside
+    )
     longer = Setting(transfer_ns=program.transfer_ns + 7)
     less, more = (Setting(NOTHING, Slowing(ratio)) for ratio in (0.1, 0.6))
     alone, with_longer, with_less, with_more = simulate(even, [Setting(), longer, less, more])

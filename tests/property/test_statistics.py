@@ -67,7 +67,9 @@ def test_another_unit_scales_everything_exactly(one, other, unit):
     assert scaled.delta == result.delta * unit
     if result.undecided is None:
         # Where steps do not differ at all the search ends at a number that is as good as 0, in any unit.
-        assert bounds(scaled) == pytest.approx((result.low * unit, result.high * unit), rel=1e-15, abs=1e-100)
+        assert bounds(scaled) == pytest.approx(
+            (result.low * unit, result.high * unit), rel=1e-15, abs=1e-100
+        )
 
 
 @given(ANY_SIDE, ANY_SIDE, st.integers(-(10**12), 10**12))
@@ -79,7 +81,9 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
     if len(one) == len(other) == 1:
         assert shifted.delta == result.delta
         # How far means are apart, or from those of whole periods, is rounded.
-        if result.undecided is None and any(side.broken or result.interval.added for side in result.interval.sides):
+        if result.undecided is None and any(
+            side.broken or result.interval.added for side in result.interval.sides
+        ):
             assert bounds(shifted) == pytest.approx(bounds(result), rel=1e-9, abs=1e-2)
         else:
             assert bounds(shifted) == bounds(result)

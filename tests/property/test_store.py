@@ -94,18 +94,27 @@ def trainings(draw):
     n_ranks = draw(st.integers(2, 3))
     forward, layer = draw(st.integers(1, 20)) * MS, draw(st.integers(1, 8)) * MS
     return Ddp(
-        n_ranks=n_ranks, n_steps=4, forward=forward, layer=layer, buckets=tuple(counts), scale=20 * US, copy=20 * US,
-        transfer=tuple(draw(st.integers(1, 40)) * MS for _ in counts), has_copies=draw(st.booleans()),
+        n_ranks=n_ranks,
+        n_steps=4,
+        forward=forward,
+        layer=layer,
+        buckets=tuple(counts),
+        scale=20 * US,
+        copy=20 * US,
+        transfer=tuple(draw(st.integers(1, 40)) * MS for _ in counts),
+        has_copies=draw(st.booleans()),
         gradients=tuple(draw(st.integers(1, 60)) * MIB for _ in range(sum(counts))),
         late=tuple(draw(st.sampled_from((0, 0, MS, 15 * MS))) for _ in range(n_ranks)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow
 @given(run=trainings())
 @examples(15)
 def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
-    found = whatif(nsyspipe.load(run.write(tmp_path_factory.mktemp("run"))), gradient_bytes=sum(run.gradients))
+    found = whatif(
+        nsyspipe.load(run.write(tmp_path_factory.mktemp("run"))), gradient_bytes=sum(run.gradients)
+    )
     # Operations count as spread evenly over the work between two markers: each may be taken to begin beside communication
     # where it did not, and then moves by a delay.
     delays_ns = 2 * sum(run.buckets) * LONGEST_DELAY_NS
@@ -121,10 +130,22 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     assert by_id["link-nvlink5"].high_ns <= by_id["link-nvlink4"].high_ns * 1.0001
     # Between them the assumed slowdown of work grows from 1.03 to 1.13 times, for as long as communication is under way or
     # waits for a late rank: where all of it is hidden that costs more than the bandwidth gives.
-    sent_ns = sum(run.gradients) * 2 * (run.n_ranks - 1) / run.n_ranks / LINKS["pcie5x16"].bus_bytes_per_s * 1e9
+    sent_ns = (
+        sum(run.gradients)
+        * 2
+        * (run.n_ranks - 1)
+        / run.n_ranks
+        / LINKS["pcie5x16"].bus_bytes_per_s
+        * 1e9
+    )
     under_way_ns = sent_ns + max(run.late) + len(run.buckets) * 30 * US
-    assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001 + 0.1 * under_way_ns
-    assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001  # nobody waits longer than the slowest does
+    assert (
+        by_id["link-pcie5x16"].step_time_ns
+        <= by_id["link-pcie4x16"].step_time_ns * 1.0001 + 0.1 * under_way_ns
+    )
+    assert (
+        by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001
+    )  # nobody waits longer than the slowest does
 
 
 @pytest.mark.slow
@@ -140,4 +161,7 @@ def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     for one in found.scenarios:
         assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
         assert one.refused is None or one.refused.strip()
-    assert json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"] == found.step_time_ns
+    assert (
+        json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"]
+        == found.step_time_ns
+    )

@@ -49,10 +49,14 @@ class Bar:
         for name, length, _ in self.operations:
             times[name] = times.get(name, 0) + length
         return {
-            "lane": lane, "start_ns": self.start, "end_ns": self.end, "busy_ns": len(set(self.ticks)),
-            "n_operations": len(self.operations), "name": min(times, key=lambda name: (-times[name], name)),
+            "lane": lane,
+            "start_ns": self.start,
+            "end_ns": self.end,
+            "busy_ns": len(set(self.ticks)),
+            "n_operations": len(self.operations),
+            "name": min(times, key=lambda name: (-times[name], name)),
             "seq": self.operations[0][2] if len(self.operations) == 1 else None,
-        }  # fmt: skip
+        }
 
 
 def clipped(start: int, end: int, window: tuple[int, int]) -> list[int]:
@@ -62,7 +66,10 @@ def clipped(start: int, end: int, window: tuple[int, int]) -> list[int]:
 def join(bars: list[Bar], most: int) -> list[Bar]:
     bars = list(bars)
     while len(bars) > most:
-        gaps = [(bars[i + 1].start - max(one.end for one in bars[: i + 1]), i) for i in range(len(bars) - 1)]
+        gaps = [
+            (bars[i + 1].start - max(one.end for one in bars[: i + 1]), i)
+            for i in range(len(bars) - 1)
+        ]
         _, at = min(gaps)
         one, other = bars[at], bars[at + 1]
         end, operations = max(one.end, other.end), one.operations + other.operations
@@ -82,11 +89,15 @@ def merged(ops: list[Op], window: tuple[int, int], most: int) -> list[Bar]:
         bars[-1].ticks.append(tick)
         bars[-1].end = tick + 1
     for op, ticks in parts:
-        next(bar for bar in bars if ticks[0] in bar.ticks).operations.append((op.name, len(ticks), None))
+        next(bar for bar in bars if ticks[0] in bar.ticks).operations.append(
+            (op.name, len(ticks), None)
+        )
     return join(bars, most)
 
 
-def painted(ops: list[tuple[int, int, str, int | None]], window: tuple[int, int], most: int) -> list[Bar]:
+def painted(
+    ops: list[tuple[int, int, str, int | None]], window: tuple[int, int], most: int
+) -> list[Bar]:
     """Take (start, end, name, seq) in the order in which equal ones count."""
     parts = [(op, clipped(op[0], op[1], window)) for op in ops]
     parts = [(op, ticks) for op, ticks in parts if ticks]
@@ -107,7 +118,10 @@ def painted(ops: list[tuple[int, int, str, int | None]], window: tuple[int, int]
 
 
 def exposed(
-    ops: list[tuple[int, int, str, int | None]], compute: set[int], window: tuple[int, int], most: int
+    ops: list[tuple[int, int, str, int | None]],
+    compute: set[int],
+    window: tuple[int, int],
+    most: int,
 ) -> list[Bar]:
     """Take what `painted` takes: of each bar the runs of nanoseconds in which nothing computes."""
     bars: list[Bar] = []
@@ -137,7 +151,9 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
     bars = []
     for phase in ranges:
         own = launched(ops, phase)
-        if own and (ticks := clipped(min(op.start for op in own), max(op.end for op in own), window)):
+        if own and (
+            ticks := clipped(min(op.start for op in own), max(op.end for op in own), window)
+        ):
             busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
             bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
             bars.append((bar, len(own), phase.name))
@@ -153,14 +169,22 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
 
 
 def lanes(
-    ops: list[Op], waits: list[Wait], ranges: list[Phase], window: tuple[int, int], most: int, *, is_wait_known: bool
+    ops: list[Op],
+    waits: list[Wait],
+    ranges: list[Phase],
+    window: tuple[int, int],
+    most: int,
+    *,
+    is_wait_known: bool,
 ) -> list[dict[str, object]]:
     """Return the rows of one rank, in order of (lane, start, end, name)."""
     compute = {t for op in ops if op.category == "compute" for t in range(op.start, op.end)}
     waiting = {t for one in waits for t in range(one.start, min(one.start + one.wait, one.end))}
     comm = [(op.start, op.end, op.collective, op.seq) for op in ops if op.category == "comm"]
     until = [(one.start, min(one.start + one.wait, one.end), one.name, one.seq) for one in waits]
-    queued = [op for op in ops if op.launch is not None and op.start < window[1] and op.end > window[0]]
+    queued = [
+        op for op in ops if op.launch is not None and op.start < window[1] and op.end > window[0]
+    ]
     found = {
         "comm": painted(comm, window, most),
         "compute": merged([op for op in ops if op.category == "compute"], window, most),

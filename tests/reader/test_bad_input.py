@@ -9,7 +9,13 @@ import subprocess
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import DamagedReportError, InputError, NotAReportError, OptionError, ReportNotFoundError
+from nsyspipe.errors import (
+    DamagedReportError,
+    InputError,
+    NotAReportError,
+    OptionError,
+    ReportNotFoundError,
+)
 from nsyspipe.report.export import document, dumps
 from tests.build.fake_nsys import take_nsys_away
 from tests.build.tools import STEADY, edit, figures, refuse
@@ -47,7 +53,9 @@ def test_a_missing_report_among_good_ones_is_the_one_that_is_named(report, tmp_p
 
 
 @pytest.mark.parametrize("rows", [20_000_000_000, 2**62])
-def test_a_report_that_needs_more_memory_than_there_is_says_so_before_it_is_read(report, monkeypatch, rows, worded):
+def test_a_report_that_needs_more_memory_than_there_is_says_so_before_it_is_read(
+    report, monkeypatch, rows, worded
+):
     edit(report, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET rowid = {rows} WHERE rowid = 1")
     # Row numbers may have holes: no row takes less than 16 bytes of the file, and the process takes 100 MiB without any.
     needed = 100 * 2**20 + 70 * (report.stat().st_size // 16)
@@ -72,7 +80,9 @@ def test_a_database_that_nsys_did_not_write_is_refused_with_what_it_holds(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["train.py", "mine.capture.json", "mine.sqlite", "a.nsys-rep"])
-def test_a_file_that_is_no_report_is_refused_with_what_to_pass_instead(tmp_path, monkeypatch, name, worded):
+def test_a_file_that_is_no_report_is_refused_with_what_to_pass_instead(
+    tmp_path, monkeypatch, name, worded
+):
     take_nsys_away(monkeypatch)
     (tmp_path / name).write_text("{}")
     error = refuse(NotAReportError, tmp_path / name)
@@ -88,7 +98,9 @@ def test_a_raw_report_beside_its_export_is_passed_over(report, tmp_path, monkeyp
     assert "a_1.nsys-rep" in str(refuse(NotAReportError, tmp_path))
 
 
-def test_a_directory_stands_for_its_reports_and_one_without_or_named_like_one_is_refused(report, tmp_path):
+def test_a_directory_stands_for_its_reports_and_one_without_or_named_like_one_is_refused(
+    report, tmp_path
+):
     folder = tmp_path / "more"
     folder.mkdir()
     (folder / "notes.txt").write_text("no report")
@@ -120,9 +132,16 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
 @pytest.mark.slow
 def test_the_program_says_it_in_one_line_and_exits_with_2(report, tmp_path):
     (tmp_path / "empty.sqlite").touch()
-    (tmp_path / "noise.sqlite").write_bytes(report.read_bytes()[:4096] + random.Random(0).randbytes(40_000))
+    (tmp_path / "noise.sqlite").write_bytes(
+        report.read_bytes()[:4096] + random.Random(0).randbytes(40_000)
+    )
     options = ["--step", "nothing"], ["--backward", "("]
-    for words in (["no.sqlite"], ["empty.sqlite"], ["noise.sqlite"], *(["a_0.sqlite", *one] for one in options)):
+    for words in (
+        ["no.sqlite"],
+        ["empty.sqlite"],
+        ["noise.sqlite"],
+        *(["a_0.sqlite", *one] for one in options),
+    ):
         assert_refused(nsyspipe_here("analyze", *words, cwd=tmp_path))
     os.truncate(steady_rank(1).write(tmp_path / "a_1.sqlite"), 5000)  # in a worker
     assert_refused(nsyspipe_run("analyze", "a_*", "-j", "2", cwd=tmp_path))
@@ -159,7 +178,14 @@ def is_answered(path):
 
 def positions(size):
     pages = (4096, 4097, 8192, size // 2 // 4096 * 4096, size - 4096)
-    return sorted({*range(101), *pages, *range(size // 30, size, size // 30), *(size - left for left in (512, 2, 1))})
+    return sorted(
+        {
+            *range(101),
+            *pages,
+            *range(size // 30, size, size // 30),
+            *(size - left for left in (512, 2, 1)),
+        }
+    )
 
 
 def test_a_real_report_that_is_cut_off_anywhere_is_refused(real, tmp_path):
@@ -211,7 +237,9 @@ def test_a_name_of_a_table_or_column_that_is_no_text_gives_an_answer_or_an_error
     is_answered(report)
 
 
-def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_error(real, tmp_path):
+def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_error(
+    real, tmp_path
+):
     path, rnd = tmp_path / "a.sqlite", random.Random(1)
     content = (real / "ddp-2gpu_0.sqlite").read_bytes()
     for _ in range(8):

@@ -45,8 +45,15 @@ def test_no_secret_of_a_command_is_read(tmp_path, form):
     [
         [("PROCESS_0:ARGUMENT_0", "train.py")],  # of no program
         [("PROCESS_0:COMMAND", None), ("PROCESS_0:ARGUMENT_0", "train.py")],
-        [("PROCESS_0:COMMAND", "redacted"), ("PROCESS_0:ARGUMENT_0", "redacted")],  # nothing is left of it
-        [("PROCESS_x:COMMAND", "python3"), ("PROCESS_0:COMMANDS", "python3"), ("PROCESS_99999999:COMMAND", "python3")],
+        [
+            ("PROCESS_0:COMMAND", "redacted"),
+            ("PROCESS_0:ARGUMENT_0", "redacted"),
+        ],  # nothing is left of it
+        [
+            ("PROCESS_x:COMMAND", "python3"),
+            ("PROCESS_0:COMMANDS", "python3"),
+            ("PROCESS_99999999:COMMAND", "python3"),
+        ],
     ],
 )
 def test_what_is_no_command_is_not_read(tmp_path, extra):

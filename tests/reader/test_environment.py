@@ -24,11 +24,15 @@ def environment(tmp_path, **variables):
 
 
 def test_allowed_variables_are_read_with_their_values(tmp_path):
-    found = environment(tmp_path, CUDA_DEVICE_MAX_CONNECTIONS="1", NCCL_P2P_DISABLE="1", PATH="/usr/bin")
+    found = environment(
+        tmp_path, CUDA_DEVICE_MAX_CONNECTIONS="1", NCCL_P2P_DISABLE="1", PATH="/usr/bin"
+    )
     assert found == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_P2P_DISABLE": "1"}
 
 
-@pytest.mark.parametrize("value", [SECRET, "/home/someone/secret", '1" or "2', "1 | /home/someone", ""])
+@pytest.mark.parametrize(
+    "value", [SECRET, "/home/someone/secret", '1" or "2', "1 | /home/someone", ""]
+)
 def test_a_value_that_is_not_known_to_be_harmless_is_hidden(tmp_path, value):
     found = environment(tmp_path, NCCL_P2P_DISABLE=value)["NCCL_P2P_DISABLE"]
     assert set(found.split(" | ")) <= {"***", "1"}

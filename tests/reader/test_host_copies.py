@@ -81,7 +81,9 @@ def test_a_copy_that_the_next_call_of_its_thread_waits_for_blocks(tmp_path):
 
 @pytest.mark.parametrize("thread", ["main", "autograd"])
 def test_a_call_in_between_leaves_the_wait_to_itself_if_it_is_of_the_same_thread(tmp_path, thread):
-    builder = call(copy(TraceBuilder(), 100, PINNED), 105, "cudaLaunchKernel_v7000", thread=thread, lasts=1)
+    builder = call(
+        copy(TraceBuilder(), 100, PINNED), 105, "cudaLaunchKernel_v7000", thread=thread, lasts=1
+    )
     call(builder, 111)
     is_other = thread == "autograd"
     assert copies(builder, tmp_path) == [(100, False)] * is_other
@@ -113,7 +115,10 @@ def test_calls_need_not_stand_in_order_of_their_start(tmp_path):
 def test_a_copy_to_pageable_memory_blocks_but_is_none_from_the_host(tmp_path):
     builder = call(copy(TraceBuilder(), 100, PAGEABLE, kind=DTOH), 111)
     assert copies(builder, tmp_path) == []
-    assert calls(builder, tmp_path) == [(100, "cudaMemcpyAsync", False), (111, "cudaStreamSynchronize", False)]
+    assert calls(builder, tmp_path) == [
+        (100, "cudaMemcpyAsync", False),
+        (111, "cudaStreamSynchronize", False),
+    ]
 
 
 def test_a_copy_whose_kind_of_memory_is_not_known_is_known_by_its_wait(tmp_path):
@@ -140,16 +145,24 @@ def test_a_report_without_copies_has_no_blocking_ones(tmp_path):
 
 def test_blocking_copies_count_in_the_window_in_which_they_start():
     rows = [(90, 120, 1, True), (100, 130, 2, False)]
-    table = canonical.BLOCKING_COPIES.table({
-        "process_id": [1, 1], "start_ns": [row[0] for row in rows], "end_ns": [row[1] for row in rows],
-        "launch_ns": [0, 0], "device_id": [0, 0], "bytes": [row[2] for row in rows],
-        "is_pageable": [row[3] for row in rows],
-    })  # fmt: skip
+    table = canonical.BLOCKING_COPIES.table(
+        {
+            "process_id": [1, 1],
+            "start_ns": [row[0] for row in rows],
+            "end_ns": [row[1] for row in rows],
+            "launch_ns": [0, 0],
+            "device_id": [0, 0],
+            "bytes": [row[2] for row in rows],
+            "is_pageable": [row[3] for row in rows],
+        }
+    )
     device = device_time(operations(compute(95, 110, 0)), windows((0, 100), (100, 200)))
     assert listed(blocking_copies(device, table, Recorded())) == {
-        "n_blocking_copies": [1, 1], "n_pageable_copies": [1, 0], "blocking_copy_bytes": [1, 2],
+        "n_blocking_copies": [1, 1],
+        "n_pageable_copies": [1, 0],
+        "blocking_copy_bytes": [1, 2],
         "exposed_blocking_copy_ns": [5, 20],  # [90, 95), and [110, 130)
-    }  # fmt: skip
+    }
 
 
 def test_blocking_copies_that_were_not_recorded_are_null():

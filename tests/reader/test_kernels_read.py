@@ -12,12 +12,37 @@ from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
 from nsyspipe.reader.metadata import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
-from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, run_of, shift
-from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.build.tools import (
+    STEADY,
+    blank,
+    codes,
+    edit,
+    figures,
+    nullable,
+    problem_of,
+    refuse,
+    run_of,
+    shift,
+)
+from tests.build.trace import (
+    DEFAULT,
+    KERNEL,
+    MEMCPY,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    steady_rank,
+)
 from tests.golden.words import figures as figures_of
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-OVERHEAD = {"start": "INTEGER NOT NULL", "end": "INTEGER", "globalTid": "INTEGER", "nameId": "INTEGER"}  # fmt: skip
+OVERHEAD = {
+    "start": "INTEGER NOT NULL",
+    "end": "INTEGER",
+    "globalTid": "INTEGER",
+    "nameId": "INTEGER",
+}
 
 
 def with_shapes(*shapes):
@@ -47,7 +72,9 @@ def blocking(path):
         return None
     assert found.schema == canonical.BLOCKING_CALLS.arrow
     assert set(found["process_id"].to_pylist()) <= {TraceBuilder().global_pid()}
-    return [tuple(row[name] for name in ("start_ns", "end_ns", "call")) for row in found.to_pylist()]
+    return [
+        tuple(row[name] for name in ("start_ns", "end_ns", "call")) for row in found.to_pylist()
+    ]
 
 
 def with_calls(*calls):
@@ -64,7 +91,9 @@ def test_grid_and_block_are_packed_into_one_integer_each(tmp_path):
     assert packed(path) == [(3 + 2 * 2**32 + 2**48, 128 + 4 * 2**11 + 2 * 2**22), one]
 
 
-def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_packed_apart(tmp_path):
+def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_packed_apart(
+    tmp_path,
+):
     # CUDA allows grids of 2**31 - 1, 65535, 65535 and blocks of 1024, 1024, 64.
     largest = 2**31 - 1, 65535, 65535, 1024, 1024, 64
     ((grid, block),) = packed(with_shapes(largest).write(tmp_path / "a.sqlite"))
@@ -80,67 +109,123 @@ def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_
 @pytest.mark.parametrize("sampled", [7, 6, 3, 2, 1])
 def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sampled):
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
-    table = kernels(with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite"))
-    known, blocks = ([one is not None for one in table[name].to_pylist()] for name in ("grid", "block"))
+    table = kernels(
+        with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
+    )
+    known, blocks = (
+        [one is not None for one in table[name].to_pylist()] for name in ("grid", "block")
+    )
     assert known == blocks
     first = known.index(True)
     assert known == [first <= at < first + sampled for at in range(7)]
     assert abs(first - (7 - first - sampled)) <= 2  # as many before as after
     assert table["start_ns"].to_pylist() == [0, 10, 20, 30, 40, 50, 60]
-    assert [grid & 0xFF for grid in table["grid"].drop_null().to_pylist()] == [*range(1, 8)][first : first + sampled]  # fmt: skip
+    assert [grid & 0xFF for grid in table["grid"].drop_null().to_pylist()] == [*range(1, 8)][
+        first : first + sampled
+    ]
 
 
 @pytest.mark.parametrize(
-    "change", ["", f"DELETE FROM {KERNEL} WHERE start = 10", f"ALTER TABLE {KERNEL} DROP COLUMN demangledName"]
+    "change",
+    [
+        "",
+        f"DELETE FROM {KERNEL} WHERE start = 10",
+        f"ALTER TABLE {KERNEL} DROP COLUMN demangledName",
+    ],
 )
-def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(tmp_path, monkeypatch, change):
+def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(
+    tmp_path, monkeypatch, change
+):
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", 2)
     builder = TraceBuilder()
-    for at, name in enumerate(names := ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]):
+    for at, name in enumerate(
+        names := ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]
+    ):
         builder.kernel(10 * at, 10 * at + 5, name, launch=10 * at)
         builder.rows[KERNEL][-1]["shortName"] = builder.string(name.removeprefix("void "))
     table = kernels(edit(builder.write(tmp_path / "a.sqlite"), *filter(None, [change])))
-    expected = {10 * at: "nccl" in name for at, name in enumerate(names) if not ("DELETE" in change and at == 1)}
-    assert dict(zip(table["start_ns"].to_pylist(), table["is_comm"].to_pylist(), strict=True)) == expected
+    expected = {
+        10 * at: "nccl" in name
+        for at, name in enumerate(names)
+        if not ("DELETE" in change and at == 1)
+    }
+    assert (
+        dict(zip(table["start_ns"].to_pylist(), table["is_comm"].to_pylist(), strict=True))
+        == expected
+    )
 
 
 @pytest.mark.parametrize("column", ["gridX", "blockZ"])
-def test_without_a_column_of_the_shape_there_are_none_and_a_null_makes_its_shape_unknown(tmp_path, column):
+def test_without_a_column_of_the_shape_there_are_none_and_a_null_makes_its_shape_unknown(
+    tmp_path, column
+):
     path = blank(with_shapes((3, 2, 1, 128, 4, 2)), "gridY", KERNEL).write(tmp_path / "a.sqlite")
     assert packed(path) == [(None, 128 + 4 * 2**11 + 2 * 2**22)]
-    assert kernels(edit(path, f"ALTER TABLE {KERNEL} DROP COLUMN {column}")).schema == canonical.KERNELS.arrow
+    assert (
+        kernels(edit(path, f"ALTER TABLE {KERNEL} DROP COLUMN {column}")).schema
+        == canonical.KERNELS.arrow
+    )
     assert packed(path) == [(None, None)]
     run = nsyspipe.load(tmp_path)
-    assert (run.kernels()["n_kernels"].to_pylist(), run.kernels()["n_slowed"].to_pylist()) == ([1], [0])
+    assert (run.kernels()["n_kernels"].to_pylist(), run.kernels()["n_slowed"].to_pylist()) == (
+        [1],
+        [0],
+    )
 
 
 BLOCKING = {
-    "cudaDeviceSynchronize_v3020": "cudaDeviceSynchronize", "cudaStreamSynchronize_ptsz_v7000": "cudaStreamSynchronize",
-    "cudaStreamSynchronize_ptsz": "cudaStreamSynchronize", "cudaEventSynchronize": "cudaEventSynchronize",
-    "cuMemcpyHtoD_v2_ptds": "cuMemcpyHtoD", "cuCtxSynchronize": "cuCtxSynchronize", "cudaMalloc_v3020": "cudaMalloc",
-    "cudaFreeHost_v3020": "cudaFreeHost", "cudaHostAlloc_v3020": "cudaHostAlloc", "cudaMemcpy_ptds_v7000": "cudaMemcpy",
+    "cudaDeviceSynchronize_v3020": "cudaDeviceSynchronize",
+    "cudaStreamSynchronize_ptsz_v7000": "cudaStreamSynchronize",
+    "cudaStreamSynchronize_ptsz": "cudaStreamSynchronize",
+    "cudaEventSynchronize": "cudaEventSynchronize",
+    "cuMemcpyHtoD_v2_ptds": "cuMemcpyHtoD",
+    "cuCtxSynchronize": "cuCtxSynchronize",
+    "cudaMalloc_v3020": "cudaMalloc",
+    "cudaFreeHost_v3020": "cudaFreeHost",
+    "cudaHostAlloc_v3020": "cudaHostAlloc",
+    "cudaMemcpy_ptds_v7000": "cudaMemcpy",
     "cuMemSetAccess": "cuMemSetAccess",
-}  # fmt: skip
+}
 ENQUEUED = (
-    "cudaMemcpyAsync_v3020", "cudaMemcpyAsync_ptsz_v7000", "cuMemcpyHtoDAsync_v2", "cudaMallocAsync_v11020",
-    "cudaFreeAsync_v11020", "cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000", "cudaStreamWaitEvent_v3020",
-    "cudaEventRecord_v3020", "cudaStreamQuery_v3020",
-)  # fmt: skip
+    "cudaMemcpyAsync_v3020",
+    "cudaMemcpyAsync_ptsz_v7000",
+    "cuMemcpyHtoDAsync_v2",
+    "cudaMallocAsync_v11020",
+    "cudaFreeAsync_v11020",
+    "cudaMemsetAsync_v3020",
+    "cudaLaunchKernel_v7000",
+    "cudaStreamWaitEvent_v3020",
+    "cudaEventRecord_v3020",
+    "cudaStreamQuery_v3020",
+)
 
 
-def test_synchronising_and_memory_calls_block_under_the_name_of_the_api_and_those_that_only_enqueue_do_not(tmp_path):
+def test_synchronising_and_memory_calls_block_under_the_name_of_the_api_and_those_that_only_enqueue_do_not(
+    tmp_path,
+):
     calls = [(100 * at, 100 * at + 20, name) for at, name in enumerate([*BLOCKING, *ENQUEUED])]
     found = blocking(with_calls(*calls).write(tmp_path / "a.sqlite"))
     assert found == [(start, end, BLOCKING[name]) for start, end, name in calls[: len(BLOCKING)]]
 
 
-def test_blocking_calls_are_sorted_by_start_and_those_of_no_length_or_without_an_end_left_out(tmp_path):
+def test_blocking_calls_are_sorted_by_start_and_those_of_no_length_or_without_an_end_left_out(
+    tmp_path,
+):
     sync, alloc = "cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"
-    calls = (40, 50, sync), (10, 30, alloc), (10, 20, sync), (60, 60, sync), (-5, 3, alloc), (15, None, alloc)
+    calls = (
+        (40, 50, sync),
+        (10, 30, alloc),
+        (10, 20, sync),
+        (60, 60, sync),
+        (-5, 3, alloc),
+        (15, None, alloc),
+    )
     assert blocking(nullable(with_calls(*calls)).write(tmp_path / "a.sqlite")) == [
-        (-5, 3, "cudaMalloc"), (10, 20, "cudaDeviceSynchronize"), (10, 30, "cudaMalloc"),
+        (-5, 3, "cudaMalloc"),
+        (10, 20, "cudaDeviceSynchronize"),
+        (10, 30, "cudaMalloc"),
         (40, 50, "cudaDeviceSynchronize"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("column", ["end", "nameId"])
@@ -150,18 +235,27 @@ def test_without_ends_or_names_of_calls_launch_and_blocked_time_is_null(tmp_path
     path = builder.write(tmp_path / "a_0.sqlite")
     assert blocking(path) is None
     row = nsyspipe.load(path).steps().to_pylist()[1]
-    found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]
+    found = [
+        row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")
+    ]
     assert found == [100, None, None, 10, 0]
 
 
 def test_without_the_table_of_names_no_call_blocks(tmp_path):
-    assert blocking(with_calls((10, 30, "cudaMalloc")).write(tmp_path / "a.sqlite", without=(STRINGS,))) == []
+    assert (
+        blocking(
+            with_calls((10, 30, "cudaMalloc")).write(tmp_path / "a.sqlite", without=(STRINGS,))
+        )
+        == []
+    )
 
 
 def overhead(path):
     with open_report(path) as report:
         found = read_overhead(report, read_facts(report))
-    return None if found is None else [*zip(found.starts.tolist(), found.ends.tolist(), strict=True)]
+    return (
+        None if found is None else [*zip(found.starts.tolist(), found.ends.tolist(), strict=True)]
+    )
 
 
 def with_overhead(*spans):
@@ -172,50 +266,75 @@ def with_overhead(*spans):
     return builder
 
 
-@pytest.mark.parametrize(("version", "meta", "is_known"), [
-    ("2.9.1 2022.1.3", {}, True),  # a lazy export leaves out what has no rows
-    ("3.25.0 2026.2.1 mfu", {"EXPORT_PARAM_LAZY": "true"}, True),
-    ("(none) martisu", {}, False),
-    (DEFAULT, {"EXPORT_PARAM_LAZY": "false"}, False),
-    (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
-    (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
-])  # fmt: skip
-def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, version, meta, is_known):
+@pytest.mark.parametrize(
+    ("version", "meta", "is_known"),
+    [
+        ("2.9.1 2022.1.3", {}, True),  # a lazy export leaves out what has no rows
+        ("3.25.0 2026.2.1 mfu", {"EXPORT_PARAM_LAZY": "true"}, True),
+        ("(none) martisu", {}, False),
+        (DEFAULT, {"EXPORT_PARAM_LAZY": "false"}, False),
+        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
+        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
+    ],
+)
+def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(
+    tmp_path, version, meta, is_known
+):
     path = steady_rank(0, world_size=1, version=version).meta(**meta).write(tmp_path / "a_0.sqlite")
     assert overhead(path) == ([] if is_known else None)
     assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0 if is_known else None}
 
 
 def test_the_profilers_work_is_read_where_it_took_time_and_a_step_says_how_long_that_is(tmp_path):
-    path = with_overhead((500, 700), (100, 100), (300, None), (90, 80), (-5, 2)).write(tmp_path / "a_0.sqlite")
+    path = with_overhead((500, 700), (100, 100), (300, None), (90, 80), (-5, 2)).write(
+        tmp_path / "a_0.sqlite"
+    )
     assert sorted(overhead(path)) == [(-5, 2), (500, 700)]
     # Windows [100, 1100), [1100, 2100), ...: 1 ns before, two that overlap, one over an edge.
     spans = (99, 101), (500, 600), (550, 700), (1000, 1300)
     run = nsyspipe.load(with_overhead(*spans).write(path))
     assert run.steps()["overhead_ns"].to_pylist() == [1 + 200 + 100, 200, 0, 0]
     # Without rows the profiler did nothing.
-    path = edit(with_overhead().write(path), "CREATE TABLE PROFILER_OVERHEAD (start INTEGER, end INTEGER)")
-    assert (overhead(path), set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist())) == ([], {0})
+    path = edit(
+        with_overhead().write(path), "CREATE TABLE PROFILER_OVERHEAD (start INTEGER, end INTEGER)"
+    )
+    assert (overhead(path), set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist())) == (
+        [],
+        {0},
+    )
 
 
 def test_the_profilers_work_counts_in_the_process_that_it_held_up(tmp_path):
     builder = with_overhead((500, 700), (800, 900))
     path = builder.write(tmp_path / "a_0.sqlite")
-    edit(path, f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main', 4711)} WHERE start = 500")
+    edit(
+        path,
+        f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main', 4711)} WHERE start = 500",
+    )
     assert nsyspipe.load(path).steps()["overhead_ns"].to_pylist() == [100, 0, 0, 0]
-    edit(path, f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main')} WHERE start = 500")
+    edit(
+        path,
+        f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main')} WHERE start = 500",
+    )
     assert nsyspipe.load(path).steps()["overhead_ns"].to_pylist() == [300, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("rows", "sampled"), [
-    ({}, None), ({"PROCESS_0:COLLECT_CPU_TRACE": "false"}, False),
-    ({"PROCESS_0:COLLECT_CPU_TRACE": "false", "PROCESS_1:COLLECT_CPU_TRACE": "true"}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "sampled"),
+    [
+        ({}, None),
+        ({"PROCESS_0:COLLECT_CPU_TRACE": "false"}, False),
+        ({"PROCESS_0:COLLECT_CPU_TRACE": "false", "PROCESS_1:COLLECT_CPU_TRACE": "true"}, True),
+    ],
+)
 def test_whether_the_cpu_was_sampled_is_read_where_nsys_says_it(tmp_path, rows, sampled):
     path = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
     edit(
         path,
-        *[f"INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('{name}', '{value}')" for name, value in rows.items()],
+        *[
+            f"INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('{name}', '{value}')"
+            for name, value in rows.items()
+        ],
     )
     with open_report(path) as report:
         facts = read_facts(report)
@@ -232,25 +351,40 @@ def waits(builder, path):
 
 def called(builder, start, name, number, *, pid=None, end=None):
     return builder.add(
-        RUNTIME, start=start, end=start + 20 if end is None else end, globalTid=builder.global_tid(pid=pid),
-        correlationId=number, nameId=builder.string(f"{name}_v3020"),
-    )  # fmt: skip
+        RUNTIME,
+        start=start,
+        end=start + 20 if end is None else end,
+        globalTid=builder.global_tid(pid=pid),
+        correlationId=number,
+        nameId=builder.string(f"{name}_v3020"),
+    )
 
 
 def test_a_call_waits_for_its_copy_into_pageable_memory_and_of_several_for_the_last(tmp_path):
     builder = TraceBuilder().kernel(0, 5, launch=0)
     copies = [  # start of the call, its name, id, kind of copy, of memory, ends of its copies
-        (10, "cudaMemcpyAsync", 50, 2, 0, (28, 25)), (40, "cudaMemcpyAsync", 51, 2, 1, (58,)),
-        (70, "cudaMemcpy", 52, 2, 1, (88,)), (100, "cudaMemcpy", 53, 1, 0, (118,)),
-    ]  # fmt: skip
+        (10, "cudaMemcpyAsync", 50, 2, 0, (28, 25)),
+        (40, "cudaMemcpyAsync", 51, 2, 1, (58,)),
+        (70, "cudaMemcpy", 52, 2, 1, (88,)),
+        (100, "cudaMemcpy", 53, 1, 0, (118,)),
+    ]
     for start, name, number, kind, memory, ends in copies:
         called(builder, start, name, number)
-        row = {"start": start, "deviceId": 3, "streamId": 7, "correlationId": number, "globalPid": builder.global_pid()}
+        row = {
+            "start": start,
+            "deviceId": 3,
+            "streamId": 7,
+            "correlationId": number,
+            "globalPid": builder.global_pid(),
+        }
         for end in ends:
             builder.add(MEMCPY, **row, end=end, bytes=1, copyKind=kind, dstKind=memory)
     called(builder, 11, "cudaMemcpy", 50, pid=2000)  # of another process
     called(builder, 130, "cudaMemcpy", 52, end=130)
-    assert waits(builder, tmp_path / "a.sqlite") == [(10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88)]
+    assert waits(builder, tmp_path / "a.sqlite") == [
+        (10, 30, 3, None, False, 28),
+        (70, 90, 3, None, False, 88),
+    ]
 
 
 def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
@@ -258,13 +392,20 @@ def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
     builder.schema = builder.schema | {table: dict.fromkeys(columns, "INTEGER")}
-    for number, name in enumerate(["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamSynchronize"]):
+    for number, name in enumerate(
+        ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamSynchronize"]
+    ):
         called(builder, 100 * number, name, number + 60)
     for number, stream in ((60, 9), (60, 7), (61, 0xFFFFFFFF)):
-        builder.add(table, **dict(zip(columns, (0, 1, 0, stream, number, builder.global_pid()), strict=True)))
+        builder.add(
+            table,
+            **dict(zip(columns, (0, 1, 0, stream, number, builder.global_pid()), strict=True)),
+        )
     assert waits(builder, tmp_path / "a.sqlite") == [
-        (0, 20, 0, 7, False, None), (100, 120, 0, None, True, None), (200, 220, None, None, False, None),
-    ]  # fmt: skip
+        (0, 20, 0, 7, False, None),
+        (100, 120, 0, None, True, None),
+        (200, 220, None, None, False, None),
+    ]
 
 
 @pytest.mark.parametrize("base", [1 << 48, 1 << 56, (1 << 62) + (3 << 48), -(1 << 62), -(1 << 63)])
@@ -273,7 +414,9 @@ def test_thread_ids_of_any_sign_stay_apart_and_keep_the_pid(tmp_path, base):
     for step in range(4):
         at = 1000 * step
         # The threads' ids differ by one: as one thread they would have the steps 10, 11, ...
-        builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd").range(at, at + 900, f"step {step}")
+        builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd").range(
+            at, at + 900, f"step {step}"
+        )
         builder.kernel(at + 100, at + 200, launch=at + 310)
     run = run_of(tmp_path, builder)
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
@@ -313,14 +456,20 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
     assert (figures(run), run.ranks["pid"].to_pylist()) == (STEADY, [1000])
 
 
-@pytest.mark.parametrize("columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]])
-def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(tmp_path, columns):
+@pytest.mark.parametrize(
+    "columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]]
+)
+def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(
+    tmp_path, columns
+):
     builder = steady_rank(0)
     for column in [*columns, "deviceId"]:
         blank(builder, column, KERNEL, MEMCPY)
     run = run_of(tmp_path, builder)
     assert figures(run) == STEADY
-    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": None, "device_ids": ""}]
+    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [
+        {"device_id": None, "device_ids": ""}
+    ]
 
 
 @pytest.mark.parametrize("column_is_there", [True, False])
@@ -339,7 +488,9 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
 
 @pytest.mark.parametrize(("start", "end"), [(1500, 1400), (None, 1400), (1300, None), (None, None)])
 def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, start, end, worded):
-    builder = steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
+    builder = (
+        steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
+    )
     for row in (builder.rows[table][-1] for table in builder.rows if table.startswith("CUPTI")):
         if "nameId" not in row:
             row["start"], row["end"] = start, end
@@ -351,8 +502,12 @@ def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, star
     assert run.ranks["n_kernels"].to_pylist() == [12]
 
 
-@pytest.mark.parametrize("columns", [["start"], ["end"], ["shortName", "demangledName"]], ids=["start", "end", "names"])
-def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_path, columns, worded):
+@pytest.mark.parametrize(
+    "columns", [["start"], ["end"], ["shortName", "demangledName"]], ids=["start", "end", "names"]
+)
+def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(
+    tmp_path, columns, worded
+):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
     edit(path, *(f'ALTER TABLE {KERNEL} DROP COLUMN "{name}"' for name in columns))
     error = refuse(MissingColumnError, path)
@@ -362,17 +517,26 @@ def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_
     worded(error.lines())
 
 
-VERSIONED = [f"{table} RENAME TO {table}_V2" for table in (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")]
+VERSIONED = [
+    f"{table} RENAME TO {table}_V2"
+    for table in (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")
+]
 
 
 @pytest.mark.parametrize(
-    "changes", [[f"{KERNEL} DROP COLUMN shortName"], [f"{KERNEL} DROP COLUMN demangledName"], VERSIONED]
+    "changes",
+    [[f"{KERNEL} DROP COLUMN shortName"], [f"{KERNEL} DROP COLUMN demangledName"], VERSIONED],
 )
-def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_version(tmp_path, changes):
+def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_version(
+    tmp_path, changes
+):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
     run = nsyspipe.load(edit(path, *(f"ALTER TABLE {change}" for change in changes)))
     assert figures(run) == STEADY
-    assert ("no-comm-kernels" in codes(run), run.ranks["gpu_name"].to_pylist()) == (False, ["NVIDIA H200"])
+    assert ("no-comm-kernels" in codes(run), run.ranks["gpu_name"].to_pylist()) == (
+        False,
+        ["NVIDIA H200"],
+    )
 
 
 def test_any_file_name_is_opened_as_it_is(tmp_path):

@@ -38,10 +38,14 @@ SETTING_LOG = "{} set by environment to {}"
 
 def two_ranks():
     zero = [
-        "NCCL version 2.28.9+cuda13.0", SETTING_LOG.format("NCCL_P2P_LEVEL", "NVL"), init(0, 2, "START"), "Channel 00/01 : 0 1",
+        "NCCL version 2.28.9+cuda13.0",
+        SETTING_LOG.format("NCCL_P2P_LEVEL", "NVL"),
+        init(0, 2, "START"),
+        "Channel 00/01 : 0 1",
         "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
-        init(0, 2, "COMPLETE"), via(0, 1, "P2P/CUMEM"),
-    ]  # fmt: skip
+        init(0, 2, "COMPLETE"),
+        via(0, 1, "P2P/CUMEM"),
+    ]
     one = [init(1, 2, "START"), init(1, 2, "COMPLETE"), via(1, 0, "P2P/CUMEM")]
     return [said(body) for body in zero], [said(body, pid=11, gpu=1) for body in one]
 
@@ -49,8 +53,10 @@ def two_ranks():
 MEMBERS = CommMember(0, "node0", 10, 0, 0, "60"), CommMember(1, "node0", 11, 1, 1, "70")
 EDGES = Edge(0, 1, ("P2P/CUMEM",), 1), Edge(1, 0, ("P2P/CUMEM",), 1)
 TWO_RANKS = NcclLog(
-    "2.28.9+cuda13.0", (Communicator(WORLD, 2, MEMBERS, {0: (0, 1)}, 1, False, EDGES),), {"NCCL_P2P_LEVEL": "NVL"}
-)  # fmt: skip
+    "2.28.9+cuda13.0",
+    (Communicator(WORLD, 2, MEMBERS, {0: (0, 1)}, 1, False, EDGES),),
+    {"NCCL_P2P_LEVEL": "NVL"},
+)
 
 
 def read(folder, *files):
@@ -78,7 +84,9 @@ FORMS = {
     "mixed": [list(chain.from_iterable(zip(ZERO, [*ONE, *["a step"] * 4], strict=True)))],
     "a file per rank": [ZERO, ONE],
     "in another order and twice": [ONE, ZERO, ONE],
-    "colours, line ends of Windows": [[PREFIXES[at % 4] + line + "\r" for at, line in enumerate(ZERO + ONE)]],
+    "colours, line ends of Windows": [
+        [PREFIXES[at % 4] + line + "\r" for at, line in enumerate(ZERO + ONE)]
+    ],
     "long progress bars": [[BAR + line for line in [*ZERO, *ONE]]],
     "garbage": [b"".join(line.encode() + b"\n" + GARBAGE for line in [*ZERO, *ONE])],
 }
@@ -91,8 +99,12 @@ def test_lines_of_two_ranks_say_the_same_however_they_are_written_down(tmp_path,
 
 @given(st.data())
 def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory, data):
-    ranks = [[said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)]
-    turns = data.draw(st.permutations([rank for rank, lines in enumerate(ranks) for _ in lines]), label="turns")
+    ranks = [
+        [said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)
+    ]
+    turns = data.draw(
+        st.permutations([rank for rank, lines in enumerate(ranks) for _ in lines]), label="turns"
+    )
     queues = [iter(lines) for lines in ranks]
     path = tmp_path_factory.mktemp("logs") / "mixed.log"
     path.write_text("".join(next(queues[rank]) + "\n" for rank in turns))
@@ -117,9 +129,15 @@ def world_and_pairs(rank):
 
 
 def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(tmp_path):
-    log = read(tmp_path, [said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
+    log = read(
+        tmp_path, [said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)]
+    )
     world, first, second = log.communicators
-    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [(WORLD, 4), ("0x2220", 2), ("0x2221", 2)]
+    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [
+        (WORLD, 4),
+        ("0x2220", 2),
+        ("0x2221", 2),
+    ]
     # Rank 0's line to 1 fits both; the younger has its own by then.
     assert edges(world) == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], "P2P/IPC")
     assert edges(first) == edges(second) == dict.fromkeys([(0, 1), (1, 0)], "SHM/direct/direct")
@@ -133,7 +151,9 @@ def test_a_split_is_named_by_its_parent_and_colour(tmp_path):
         ids = {"pointer": f"0xc{number}", "gpu": number, "tail": tail}
         bodies = [init(number, 4, "START"), init(number, 4, "COMPLETE")]
         bodies += [init(number // 2, 2, what, **ids) for what in ("START", "COMPLETE")]
-        bodies[2] = bodies[2].replace(" - Init", "- Init")  # as 2.19 wrote it: no space before the hyphen
+        bodies[2] = bodies[2].replace(
+            " - Init", "- Init"
+        )  # as 2.19 wrote it: no space before the hyphen
         return [said(body, pid=30 + number, gpu=number) for body in bodies]
 
     log = read(tmp_path, *(rank(number) for number in range(4)))
@@ -152,7 +172,9 @@ def test_an_appended_log_has_both_runs(tmp_path):
 def test_a_pointer_that_is_used_again_is_another_communicator(tmp_path):
     bodies = [init(0, 2, "START"), init(0, 2, "COMPLETE")]
     bodies += ["comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE"]
-    bodies += [init(0, 2, what, comm_id="0x9999") for what in ("START", "COMPLETE")] + [via(0, 1, "P2P/CUMEM")]
+    bodies += [init(0, 2, what, comm_id="0x9999") for what in ("START", "COMPLETE")] + [
+        via(0, 1, "P2P/CUMEM")
+    ]
     first, second = read(tmp_path, [said(body) for body in bodies]).communicators
     assert (first.comm_id, first.edges) == (WORLD, None)
     assert (second.comm_id, edges(second)) == ("0x9999", {(0, 1): "P2P/CUMEM"})
@@ -162,10 +184,17 @@ def test_one_process_with_a_thread_per_gpu(tmp_path):
     lines = [
         said(body, thread=100 + rank, gpu=rank)
         for rank in range(2)
-        for body in (init(rank, 2, "START"), via(rank, 1 - rank, "P2P/direct pointer"), init(rank, 2, "COMPLETE"))
+        for body in (
+            init(rank, 2, "START"),
+            via(rank, 1 - rank, "P2P/direct pointer"),
+            init(rank, 2, "COMPLETE"),
+        )
     ]
     comm = only(read(tmp_path, lines))
-    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [(0, 10, 0), (1, 10, 1)]
+    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [
+        (0, 10, 0),
+        (1, 10, 1),
+    ]
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
@@ -174,7 +203,9 @@ def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_k
     bodies = ["NCCL version 2.10.3+cuda11.3", SETTING_LOG.format("NCCL_P2P_LEVEL", "NVL")]
     bodies += ["Channel 00/02 :    0   1", "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read"]
     bodies += ["comm 0x7f5 rank 0 nranks 2 cudaDev 0 busId 1a000 - Init COMPLETE"]
-    assert read(tmp_path, [said(body) for body in bodies]) == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
+    assert read(tmp_path, [said(body) for body in bodies]) == NcclLog(
+        "2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"}
+    )
 
 
 CONNECTIONS = {
@@ -185,9 +216,27 @@ CONNECTIONS = {
     "Channel 00 : 0[0] -> 1[1] via P2P/direct pointer": (0, 0, 0, 1, "P2P/direct pointer"),
     "Channel 0/0 : 0[0] -> 3[3] via P2P/indirect/1[1]": (0, 0, 0, 3, "P2P/indirect/1[1]"),
     "Ring 00 : 3 -> 0 via direct shared memory": (0, 0, 3, 0, "direct shared memory"),
-    "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)": (2, 0, 7, 8, "NET/IB/0(1)/GDRDMA(PCI)"),
-    "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0": (0, 0, 1, 8, "NET/AWS Libfabric/0"),
-    "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02": (0, 0, 0, 1, "P2P/IPC"),
+    "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)": (
+        2,
+        0,
+        7,
+        8,
+        "NET/IB/0(1)/GDRDMA(PCI)",
+    ),
+    "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0": (
+        0,
+        0,
+        1,
+        8,
+        "NET/AWS Libfabric/0",
+    ),
+    "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02": (
+        0,
+        0,
+        0,
+        1,
+        "P2P/IPC",
+    ),
 }
 
 
@@ -195,7 +244,13 @@ def test_connections_as_releases_write_them():
     for line, expected in CONNECTIONS.items():
         fact = parse_line(said(line))[2]
         assert isinstance(fact, Connected)
-        assert (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport) == expected
+        assert (
+            fact.channel,
+            fact.connection,
+            fact.from_rank,
+            fact.to_rank,
+            fact.transport,
+        ) == expected
 
 
 def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path):
@@ -210,7 +265,10 @@ def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path)
     one = [to_one.format(0, "receive", 5), to_one.format(1, "receive", 5)]
     comm = only(read(tmp_path, rank(0, *zero), rank(1, *one)))
     assert [member.host for member in comm.members] == ["a", "b"]
-    assert comm.edges == (Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2), Edge(1, 0, ("NET/Socket/0",), 1))
+    assert comm.edges == (
+        Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2),
+        Edge(1, 0, ("NET/Socket/0",), 1),
+    )
 
 
 def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(tmp_path):
@@ -259,7 +317,10 @@ def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neit
     text = "\n".join([*ZERO, *ONE])
     assert edges(only(read(tmp_path, text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(tmp_path, text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
-    assert only(read(tmp_path, [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]])).edges is None
+    assert (
+        only(read(tmp_path, [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]])).edges
+        is None
+    )
 
 
 def test_cut_rings_and_impossible_ranks_are_left_out(tmp_path):
@@ -290,11 +351,15 @@ def test_a_real_log_cut_anywhere_is_read(tmp_path):
     for size in range(200, len(whole), 997):
         path.write_bytes(whole[:size])
         log = read_nccl_logs([path])
-        transports = {", ".join(edge.transports) for comm in log.communicators for edge in comm.edges or ()}
+        transports = {
+            ", ".join(edge.transports) for comm in log.communicators for edge in comm.edges or ()
+        }
         assert transports <= {"SHM/direct/direct"}
 
 
-def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(tmp_path, monkeypatch, worded):
+def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(
+    tmp_path, monkeypatch, worded
+):
     (tmp_path / "0.log").write_text("Throughput: 5 steps/s\nNCCL\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as refused:
@@ -311,9 +376,14 @@ def test_a_host_name_cannot_drive_a_terminal():
     assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == (("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
 
 
-@pytest.mark.parametrize(("name", "n_ranks", "n_channels", "transport"), [
-    ("ddp-2gpu", 2, 24, "P2P/CUMEM"), ("ddp-4gpu", 4, 24, "P2P/CUMEM"), ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "n_ranks", "n_channels", "transport"),
+    [
+        ("ddp-2gpu", 2, 24, "P2P/CUMEM"),
+        ("ddp-4gpu", 4, 24, "P2P/CUMEM"),
+        ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
+    ],
+)
 def test_real_logs(name, n_ranks, n_channels, transport):
     log = read_nccl_logs([REAL / f"{name}.nccl.log"])
     comm = only(log)
@@ -323,6 +393,8 @@ def test_real_logs(name, n_ranks, n_channels, transport):
     around = [(rank, (rank + 1) % n_ranks) for rank in range(n_ranks)]
     assert comm.ring_edges() == around
     assert comm.edges == tuple(Edge(*pair, (transport,), n_channels) for pair in around)
-    places = [(one.rank, one.host, one.cuda_device, one.nvml_device, one.bus_id) for one in comm.members]
+    places = [
+        (one.rank, one.host, one.cuda_device, one.nvml_device, one.bus_id) for one in comm.members
+    ]
     assert places == [(rank, "node0", rank, rank, f"{rank + 6}0") for rank in range(n_ranks)]
     assert "shm" not in name or log.settings == {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}

@@ -28,7 +28,9 @@ def builder(version=NEW, **more):
 
 def reduced(at, size, *, comm=5, builder_=None, **more):
     """Add ncclAllReduce as NCCL 2.21 describes it."""
-    return (builder_ or builder()).nccl_payload(at, "ncclAllReduce", {COMM: comm, BYTES: size}, nccl.NCCL_2_21, **more)
+    return (builder_ or builder()).nccl_payload(
+        at, "ncclAllReduce", {COMM: comm, BYTES: size}, nccl.NCCL_2_21, **more
+    )
 
 
 def read(folder, built, *statements, **options):
@@ -43,7 +45,9 @@ def rows(payloads, *names):
 
 def test_all_releases_side_by_side_become_one_table(tmp_path):
     built = builder().nccl_payload(50, "ncclAllReduce", {BYTES: 4096}, nccl.NCCL_2_19)
-    built.nccl_payload(40, "ncclAllGather", {COMM: 2**63 + 5, BYTES: 2**40 + 1}, nccl.NCCL_2_21, end=48)
+    built.nccl_payload(
+        40, "ncclAllGather", {COMM: 2**63 + 5, BYTES: 2**40 + 1}, nccl.NCCL_2_21, end=48
+    )
     fields = {"commHash": 9, "dataType": 9, "count": 10, "seqNumber": 3, "commRank": 0, "nRanks": 2}
     built.nccl_payload(30, "ncclReduceScatter", fields, nccl.NCCL_2_28, inline=True)
     fields = {"my-rank": 1, "NCCL Communicator Id": 8, "n_ranks": 2, "message size (bytes)": 7}
@@ -65,7 +69,10 @@ def test_all_releases_side_by_side_become_one_table(tmp_path):
 def test_texts_and_ends_may_be_missing_and_a_blob_may_be_stored_as_text(tmp_path):
     built = reduced(10, 1).nccl_payload(20, None, {COMM: 5, BYTES: 2}, nccl.NCCL_2_21)
     assert rows(read(tmp_path, built), "call", "message_bytes") == [("ncclAllReduce", 1), (None, 2)]
-    assert rows(read(tmp_path, built, "DELETE FROM StringIds"), "call", "message_bytes") == [(None, 1), (None, 2)]
+    assert rows(read(tmp_path, built, "DELETE FROM StringIds"), "call", "message_bytes") == [
+        (None, 1),
+        (None, 2),
+    ]
     built.rows[NVTX][-1]["end"], built.rows[NVTX][-2]["end"] = None, 9
     assert rows(read(tmp_path, built), "start_ns", "end_ns") == [(10, None), (20, None)]
     as_text = f"UPDATE {NVTX} SET binaryData = CAST(binaryData AS TEXT)"
@@ -91,14 +98,23 @@ def test_payloads_of_other_libraries_are_left_alone(tmp_path):
     built.nccl_payload(20, "exchange", {"Rank": 1, "bytes": 2}, theirs, domain=2)
     built.nccl_payload(30, None, {"Rank": 1, "bytes": 2}, theirs, domain=2)
     built.nccl_payload(40, "exchange", {"Rank": 3, "bytes": 4}, theirs, domain=2, pid=77)
-    assert rows(read(tmp_path, built), "start_ns", "message_bytes") == [(40, 4), (10, 1)]  # by process
+    assert rows(read(tmp_path, built), "start_ns", "message_bytes") == [
+        (40, 4),
+        (10, 1),
+    ]  # by process
 
 
-def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_be_of_the_table(tmp_path):
-    built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(20, "other", {BYTES: 2}, nccl.NCCL_2_19)
+def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_be_of_the_table(
+    tmp_path,
+):
+    built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(
+        20, "other", {BYTES: 2}, nccl.NCCL_2_19
+    )
     assert rows(read(tmp_path, built), "call") == [("ncclAllReduce",)]
     built = TraceBuilder(NEW).range(-500, None, "NCCL", domain=1, kind=75)
-    assert rows(read(tmp_path, built.nccl_payload(20, "SIMPLE", {BYTES: 2}, nccl.NCCL_2_19)), "call") == [("SIMPLE",)]
+    assert rows(
+        read(tmp_path, built.nccl_payload(20, "SIMPLE", {BYTES: 2}, nccl.NCCL_2_19)), "call"
+    ) == [("SIMPLE",)]
 
 
 def created(built, at, comm, n_ranks, rank, **more):
@@ -108,12 +124,23 @@ def created(built, at, comm, n_ranks, rank, **more):
 
 def test_communicators_have_sizes_by_process(tmp_path):
     built, here, there = builder(), builder().global_pid(), builder().global_pid(77)
-    made = [(8, 4, 3, 1000), (9, 2, 1, 1000), (8, 4, 2, 77), (9, 2, 1, 1000), (0, 8, 7, 1000), (6, 0, 0, 1000)]
+    made = [
+        (8, 4, 3, 1000),
+        (9, 2, 1, 1000),
+        (8, 4, 2, 77),
+        (9, 2, 1, 1000),
+        (0, 8, 7, 1000),
+        (6, 0, 0, 1000),
+    ]
     for at, (comm, size, rank, pid) in enumerate(made):
         created(built, at, comm, size, rank, pid=pid)
     found = read(tmp_path, built)
     assert found.comm_sizes.schema.equals(COMM_SIZES.arrow)
-    assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [(there, 8, 4), (here, 8, 4), (here, 9, 2)]
+    assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [
+        (there, 8, 4),
+        (here, 8, 4),
+        (here, 9, 2),
+    ]
     assert found.comm_ranks == {here: (7, 8), there: (2, 4)}
 
 
@@ -121,12 +148,18 @@ def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewh
     found = read(tmp_path, created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
     assert found.comm_sizes.num_rows == 0
     assert found.comm_ranks == {builder().global_pid(): (3, 4)}
-    found = read(tmp_path, steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3, swap=True))
+    found = read(
+        tmp_path, steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3, swap=True)
+    )
     assert (found.comm_ranks, found.n_undecoded) == ({builder().global_pid(): (3, 4)}, 0)
 
 
 # One version of each kind: whether ranges have payloads, and whether these are described.
-KINDS = {("binaryData" in one[NVTX], ENTRIES in one): version for version, one in schemas().items() if NVTX in one}
+KINDS = {
+    ("binaryData" in one[NVTX], ENTRIES in one): version
+    for version, one in schemas().items()
+    if NVTX in one
+}
 
 
 @pytest.mark.parametrize("version", KINDS.values())
@@ -146,18 +179,32 @@ OTHERS = {"nvtx": NVTX, "schemas": "NVTX_PAYLOAD_SCHEMAS", "entries": ENTRIES}
 OF_2_21 = " WHERE schemaId = 16777222"
 
 
-@pytest.mark.parametrize(("change", "is_described"), [
-    ("UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) WHERE start = 20", True),
-    ("UPDATE {nvtx} SET binaryData = x'0102' WHERE start = 20", True),
-    ("UPDATE {nvtx} SET domainId = 2 WHERE start = 20", True),
-    ("UPDATE {nvtx} SET binaryData = zeroblob(56) WHERE start = 20", True),
-    ("UPDATE {schemas} SET payloadSize = 16" + OF_2_21, False),
-    ("UPDATE {schemas} SET schemaId = 3" + OF_2_21, False),
-    ("UPDATE {schemas} SET type = 3" + OF_2_21, False),  # a union
-    ("INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)", False),
-    ("INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)", False),
-])  # fmt: skip
-def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(tmp_path, change, is_described):
+@pytest.mark.parametrize(
+    ("change", "is_described"),
+    [
+        (
+            "UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) WHERE start = 20",
+            True,
+        ),
+        ("UPDATE {nvtx} SET binaryData = x'0102' WHERE start = 20", True),
+        ("UPDATE {nvtx} SET domainId = 2 WHERE start = 20", True),
+        ("UPDATE {nvtx} SET binaryData = zeroblob(56) WHERE start = 20", True),
+        ("UPDATE {schemas} SET payloadSize = 16" + OF_2_21, False),
+        ("UPDATE {schemas} SET schemaId = 3" + OF_2_21, False),
+        ("UPDATE {schemas} SET type = 3" + OF_2_21, False),  # a union
+        (
+            "INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)",
+            False,
+        ),
+        (
+            "INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)",
+            False,
+        ),
+    ],
+)
+def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(
+    tmp_path, change, is_described
+):
     built = builder().nccl_payload(10, "ncclAllGather", {BYTES: 9}, nccl.NCCL_2_19)
     built = reduced(30, 3, builder_=built) if is_described else built
     found = read(tmp_path, reduced(20, 1, builder_=built), change.format(**OTHERS))
@@ -187,7 +234,9 @@ def test_an_enum_takes_the_room_that_its_table_says(tmp_path):
     entries = tuple(Entry(*one, is_stated=False) for one in follow)
     built = builder().nccl_payload(10, "ncclReduce", {BYTES: 6}, PayloadLayout(9, 16, entries))
     assert rows(read(tmp_path, built)) == []
-    built.schema = built.schema | {ENUMS: dict.fromkeys(("domainId", "schemaId", "size"), "INTEGER")}
+    built.schema = built.schema | {
+        ENUMS: dict.fromkeys(("domainId", "schemaId", "size"), "INTEGER")
+    }
     built.add(ENUMS, domainId=2, schemaId=nccl.REDUCTION, size=8)
     assert rows(read(tmp_path, built)) == []
     built.add(ENUMS, domainId=1, schemaId=nccl.REDUCTION, size=4)
@@ -199,12 +248,14 @@ MIB = 2**20
 # By capture: bytes of a step's messages.
 BYTES_PER_STEP = {
     **{f"2gpu-gpt-{name}": 4 * GPT for name in ("b25", "b25-shm", "one-shm", "accum", "accum-shm")},
-    "2gpu-gpt-b25-shm-bf16hook": 2 * GPT, "2gpu-tp": 32 * 16 * MIB, "2gpu-pp": 8 * 4 * MIB,
+    "2gpu-gpt-b25-shm-bf16hook": 2 * GPT,
+    "2gpu-tp": 32 * 16 * MIB,
+    "2gpu-pp": 8 * 4 * MIB,
     # Of its blocks all-gathers in forward and in backward, of the rest once; reduce-scatters once.
     "2gpu-fsdp2": 2 * (2 * 8 * 12_596_224 + 65_538_048) + 4 * GPT,
     # Each rank sends 8 MiB to each; the rest is all-reduced.
     "2gpu-moe": 32 * 2 * 8 * MIB + 131_072_000 + 131_080_192 + 4 * 33_619_968,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "n_bytes"), BYTES_PER_STEP.items())
@@ -212,7 +263,12 @@ def test_message_bytes_are_what_the_program_sends(runs, name, n_bytes):
     run = runs(name)
     assert run.summary()["message_bytes_per_step"][0].as_py() == n_bytes
     assert run.summary()["busbw_bytes_per_s"][0].as_py() > 0
-    wrong = {"no-message-size", "few-message-sizes", "undecoded-payload", "ended-before-last-arrived"}
+    wrong = {
+        "no-message-size",
+        "few-message-sizes",
+        "undecoded-payload",
+        "ended-before-last-arrived",
+    }
     assert wrong.isdisjoint(run.problems["code"].to_pylist())
     if name == "2gpu-gpt-b25-shm":
         assert round(run.summary()["busbw_bytes_per_s"][0].as_py() / 1e9, 2) == 25.49
@@ -226,12 +282,19 @@ def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)])
+@pytest.mark.parametrize(
+    ("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)]
+)
 def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, shift):
     tables = (NVTX, "NVTX_PAYLOAD_SCHEMAS", ENTRIES, ENUMS)
-    shifted = [f"UPDATE {table} SET domainId = domainId + {shift} WHERE domainId > 0" for table in tables]
+    shifted = [
+        f"UPDATE {table} SET domainId = domainId + {shift} WHERE domainId > 0" for table in tables
+    ]
     for rank in range(2):
-        edit(shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite"), *shifted)
+        edit(
+            shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite"),
+            *shifted,
+        )
     before, after = runs(name), nsyspipe.load(str(tmp_path / f"{name}_*.sqlite"))
     assert (after.summary(), after.collectives()) == (before.summary(), before.collectives())
     assert after.problems["code"].to_pylist() == before.problems["code"].to_pylist()

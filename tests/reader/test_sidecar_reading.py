@@ -41,34 +41,54 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     result = found(tmp_path, "ddp_1.sqlite", "ddp_0.sqlite")
     (one,) = result.found
     assert (result.paths, result.problems) == ((path,), ())
-    assert one.by_argument == {0: (CapturedRank(rank=1, report="ddp_1"),), 1: (CapturedRank(rank=0, report="ddp_0"),)}
+    assert one.by_argument == {
+        0: (CapturedRank(rank=1, report="ddp_1"),),
+        1: (CapturedRank(rank=0, report="ddp_0"),),
+    }
 
 
 @pytest.mark.parametrize("name", ["ddp.node0.capture.json", "ddp.node12.capture.json"])
 def test_each_node_may_have_its_own_and_one_of_another_name_is_not_even_read(tmp_path, name):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_node0"}]}, name)
-    for other in ("ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"):
+    for other in (
+        "ddp-2gpu.capture.json",
+        "dd.capture.json",
+        "ddp_0.json",
+        "capture.json",
+        "x.capture.json",
+    ):
         put(tmp_path, "no JSON", other)
     result = found(tmp_path, "ddp_node0.sqlite")
     assert (len(result.found), result.problems) == (1, ())
 
 
-def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has_its_own_or_none(tmp_path):
+def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has_its_own_or_none(
+    tmp_path,
+):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
-    assert found(tmp_path).found == found(tmp_path / "missing").found == found(tmp_path, "a\0b/x_0.sqlite").found == ()
+    assert (
+        found(tmp_path).found
+        == found(tmp_path / "missing").found
+        == found(tmp_path, "a\0b/x_0.sqlite").found
+        == ()
+    )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         put(tmp_path / name, RANKS)
-    assert [sorted(one.by_argument) for one in found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite").found] == [[0], [1]]
+    assert [
+        sorted(one.by_argument) for one in found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite").found
+    ] == [[0], [1]]
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
 def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind, worded):
     path = tmp_path / "ddp.capture.json"
     make = {
-        "directory": path.mkdir, "pipe": lambda: os.mkfifo(path), "dangling": lambda: path.symlink_to(tmp_path / "missing"),
+        "directory": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "dangling": lambda: path.symlink_to(tmp_path / "missing"),
         "large": lambda: path.write_text(json.dumps(RANKS) + " " * 2**20),
-    }  # fmt: skip
+    }
     make[kind]()
     (problem,) = found(tmp_path).problems
     assert problem.code == "unusable-sidecar"
@@ -77,13 +97,22 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind, worded):
 
 def test_what_a_capture_writes_is_what_is_read(tmp_path):
     """The whole way: writer, file, reader."""
-    versions = {"torch_version": "2.9.0", "cuda_version": "13.0", "nccl_version": "2.27.3", "python_version": "3.11.9"}
+    versions = {
+        "torch_version": "2.9.0",
+        "cuda_version": "13.0",
+        "nccl_version": "2.27.3",
+        "python_version": "3.11.9",
+    }
     same = versions | {"driver_version": "580.159.04", "git_commit": "a" * 40, "git_is_dirty": True}
     around = Surroundings(host="node1", gpus=(Gpu(0, "NVIDIA H200"),), topology=None, **same)
     status = tmp_path / "status"
     status.mkdir()
     for rank in (0, 1):
-        put(status, {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"}, f"ranges_{rank}.json")
+        put(
+            status,
+            {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"},
+            f"ranges_{rank}.json",
+        )
         (tmp_path / f"ddp.nccl.node1.{50 + rank}.log").write_text("")
     (tmp_path / "ddp.topo.txt").write_text(TOPOLOGY)
     place = Place(str(tmp_path / "ddp"))
@@ -92,22 +121,35 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         ["torchrun", "train.py", "--token", "abc"],
         ranks=[
             CapturedRank(0, report="ddp_0", status=0, gpu_name="NVIDIA H200"),
-            CapturedRank(1, report="ddp_1", status=-9, problem="nothing was captured"), CapturedRank(2, status=0),
+            CapturedRank(1, report="ddp_1", status=-9, problem="nothing was captured"),
+            CapturedRank(2, status=0),
         ],
-        programs=read_programs(status), world_size=3, nsys_version="2025.3.1", trace=["cuda", "nvtx"],
-        capture_range="cudaProfilerApi", captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC), surroundings=around,
-        environment={"NCCL_DEBUG": "INFO", "HOME": "/root"}, key=HashKey(b"k" * 32, key_id="0123abcd"),
-    )  # fmt: skip
+        programs=read_programs(status),
+        world_size=3,
+        nsys_version="2025.3.1",
+        trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi",
+        captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC),
+        surroundings=around,
+        environment={"NCCL_DEBUG": "INFO", "HOME": "/root"},
+        key=HashKey(b"k" * 32, key_id="0123abcd"),
+    )
     write_sidecar(place.file(), document)
     result = found(tmp_path)
     assert not result.problems
     (one,) = result.found
     command = ["torchrun", "train.py", "--token", HashKey(b"k" * 32).of("token", "abc")]
     assert one.sidecar.facts == RunCapture(
-        name="ddp", captured_at_utc="2026-11-21T12:00:00Z", command=command, hash_key="0123abcd",
-        nsys_version="2025.3.1", trace=["cuda", "nvtx"], capture_range="cudaProfilerApi",
-        environment={"NCCL_DEBUG": "INFO"}, **same,
-    )  # fmt: skip
+        name="ddp",
+        captured_at_utc="2026-11-21T12:00:00Z",
+        command=command,
+        hash_key="0123abcd",
+        nsys_version="2025.3.1",
+        trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi",
+        environment={"NCCL_DEBUG": "INFO"},
+        **same,
+    )
     assert one.sidecar.ranks == (
         CapturedRank(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
         CapturedRank(1, 1, 51, "ddp_1", -9, "nothing was captured", None),
@@ -143,9 +185,16 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
 
 
 UNUSABLE = {
-    **{f"no JSON, {case}": text for case, text in {
-        "empty": "", "cut": '{"name": "ddp"', "no UTF-8": "\udc80", "deep": "[" * 100_000,
-        "a long number": f'{{"world_size": {"9" * 10_000}}}'}.items()},
+    **{
+        f"no JSON, {case}": text
+        for case, text in {
+            "empty": "",
+            "cut": '{"name": "ddp"',
+            "no UTF-8": "\udc80",
+            "deep": "[" * 100_000,
+            "a long number": f'{{"world_size": {"9" * 10_000}}}',
+        }.items()
+    },
     "no object": "[]",
     "a later version": {"capture_version": 2},
     "version 0": {"capture_version": 0},
@@ -155,8 +204,15 @@ UNUSABLE = {
     "a number for yes": {"git_is_dirty": 1},
     "an option for a commit": {"git_commit": "--help"},
     "a short hash key": {"hash_key": "0123"},
-    **{f"captured {time}": {"captured_at_utc": time} for time in (
-        "yesterday", "2026-11-21T12:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00")},
+    **{
+        f"captured {time}": {"captured_at_utc": time}
+        for time in (
+            "yesterday",
+            "2026-11-21T12:00:00",
+            "0001-01-01T00:00:00+23:00",
+            "9999-12-31T23:59:59-23:00",
+        )
+    },
     "a command in one text": {"command": "torchrun"},
     "a number in a command": {"command": ["torchrun", 1]},
     "an environment in a list": {"environment": []},
@@ -166,10 +222,12 @@ UNUSABLE = {
     "an entry of no rank": {"ranks": [{"report": "ddp_0"}]},
     "rank -1": {"ranks": [{"rank": -1}]},
     "one rank twice": {"ranks": [{"rank": 1}, {"rank": 1}]},
-    "one process of two ranks": {"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]},
+    "one process of two ranks": {
+        "ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]
+    },
     "process 0": {"ranks": [{"rank": 0, "pid": 0}]},
     "many files": {"nccl_log_files": ["a"] * 5000},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("content", UNUSABLE.values(), ids=UNUSABLE)
@@ -184,10 +242,28 @@ def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, cont
 
 
 KEYS = st.sampled_from(
-    ["capture_version", "name", "captured_at_utc", "command", "git_commit", "git_is_dirty", "host", "world_size",
-     "ranks", "rank", "pid", "report", "status", "trace", "topology_file", "nccl_log_files", "step_pattern",
-     "environment", "NCCL_DEBUG"]
-)  # fmt: skip
+    [
+        "capture_version",
+        "name",
+        "captured_at_utc",
+        "command",
+        "git_commit",
+        "git_is_dirty",
+        "host",
+        "world_size",
+        "ranks",
+        "rank",
+        "pid",
+        "report",
+        "status",
+        "trace",
+        "topology_file",
+        "nccl_log_files",
+        "step_pattern",
+        "environment",
+        "NCCL_DEBUG",
+    ]
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("ddp_0"),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(), inner),
@@ -201,26 +277,42 @@ def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)
     result = found(tmp_path)
     assert len(result.found) + len(result.problems) <= 1
-    log, topology, problems = read_beside([one.sidecar for one in result.found], wants_log=True, wants_topology=True)
+    log, topology, problems = read_beside(
+        [one.sidecar for one in result.found], wants_log=True, wants_topology=True
+    )
     assert (log, topology) == (None, None)
     assert all(one.message.isprintable() for one in (*problems, *result.problems))
 
 
 FAMILIES = {
-    "^step [0-9]+$": "step #", r"^step \d+$": "step #", r"^step\ [0-9]+$": "step #", "^[0-9]+$": "#",
-    r"^Batch\-[0-9]+/[0-9]+$": "Batch-#/#", r"^it\.[0-9]+$": "it.#",
-}  # fmt: skip
+    "^step [0-9]+$": "step #",
+    r"^step \d+$": "step #",
+    r"^step\ [0-9]+$": "step #",
+    "^[0-9]+$": "#",
+    r"^Batch\-[0-9]+/[0-9]+$": "Batch-#/#",
+    r"^it\.[0-9]+$": "it.#",
+}
 # Of more than one family, or of none at all.
 NO_FAMILIES = (
-    "step [0-9]+", "^step$", "^(step|batch) [0-9]+$", "^(a+)+[0-9]+$", "^step .*[0-9]+$", "^step 4 [0-9]+$",
-    "^step [0-9]*$", r"^\w+ [0-9]+$", r"^step [0-9]+\$", "",
-)  # fmt: skip
+    "step [0-9]+",
+    "^step$",
+    "^(step|batch) [0-9]+$",
+    "^(a+)+[0-9]+$",
+    "^step .*[0-9]+$",
+    "^step 4 [0-9]+$",
+    "^step [0-9]*$",
+    r"^\w+ [0-9]+$",
+    r"^step [0-9]+\$",
+    "",
+)
 
 
 def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(tmp_path):
     for pattern, family in (FAMILIES | dict.fromkeys(NO_FAMILIES)).items():
         assert family_of_pattern(pattern) == family, pattern
-        assert parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
+        assert (
+            parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
+        )
     with pytest.raises(ValueError, match=r"\b500\b"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
 
@@ -247,7 +339,9 @@ def test_logs_and_topology_are_read_also_through_a_link_to_their_directory(tmp_p
     for name, text in (("a.log", LOG[:half]), ("b.log", LOG[half:]), ("topo.txt", TOPOLOGY)):
         (runs / name).write_text(text)
     for folder in (runs, tmp_path / "link"):
-        log, topology, problems = beside(folder, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt")
+        log, topology, problems = beside(
+            folder, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt"
+        )
         assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", [])
 
 
@@ -264,7 +358,15 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.log", "{outside}/secret.log", "link.log", "folder/secret.log", "runs/../../secret.log", ""]
+    "name",
+    [
+        "../secret.log",
+        "{outside}/secret.log",
+        "link.log",
+        "folder/secret.log",
+        "runs/../../secret.log",
+        "",
+    ],
 )
 def test_no_file_outside_of_its_directory_is_opened(tmp_path, name, worded):
     runs = tmp_path / "runs"
@@ -272,7 +374,9 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name, worded):
     (tmp_path / "secret.log").write_text(LOG)
     (runs / "link.log").symlink_to(tmp_path / "secret.log")
     (runs / "folder").symlink_to(tmp_path)
-    log, topology, problems = beside(runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt")
+    log, topology, problems = beside(
+        runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt"
+    )
     assert (log, topology) == (None, None)
     assert files_of(problems[1]) == ["topo.txt"]
     worded(problems)
@@ -290,10 +394,16 @@ WITH_NICS = (
     "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
 )
 PATHS = {
-    ("GPU0", "GPU1"): "NV12", ("GPU0", "NIC0"): "PXB", ("GPU1", "NIC1"): "PIX",
-    ("GPU0", "NIC1"): "SYS", ("GPU1", "NIC0"): "SYS", ("NIC0", "NIC1"): "SYS",
-}  # fmt: skip
-TWO_NICS = Topology(gpus=(0, 1), paths=PATHS | {(other, one): path for (one, other), path in PATHS.items()})
+    ("GPU0", "GPU1"): "NV12",
+    ("GPU0", "NIC0"): "PXB",
+    ("GPU1", "NIC1"): "PIX",
+    ("GPU0", "NIC1"): "SYS",
+    ("GPU1", "NIC0"): "SYS",
+    ("NIC0", "NIC1"): "SYS",
+}
+TWO_NICS = Topology(
+    gpus=(0, 1), paths=PATHS | {(other, one): path for (one, other), path in PATHS.items()}
+)
 
 
 def read(folder, text):
@@ -302,38 +412,67 @@ def read(folder, text):
     return read_topology(path)
 
 
-def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line_ends_of_windows(tmp_path):
+def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line_ends_of_windows(
+    tmp_path,
+):
     assert read(tmp_path, WITH_NICS) == TWO_NICS
     assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
     assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
     text = "Fri Nov 20\n| GPU  Name |\n\n" + WITH_NICS + "\ndone GPU0 GPU1\n"
-    assert read(tmp_path, text.replace("\n", "\r\n")) == TWO_NICS == read(tmp_path, WITH_NICS.expandtabs(9))
+    assert (
+        read(tmp_path, text.replace("\n", "\r\n"))
+        == TWO_NICS
+        == read(tmp_path, WITH_NICS.expandtabs(9))
+    )
 
 
-@pytest.mark.parametrize(("text", "gpus", "paths"), [
-    # Older drivers name NICs themselves, and SYS SOC.
-    (" GPU0 GPU1 mlx5_0 CPU Affinity\nGPU0 X SOC PHB 0-7\nGPU1 SOC X NODE 8-15\nmlx5_0 PHB NODE X \n",
-     (0, 1), {"GPU0 GPU1": "SYS", "GPU0 mlx5_0": "PHB", "mlx5_0 GPU1": "NODE"}),
-    # Indices need not be dense, and one GPU has no paths.
-    ("\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n", (2, 5), {"GPU2 GPU5": "NV4"}),
-    ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n", (0,), {}),
-    # Cut inside the row of GPU1: the row of GPU0 says both directions.
-    (WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7],
-     (0, 1), {"GPU1 GPU0": "NV12", "GPU0 NIC1": "SYS", "GPU1 NIC1": None}),
-    # Unknown words are no paths. The row of GPU1 ends at what is no cell, so that of GPU2 tells.
-    ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n",
-     (0, 1, 2), {"GPU0 GPU1": "PIX", "GPU0 GPU2": None, "GPU2 GPU1": "PHB", "GPU1 GPU2": "PHB"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "gpus", "paths"),
+    [
+        # Older drivers name NICs themselves, and SYS SOC.
+        (
+            " GPU0 GPU1 mlx5_0 CPU Affinity\nGPU0 X SOC PHB 0-7\nGPU1 SOC X NODE 8-15\nmlx5_0 PHB NODE X \n",
+            (0, 1),
+            {"GPU0 GPU1": "SYS", "GPU0 mlx5_0": "PHB", "mlx5_0 GPU1": "NODE"},
+        ),
+        # Indices need not be dense, and one GPU has no paths.
+        (
+            "\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n",
+            (2, 5),
+            {"GPU2 GPU5": "NV4"},
+        ),
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n", (0,), {}),
+        # Cut inside the row of GPU1: the row of GPU0 says both directions.
+        (
+            WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7],
+            (0, 1),
+            {"GPU1 GPU0": "NV12", "GPU0 NIC1": "SYS", "GPU1 NIC1": None},
+        ),
+        # Unknown words are no paths. The row of GPU1 ends at what is no cell, so that of GPU2 tells.
+        (
+            "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n",
+            (0, 1, 2),
+            {"GPU0 GPU1": "PIX", "GPU0 GPU2": None, "GPU2 GPU1": "PHB", "GPU1 GPU2": "PHB"},
+        ),
+    ],
+)
 def test_other_matrices_say_what_they_can(tmp_path, text, gpus, paths):
     found = read(tmp_path, text)
-    assert (found.gpus, {pair: found.paths.get(tuple(pair.split())) for pair in paths}) == (gpus, paths)
+    assert (found.gpus, {pair: found.paths.get(tuple(pair.split())) for pair in paths}) == (
+        gpus,
+        paths,
+    )
     assert bool(found.paths) == bool(paths)
 
 
 OTHERS = (
-    "", "GPU0\n", "hello\n\x00\xff", "\tGPU0\tGPU1\tCPU Affinity\n", "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
+    "",
+    "GPU0\n",
+    "hello\n\x00\xff",
+    "\tGPU0\tGPU1\tCPU Affinity\n",
+    "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
     "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",  # topo -p2p r: another matrix
-)  # fmt: skip
+)
 
 
 def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(tmp_path, worded):

@@ -56,12 +56,18 @@ def read_only(reports):
 
 
 @pytest.mark.slow
-def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_started(reports, tmp_path):
+def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_started(
+    reports, tmp_path
+):
     here = tmp_path / "here"
     here.mkdir()
     before = snapshot(reports)
     done = nsyspipe_run("analyze", reports, "--json", tmp_path / "out.json", "-j", 2, cwd=here)
-    assert (done.returncode, done.stderr, list(here.iterdir())) == (0, f"written: {tmp_path / 'out.json'}\n", [])
+    assert (done.returncode, done.stderr, list(here.iterdir())) == (
+        0,
+        f"written: {tmp_path / 'out.json'}\n",
+        [],
+    )
     assert snapshot(reports) == before
 
 
@@ -79,7 +85,11 @@ def test_analysis_also_one_that_fails_leaves_everything_as_it_was_and_no_report_
         nsyspipe.load(reports, step="nothing").steps()
     assert snapshot(reports) == before
     # realpath: the one that lists this folder leads nowhere.
-    assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(reports) in path]
+    assert not [
+        path
+        for path in map(os.path.realpath, Path("/proc/self/fd").iterdir())
+        if str(reports) in path
+    ]
     # Another program may write.
     with closing(sqlite3.connect(reports / "a_0.sqlite", timeout=0)) as database:
         database.execute("BEGIN EXCLUSIVE")
@@ -120,9 +130,16 @@ def hold(report):  # another process runs statements on it, and keeps it open
 WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
 
 
-@pytest.mark.parametrize("statements", [
-    ("BEGIN EXCLUSIVE",), ("BEGIN IMMEDIATE", WRITE), ("BEGIN EXCLUSIVE", WRITE), ("PRAGMA journal_mode=WAL", WRITE),
-], ids=["locked", "journal", "locked-journal", "wal"])  # fmt: skip
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("BEGIN EXCLUSIVE",),
+        ("BEGIN IMMEDIATE", WRITE),
+        ("BEGIN EXCLUSIVE", WRITE),
+        ("PRAGMA journal_mode=WAL", WRITE),
+    ],
+    ids=["locked", "journal", "locked-journal", "wal"],
+)
 def test_a_report_that_is_being_written_is_refused_and_left_alone(report, hold, statements, worded):
     hold(*statements)
     times = lambda: {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()}  # noqa: E731
@@ -166,11 +183,13 @@ print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in done]))
 """
 # Where a report lies, the modes of its folder and of itself, what is passed, and whether it can be read.
 PLACES = {
-    "file": (0o755, 0o000, "file/a_0.sqlite", False), "closed": (0o000, 0o644, "closed", False),
-    "no entry": (0o000, 0o644, "no entry/a_0.sqlite", False), "no glob": (0o000, 0o644, "no glob/*.sqlite", False),
+    "file": (0o755, 0o000, "file/a_0.sqlite", False),
+    "closed": (0o000, 0o644, "closed", False),
+    "no entry": (0o000, 0o644, "no entry/a_0.sqlite", False),
+    "no glob": (0o000, 0o644, "no glob/*.sqlite", False),
     "listed only": (0o600, 0o644, "listed only", False),
     "entered only": (0o311, 0o644, "entered only/a_0.sqlite", True),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -194,9 +213,13 @@ def test_what_may_not_be_read_entered_or_listed_is_refused(report, folders, word
     unmeasured = {name: value for name, value in environment().items() if "COVERAGE" not in name}
     arguments = [folders / argument for *_, argument, _ in PLACES.values()]
     command = [sys.executable, "-c", AS_NOBODY_INPUT, *map(str, [report, *arguments])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=unmeasured)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=unmeasured
+    )
     assert done.returncode == 0, done.stderr
-    for (*_, is_read), (code, out, err) in zip(PLACES.values(), json.loads(done.stdout), strict=True):
+    for (*_, is_read), (code, out, err) in zip(
+        PLACES.values(), json.loads(done.stdout), strict=True
+    ):
         if is_read:
             assert (code, err) == (0, "")
         else:

@@ -17,7 +17,16 @@ from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout
 from tests.build.planted import plant
 from tests.build.tools import edit, nullable
-from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
+from tests.build.trace import (
+    KERNEL,
+    MEMCPY,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    schemas,
+    steady_rank,
+)
 from tests.conftest import SAMPLES
 from tests.run.test_real_reports import GROUPS
 
@@ -26,7 +35,14 @@ QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
 # Of the programs, the machine and the capture, which copies leave out.
-LEFT_OUT = ("environment", "driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces", "commands")
+LEFT_OUT = (
+    "environment",
+    "driver_versions",
+    "cuda_driver_versions",
+    "traced_events",
+    "cuda_graph_traces",
+    "commands",
+)
 
 
 def answers(reports):
@@ -74,7 +90,9 @@ def _comparable(path):  # but what a copy says in other words
     facts = digest.facts
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
-    facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers, file_state=None)
+    facts = replace(
+        facts, host=facts.host is None, exported_tables="", variables=numbers, file_state=None
+    )
     facts = replace(facts, **dict.fromkeys(LEFT_OUT, ()))
     names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")
     return facts, [getattr(digest, name) for name in names]
@@ -87,7 +105,9 @@ def write(folder, *builders):
     return folder
 
 
-@pytest.mark.parametrize("name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS])
+@pytest.mark.parametrize(
+    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS]
+)
 def test_real_runs_say_the_same(real, tmp_path, name):
     names = f"{name}.sqlite" if (real / f"{name}.sqlite").exists() else f"{name}_?.sqlite"
     assert assert_same(real, tmp_path / "copies", names=names)["summary"]["step_time_ns"] > 0
@@ -107,7 +127,11 @@ def test_a_sample_run_says_the_same(tmp_path):
 def test_exports_of_every_version_say_the_same(tmp_path, version):
     ranks = [_real_version(steady_rank(rank, version=version)) for rank in range(2)]
     has_host = "TARGET_INFO_SYSTEM_ENV" in schemas()[version]
-    assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=("node0",) if has_host else ())
+    assert_same(
+        write(tmp_path / "reports", *ranks),
+        tmp_path / "copies",
+        hosts=("node0",) if has_host else (),
+    )
 
 
 def _real_version(builder):
@@ -134,18 +158,25 @@ def test_payloads_say_the_same_and_those_that_cannot_be_decoded_are_counted_alik
         for step, (layout, fields) in enumerate(some):
             rank.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, layout)
         if some is LAYOUTS:
-            rank.domain("mine", 4).nccl_payload(2080, "mine", {"rank": 1, "bytes": 5}, foreign, domain=4)
+            rank.domain("mine", 4).nccl_payload(
+                2080, "mine", {"rank": 1, "bytes": 5}, foreign, domain=4
+            )
             rank.nccl_payload(2090, None, {"rank": 1, "bytes": 5}, foreign, domain=8)
             rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["binaryData"] = b"cut"
             rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["eventType"] = 34
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
-    assert ("undecoded-payload" in {one["code"] for one in original["problems"]}) == (some is LAYOUTS)
+    assert ("undecoded-payload" in {one["code"] for one in original["problems"]}) == (
+        some is LAYOUTS
+    )
 
 
 def test_ranks_from_mpi_thread_names_stay(tmp_path):
-    ranks = [steady_rank(rank).range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank)) for rank in (1, 0)]
+    ranks = [
+        steady_rank(rank).range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank))
+        for rank in (1, 0)
+    ]
     for builder in ranks:
         del builder.rows["META_DATA_CAPTURE"]
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
@@ -153,7 +184,9 @@ def test_ranks_from_mpi_thread_names_stay(tmp_path):
 
 
 def test_that_nvtx_was_traced_without_a_range_stays(tmp_path):
-    rank = steady_rank(0, world_size=1).add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="NvtxEvents")
+    rank = steady_rank(0, world_size=1).add(
+        "META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="NvtxEvents"
+    )
     (tmp_path / "reports").mkdir()
     rank.write(tmp_path / "reports/run_0.sqlite", without=(NVTX,))
     original = assert_same(tmp_path / "reports", tmp_path / "copies")
@@ -193,13 +226,20 @@ def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
     ranks = [steady_rank(rank, world_size=4) for rank in range(4)]
     for rank, host in zip(ranks, ["zeta", "alpha", "zeta", "mid"], strict=True):
         rank.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = host
-    original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=("zeta", "alpha", "mid"))
+    original = assert_same(
+        write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=("zeta", "alpha", "mid")
+    )
     assert original["run"]["hosts"] == ["alpha", "mid", "zeta"]
     redacted, _ = answers(sorted((tmp_path / "copies").iterdir()))
     assert [one["host"] for one in redacted["ranks"]] == ["host-0", "host-1", "host-0", "host-2"]
 
 
-LIMITS = {"": "FALSE", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS": "true", "secret": "FALSE", "NVTX_EVENTS CUPTI": "odd"}
+LIMITS = {
+    "": "FALSE",
+    "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS": "true",
+    "secret": "FALSE",
+    "NVTX_EVENTS CUPTI": "odd",
+}
 
 
 @pytest.mark.slow
@@ -211,14 +251,26 @@ def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
     assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
 
 
-def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_those_it_knows(tmp_path):
-    names = {"RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"}
+def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_those_it_knows(
+    tmp_path,
+):
+    names = {
+        "RANK",
+        *LAUNCHER_SIZES,
+        *LAUNCHER_SIZES.values(),
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+    }
     values = {name: str(number) for number, name in enumerate(sorted(names))}
     builder = TraceBuilder().kernel(0, 10, launch=0).env(**values, SECRET=4)
     builder.gpu().gpu(1, "my secret prototype").gpu(2, "another one")
     folder = write(tmp_path / "reports", builder)
     redact(str(folder), tmp_path / "copies")
-    with open_report(folder / "run_0.sqlite") as report, open_report(tmp_path / "copies" / "run_0.sqlite") as copy:
+    with (
+        open_report(folder / "run_0.sqlite") as report,
+        open_report(tmp_path / "copies" / "run_0.sqlite") as copy,
+    ):
         before, after = read_facts(report), read_facts(copy)
     assert after.variables == values == before.variables
     assert after.gpu_names == {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
@@ -227,7 +279,9 @@ def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_t
 def test_a_report_full_of_secrets_says_the_same(tmp_path):
     secrets = plant(write(tmp_path / "reports") / "run_0.sqlite")
     redact(str(tmp_path / "reports"), tmp_path / "copies")
-    original, redacted = (answers([tmp_path / one / "run_0.sqlite"])[0] for one in ("reports", "copies"))
+    original, redacted = (
+        answers([tmp_path / one / "run_0.sqlite"])[0] for one in ("reports", "copies")
+    )
     text = json.dumps(original).replace(secrets["host"], "host-0")
     # The one model there is has a name that no pattern knows.
     assert redacted == json.loads(text.replace(secrets["GPU model"], "unknown model 0"))

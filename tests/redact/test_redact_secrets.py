@@ -80,7 +80,9 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
     copy = redacted(other)
     assert found_in(copy.read_bytes(), secrets) == []
     assert query(copy, "PRAGMA encoding") == [(encoding,)]
-    (names,) = query(copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'")
+    (names,) = query(
+        copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'"
+    )
     assert names == (2,)
 
 
@@ -127,7 +129,9 @@ def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
 
 def test_a_text_in_a_column_of_numbers_becomes_unknown(tmp_path):
     path = steady_rank(0).write(tmp_path / "a.sqlite")
-    copy = redacted(edit(path, f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"))
+    copy = redacted(
+        edit(path, f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END")
+    )
     assert query(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]
 
 
@@ -146,26 +150,67 @@ def test_no_table_both_stays_and_is_dropped_names_are_compared_exactly_and_only_
     assert tables.is_known("ENUM_OF_A_LATER_RELEASE")
     others = [f"{versions.KERNEL}_V3; secret", f"{versions.KERNEL}_Vx"]
     names = [versions.KERNEL, f"{versions.KERNEL}_V3", "PROCESSES_V12", *others]
-    assert [*map(tables.base_name, names)] == [versions.KERNEL, versions.KERNEL, "PROCESSES", *others]
+    assert [*map(tables.base_name, names)] == [
+        versions.KERNEL,
+        versions.KERNEL,
+        "PROCESSES",
+        *others,
+    ]
 
 
 MODELS = (
-    "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB",
-    "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA B200", "NVIDIA L40S", "NVIDIA L4", "NVIDIA A10G", "Tesla T4",
-    "Tesla V100-SXM2-16GB", "Tesla P100-PCIE-16GB", "A100-SXM4-40GB", "Quadro RTX 6000", "TITAN V", "TITAN RTX",
-    "GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070 Laptop GPU", "NVIDIA RTX A6000",
-    "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 2080 SUPER",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GB200", "NVIDIA A800-SXM4-80GB", "NVIDIA H20",
-)  # fmt: skip
-NO_MODELS = ("hunter2", "NVIDIA hunter2", "NVIDIA H200 of ada", "NVIDIA", "H200\nsecret", "NVIDIA H200 sk-4711")
+    "NVIDIA H200",
+    "NVIDIA A100-SXM4-80GB",
+    "NVIDIA A100 80GB PCIe",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA GH200 480GB",
+    "NVIDIA H100 PCIe",
+    "NVIDIA H100 NVL",
+    "NVIDIA B200",
+    "NVIDIA L40S",
+    "NVIDIA L4",
+    "NVIDIA A10G",
+    "Tesla T4",
+    "Tesla V100-SXM2-16GB",
+    "Tesla P100-PCIE-16GB",
+    "A100-SXM4-40GB",
+    "Quadro RTX 6000",
+    "TITAN V",
+    "TITAN RTX",
+    "GeForce GTX 1080 Ti",
+    "NVIDIA GeForce RTX 3090",
+    "NVIDIA GeForce RTX 4070 Laptop GPU",
+    "NVIDIA RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA H200 MIG 1g.18gb",
+    "NVIDIA GeForce RTX 2080 SUPER",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "NVIDIA GB200",
+    "NVIDIA A800-SXM4-80GB",
+    "NVIDIA H20",
+)
+NO_MODELS = (
+    "hunter2",
+    "NVIDIA hunter2",
+    "NVIDIA H200 of ada",
+    "NVIDIA",
+    "H200\nsecret",
+    "NVIDIA H200 sk-4711",
+)
 VERSIONS = ("2024.2.3.38", "3.11.1", "2025.3.1.90-253135822126v0", "2026.2")
 NO_VERSIONS = ("", "mfu", "2024.2 secret", "2024.2-hunter2", "3.11.1\n")
 
 
 def test_models_of_gpus_versions_and_names_of_tables_are_told_from_other_words():
     assert [name for name in (*MODELS, *NO_MODELS) if facts._MODEL.fullmatch(name)] == [*MODELS]
-    assert [text for text in (*VERSIONS, *NO_VERSIONS) if facts._VERSION.fullmatch(text)] == [*VERSIONS]
-    assert [facts._table_list(text) for text in ("", "secret", "NVTX_EVENTS,secret")] == ["", "-", "NVTX_EVENTS"]
+    assert [text for text in (*VERSIONS, *NO_VERSIONS) if facts._VERSION.fullmatch(text)] == [
+        *VERSIONS
+    ]
+    assert [facts._table_list(text) for text in ("", "secret", "NVTX_EVENTS,secret")] == [
+        "",
+        "-",
+        "NVTX_EVENTS",
+    ]
     # In the order of our list; one name inside another's is there too.
     given, kept = "NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"
     assert facts._table_list(given) == kept
@@ -173,17 +218,28 @@ def test_models_of_gpus_versions_and_names_of_tables_are_told_from_other_words()
 
 def test_amounts_add_up_by_class_and_place():
     removed = Removed()
-    for amount in (("b", "T", 2), ("b", "T", 0, "values"), ("b", "T", 3), ("a", "T.c", 1, "values")):
+    for amount in (
+        ("b", "T", 2),
+        ("b", "T", 0, "values"),
+        ("b", "T", 3),
+        ("a", "T.c", 1, "values"),
+    ):
         removed.add(*amount)
     assert removed.amounts() == [Amount("a", "T.c", 1, "values"), Amount("b", "T", 5, "rows")]
 
 
 # A communicator at 0, private bytes at 8, a size at 16.
-LAYOUT = Layout(24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)})
+LAYOUT = Layout(
+    24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)}
+)
 
 
 def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
-    return struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload)) + payload + tail
+    return (
+        struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload))
+        + payload
+        + tail
+    )
 
 
 def repacked(one, layouts, domain=1):
@@ -195,13 +251,17 @@ def test_only_numbers_that_are_read_are_left_of_a_payload_and_nothing_behind_it_
     payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
     high = {"schema_high": 0x65723221}
     for more in ({}, high | {"tail": b"hunter2!"}, high | {"first": 0x68756E7465723221}):
-        assert repacked(blob(payload, **more), {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
+        assert repacked(blob(payload, **more), {(1, 5): LAYOUT}) == blob(
+            struct.pack("<QQQ", 7, 0, 4096)
+        )
 
 
 def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it_or_else_it_is_a_mark():
     given, kept = struct.pack("<QQQ", 7, 1, 8), struct.pack("<QQQ", 7, 0, 8)
     assert repacked(blob(given), {(9, 5): LAYOUT}, 9) == blob(kept)
     assert repacked(blob(given), {(1, 5): LAYOUT}, 9) == MARK
-    assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(kept, schema_high=9)
+    assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(
+        kept, schema_high=9
+    )
     for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
         assert repacked(given, {(1, 5): LAYOUT}) == MARK

@@ -4,7 +4,15 @@ import pytest
 
 from tests.conftest import SAMPLES
 from tests.contract.reference_pages import with_part
-from tests.pairs import MORE_CHANGES, ONE_CHANGE, WITHOUT, Captures, accuracy_table, measured, set_constants
+from tests.pairs import (
+    MORE_CHANGES,
+    ONE_CHANGE,
+    WITHOUT,
+    Captures,
+    accuracy_table,
+    measured,
+    set_constants,
+)
 
 PAGE = SAMPLES.parent / "docs" / "accuracy.md"
 

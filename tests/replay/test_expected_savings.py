@@ -22,9 +22,14 @@ LATE = 15 * MS
 LOGS = REAL / "logs"
 SHM = {"nccl_log": LOGS / "ddp-4gpu-shm.nccl.log", "topology": LOGS / "topo-4gpu.txt"}
 SCENARIOS = {
-    "comm-bound": "perfect-overlap", "single-bucket": "bucket-25", "too-many-buckets": "bucket-100",
-    "grad-copy": "no-grad-copy", "compress-gradients": "gradient-bf16", "straggler": "no-wait", "slow-link": "link-nvlink4",
-}  # fmt: skip
+    "comm-bound": "perfect-overlap",
+    "single-bucket": "bucket-25",
+    "too-many-buckets": "bucket-100",
+    "grad-copy": "no-grad-copy",
+    "compress-gradients": "gradient-bf16",
+    "straggler": "no-wait",
+    "slow-link": "link-nvlink4",
+}
 
 
 def told(table):
@@ -39,7 +44,9 @@ def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     assert ({*first_ones}, last) == ({"single-bucket", "straggler"}, "comm-bound")
     assert gains[first_ones[0]] >= gains[first_ones[1]]
     # 80 ms of all-reduce beside all work: what remains is the longer of both.
-    assert found["comm-bound"]["evidence"]["replay_limit_ns_per_step"] == pytest.approx(STEP + LATE - 80 * MS)
+    assert found["comm-bound"]["evidence"]["replay_limit_ns_per_step"] == pytest.approx(
+        STEP + LATE - 80 * MS
+    )
     # A bucket each: the first goes after one layer, then one after the other, then the last one's copy.
     first, each = 10 * MS + LATE + 5 * MS + 100 * US, OVERHEAD + (80 * MS - OVERHEAD) / 4
     buckets = first + first_of(4) + 4 * each + 100 * US + 4 * MS
@@ -48,7 +55,8 @@ def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
 
 
 @pytest.mark.parametrize(
-    ("capture", "files"), [("ddp-4gpu-shm", {}), ("ddp-4gpu-shm", SHM), ("ddp-2gpu-straggler", {}), (None, {})]
+    ("capture", "files"),
+    [("ddp-4gpu-shm", {}), ("ddp-4gpu-shm", SHM), ("ddp-2gpu-straggler", {}), (None, {})],
 )
 def test_it_is_what_whatif_answers(runs, loaded, capture, files):
     run = runs(capture, **files) if capture else loaded(SINGLE.changed(late=(0, LATE)))
@@ -82,12 +90,16 @@ def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loade
     run = loaded(SINGLE)
     before, after = run.judged_findings(), schema.FINDINGS.from_rows(run.finding_rows)
     assert before["expected_ns_per_step"].null_count == before.num_rows
-    kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]
+    kept = [
+        name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}
+    ]
     assert after.select(kept).equals(before.select(kept))
     for one, other in zip(told(before).values(), told(after).values(), strict=True):
         assert one["evidence"].items() <= other["evidence"].items()
     # What is expected is not cut to the bound.
-    low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in before.to_pylist()])
+    low = schema.FINDINGS.from_rows(
+        [row | {"saving_ns_per_step": 1e6} for row in before.to_pylist()]
+    )
     column = with_expected_savings(run, low)["expected_ns_per_step"]
     assert column.equals(after["expected_ns_per_step"])
     assert min(column.drop_null().to_pylist()) > 1e6
@@ -98,7 +110,9 @@ NOT_REPLAYED = {"no step": (2, None), "reports are gone": (5, None), "large": (5
 
 
 @pytest.mark.parametrize(("n_steps", "most"), NOT_REPLAYED.values(), ids=NOT_REPLAYED)
-def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monkeypatch, n_steps, most, worded):
+def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(
+    tmp_path, monkeypatch, n_steps, most, worded
+):
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)
     assert "reports-changed" not in run.problems["code"].to_pylist()
     if most:
@@ -134,7 +148,9 @@ def test_copies_of_no_bytes_say_nothing_of_the_gradients(tmp_path, n_bytes, word
     for report in (tmp_path / "run").iterdir():
         edit(report, f"update CUPTI_ACTIVITY_KIND_MEMCPY set bytes = {n_bytes}")
     found = told(run.findings())
-    assert found["comm-bound"]["evidence"]["replay_limit_ns_per_step"] == pytest.approx(STEP - 80 * MS)
+    assert found["comm-bound"]["evidence"]["replay_limit_ns_per_step"] == pytest.approx(
+        STEP - 80 * MS
+    )
     worded(found["single-bucket"]["evidence"]["replay_refused"])
 
 
@@ -147,19 +163,32 @@ def test_without_advice_that_it_knows_nothing_is_replayed(steady, monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "bound"), [(2e6, 2e6), (0.0, None)])
-def test_what_gives_nothing_back_even_without_transfers_is_no_finding(loaded, monkeypatch, limit, bound):
+def test_what_gives_nothing_back_even_without_transfers_is_no_finding(
+    loaded, monkeypatch, limit, bound
+):
     run = loaded(SINGLE)
     rows = [row for row in run.judged_findings().to_pylist() if row["id"] == "comm-bound"]
-    rows += [rows[0] | {"id": "comm-slows-compute", "saving_ns_per_step": 5e6}, rows[0] | {"id": "launch-bound"}]
+    rows += [
+        rows[0] | {"id": "comm-slows-compute", "saving_ns_per_step": 5e6},
+        rows[0] | {"id": "launch-bound"},
+    ]
     replay = expected.opened_replay(run)
     vars(replay)["limits"] = np.stack([replay.captured.windows.step_times() + 1e3] * 2)
     assert replay.limit_gain_ns == 0.0  # never less
     monkeypatch.setattr(type(replay), "limit_gain_ns", limit)
     found = told(with_expected_savings(run, schema.FINDINGS.from_rows(rows)))
-    assert ("launch-bound" in found, found.get("comm-slows-compute", {}).get("saving_ns_per_step")) == (True, bound)
+    assert (
+        "launch-bound" in found,
+        found.get("comm-slows-compute", {}).get("saving_ns_per_step"),
+    ) == (True, bound)
 
 
 def test_a_slow_link_is_replayed_with_the_fastest_that_it_speaks_of():
-    for promised, link in ((900e9, "nvlink5"), (450e9, "nvlink4"), (63e9, "pcie5x16"), (None, None)):
+    for promised, link in (
+        (900e9, "nvlink5"),
+        (450e9, "nvlink4"),
+        (63e9, "pcie5x16"),
+        (None, None),
+    ):
         assert advised_change("slow-link", promised) == (link and Knobs(link=link))
     assert advised_change("launch-bound", None) is None  # an advice that no replay knows

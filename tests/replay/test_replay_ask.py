@@ -23,45 +23,90 @@ FOUR = SINGLE.changed(buckets=(1,) * 4, transfer=(20 * MS,) * 4)
 ACCUMULATED = SINGLE.changed(n_micro_batches=3)
 VIEW = SINGLE.changed(has_copies=False)
 BYTES = 104 * MIB
-HALF = OVERHEAD + (80 * MS - OVERHEAD) / 2  # half of what the bytes take: twice the bandwidth, or two bytes for four
+HALF = (
+    OVERHEAD + (80 * MS - OVERHEAD) / 2
+)  # half of what the bytes take: twice the bandwidth, or two bytes for four
 # Four buckets of 25 MiB: the first is ready at 15.1 ms and is beside work; from there on the link is busy.
 FOUR_END = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
 # Of 10 ms beside 34.8 ms of work, which they slow by 3 % and 6.5 us per operation (14 in 34.8 ms): 10 ms x c / (1 + c).
 SLOW = 0.03 + 14 * 6.5 / 34_800
 # A transfer of four gradients, the last of 90 MiB of 120, alone takes 3/4 of it, after everything; gradients 0 to 2 fill
 # the first bucket: ready at 25.03 ms and over by 45 ms, later than the last one is ready.
-ONE_LARGE = SINGLE.changed(gradients=(10 * MIB, 10 * MIB, 10 * MIB, 90 * MIB), copy=10 * US, scale=10 * US)
+ONE_LARGE = SINGLE.changed(
+    gradients=(10 * MIB, 10 * MIB, 10 * MIB, 90 * MIB), copy=10 * US, scale=10 * US
+)
 LARGE_LAST = 25_030 * US + first_of(4) + 2 * OVERHEAD + (80 * MS - OVERHEAD)
 
 CASES = {
     "balanced ranks gain nothing": (SINGLE, {"no_wait": True}, STEP, US),
     "of two the faster stands for both": (LATE, {"no_wait": True}, STEP, US),
     "of four the second fastest, late by 1 ms, stands for all": (
-        SINGLE.changed(n_ranks=4, late=(9 * MS, 0, MS, 30 * MS)), {"no_wait": True}, STEP + MS, US),
+        SINGLE.changed(n_ranks=4, late=(9 * MS, 0, MS, 30 * MS)),
+        {"no_wait": True},
+        STEP + MS,
+        US,
+    ),
     # Two ranks: bus bytes are the bytes.
     "a bus twice as fast": (SINGLE, {"bandwidth": 2 * BYTES / 0.080}, WORK + HALF, 10 * US),
     # Casts read and write twice what the copies do: 0.8 ms.
     "two bytes per element": (SINGLE, {"gradient_dtype": "bf16"}, WORK + HALF + 800 * US, US),
     "copies are gone": (SINGLE, {"no_grad_copy": True}, STEP - 400 * US, US),
     "copies of every micro-batch are gone": (
-        ACCUMULATED, {"no_grad_copy": True}, 3 * (STEP - 4 * MS) + 4 * MS - 3 * 4 * 100 * US, 0),
-    "four buckets, the last one's copy, the optimizer": (SINGLE, {"bucket_mb": 25}, FOUR_END + 100 * US + 4 * MS, US),
+        ACCUMULATED,
+        {"no_grad_copy": True},
+        3 * (STEP - 4 * MS) + 4 * MS - 3 * 4 * 100 * US,
+        0,
+    ),
+    "four buckets, the last one's copy, the optimizer": (
+        SINGLE,
+        {"bucket_mb": 25},
+        FOUR_END + 100 * US + 4 * MS,
+        US,
+    ),
     "a bucket that holds all": (SINGLE, {"bucket_mb": 1000}, STEP, US),
-    "four buckets and no copies": (SINGLE, {"bucket_mb": 25, "no_grad_copy": True}, FOUR_END + 4 * MS, US),
+    "four buckets and no copies": (
+        SINGLE,
+        {"bucket_mb": 25, "no_grad_copy": True},
+        FOUR_END + 4 * MS,
+        US,
+    ),
     "80 ms on the link are more than the work": (SINGLE, {"perfect_overlap": True}, 80 * MS, 80),
-    "overlap costs what communication slows": (FAST, {"perfect_overlap": True}, WORK + SLOW / (1 + SLOW) * 10 * MS, 20 * US),
+    "overlap costs what communication slows": (
+        FAST,
+        {"perfect_overlap": True},
+        WORK + SLOW / (1 + SLOW) * 10 * MS,
+        20 * US,
+    ),
     # Half the bytes: 30 us + 4.985 ms, of which 3 to 3.5 % slow the work, and twice what the copies take on top of it.
-    "overlap does not hide the casts": (FAST, {"perfect_overlap": True, "gradient_dtype": "bf16"},
-                                        WORK + 800 * US + 0.0325 * 5_015 * US, 0.0025 * 5_015 * US),
-    "a large gradient that is ready last": (ONE_LARGE, {"bucket_mb": 25}, LARGE_LAST + 90 * US + 4 * MS, 3 * US),
+    "overlap does not hide the casts": (
+        FAST,
+        {"perfect_overlap": True, "gradient_dtype": "bf16"},
+        WORK + 800 * US + 0.0325 * 5_015 * US,
+        0.0025 * 5_015 * US,
+    ),
+    "a large gradient that is ready last": (
+        ONE_LARGE,
+        {"bucket_mb": 25},
+        LARGE_LAST + 90 * US + 4 * MS,
+        3 * US,
+    ),
     # Four of 0.5 ms are 104 MiB in 2 ms. Over a hundredth of it each takes 50 ms, the first from 15.1 ms on. That the
     # copies waited for one bucket each, the capture does not show: all of them follow the last.
-    "a slower link": (SINGLE.changed(buckets=(1,) * 4, transfer=(500 * US,) * 4), {"bandwidth": BYTES / 0.2},
-                      15_100 * US + 4 * 50 * MS + 400 * US + 4 * MS, 100 * US),
+    "a slower link": (
+        SINGLE.changed(buckets=(1,) * 4, transfer=(500 * US,) * 4),
+        {"bandwidth": BYTES / 0.2},
+        15_100 * US + 4 * 50 * MS + 400 * US + 4 * MS,
+        100 * US,
+    ),
     # Given bytes are spread by the kernels that scale; those that NCCL says are as good.
     "bytes as given": (VIEW, {"bucket_mb": 25, "gradient_bytes": BYTES}, FOUR_END + 4 * MS, US),
-    "bytes that NCCL says": (VIEW.changed(has_payloads=True), {"bucket_mb": 25}, FOUR_END + 4 * MS, US),
-}  # fmt: skip
+    "bytes that NCCL says": (
+        VIEW.changed(has_payloads=True),
+        {"bucket_mb": 25},
+        FOUR_END + 4 * MS,
+        US,
+    ),
+}
 
 
 @pytest.mark.parametrize(("run", "changes", "expected", "within"), CASES.values(), ids=CASES)
@@ -71,11 +116,16 @@ def test_what_a_change_brings_is_what_is_worked_out(ask, run, changes, expected,
 
 def test_the_capture_its_limit_and_the_least_range_are_told(ask):
     found = ask(SINGLE, no_wait=True)
-    assert (found.step_time_ns, found.n_steps) == (STEP, 3)  # of five: the first is skipped, the last is cut off
+    assert (found.step_time_ns, found.n_steps) == (
+        STEP,
+        3,
+    )  # of five: the first is skipped, the last is cut off
     assert found.limit_step_time_ns == pytest.approx(WORK, abs=US)
     assert found.identity_error_pct == pytest.approx(0, abs=1e-9)
     # Steps that are all equal, and nothing that is not known: 2 % for the model.
-    assert (only(found).low_ns, only(found).high_ns) == pytest.approx((0.98 * STEP, 1.02 * STEP), abs=US)
+    assert (only(found).low_ns, only(found).high_ns) == pytest.approx(
+        (0.98 * STEP, 1.02 * STEP), abs=US
+    )
     assert ask(LATE, no_wait=True).step_time_ns == STEP + 20 * MS
     # Nothing is faster than without communication.
     assert only(ask(FAST, perfect_overlap=True)).low_ns == pytest.approx(WORK, abs=US)
@@ -88,7 +138,10 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
 
 
 def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
-    run, log = SINGLE.changed(n_ranks=4, late=(0,) * 4).write(tmp_path), REAL / "logs" / "ddp-4gpu-shm.nccl.log"
+    run, log = (
+        SINGLE.changed(n_ranks=4, late=(0,) * 4).write(tmp_path),
+        REAL / "logs" / "ddp-4gpu-shm.nccl.log",
+    )
     by_log, without = (whatif(nsyspipe.load(run, nccl_log=log), link="shm") for log in (log, ()))
     assert only(by_log).step_time_ns == by_log.step_time_ns == STEP
     assert only(without).step_time_ns < STEP - MS
@@ -96,7 +149,9 @@ def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
 
 def test_only_the_recorded_link_is_no_change_where_another_is_as_fast(worded):
     same = [
-        Scenario(link, link, {"link": link}, step_time_ns=9.0, low_ns=9.0, high_ns=9.0, mean_gain_ns=0.0)
+        Scenario(
+            link, link, {"link": link}, step_time_ns=9.0, low_ns=9.0, high_ns=9.0, mean_gain_ns=0.0
+        )
         for link in ("shm", "pcie4x16", "roce-100")
     ]
 
@@ -117,7 +172,9 @@ def test_only_the_recorded_link_is_no_change_where_another_is_as_fast(worded):
 def test_a_link_is_its_bandwidth(ask, worded):
     by_link, by_rate = ask(SINGLE, link="shm"), ask(SINGLE, bandwidth="25GB/s")
     assert only(by_link).step_time_ns == only(by_rate).step_time_ns
-    assert only(by_link).high_ns == only(by_rate).high_ns  # what was measured is as sure as a user, a data sheet less
+    assert (
+        only(by_link).high_ns == only(by_rate).high_ns
+    )  # what was measured is as sure as a user, a data sheet less
     sheet = LINKS["roce-100"].bus_bytes_per_s
     assert only(ask(SINGLE, link="roce-100")).high_ns > only(ask(SINGLE, bandwidth=sheet)).high_ns
     worded(by_link.scenarios[0].assumptions[0])
@@ -134,8 +191,15 @@ def test_four_buckets_become_one(ask):
 
 
 def test_changes_combine_and_are_named(ask, worded):
-    found, label = only(ask(SINGLE, bucket_mb=25, no_grad_copy=True)), "bucket_cap_mb=25, gradient_as_bucket_view=True"
-    assert (found.id, found.knobs, found.label) == ("custom", {"bucket_mb": 25, "no_grad_copy": True}, label)
+    found, label = (
+        only(ask(SINGLE, bucket_mb=25, no_grad_copy=True)),
+        "bucket_cap_mb=25, gradient_as_bucket_view=True",
+    )
+    assert (found.id, found.knobs, found.label) == (
+        "custom",
+        {"bucket_mb": 25, "no_grad_copy": True},
+        label,
+    )
     worded(only(ask(SINGLE, bucket_mb=25)).assumptions)
 
 
@@ -145,10 +209,14 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
         def _step(self, builders, step, free):
             for builder, at in zip(builders, free, strict=True):
                 launch = step * 10 * MS + 500 * US
-                builder.kernel(at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch)
+                builder.kernel(
+                    at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch
+                )
             return super()._step(builders, step, free)
 
-    paths = [kind(launch_every=100 * US).write(tmp_path / kind.__name__) for kind in (Ddp, Confusing)]
+    paths = [
+        kind(launch_every=100 * US).write(tmp_path / kind.__name__) for kind in (Ddp, Confusing)
+    ]
     plain, confusing = (only(whatif(nsyspipe.load(path), bucket_mb=25)) for path in paths)
     assert plain.step_time_ns == pytest.approx(confusing.step_time_ns, rel=0.001)
 
@@ -159,7 +227,9 @@ def test_each_micro_batch_waits_for_its_own_collectives(ask):
     assert found.identity_error_pct < 0.01
     assert found.limit_step_time_ns == pytest.approx(3 * (WORK - 4 * MS + 3 * MS) + 4 * MS)
     moved = sum(ACCUMULATED.gradients) / 1000
-    assert only(found).step_time_ns == pytest.approx(found.limit_step_time_ns + 3 * (OVERHEAD + moved), abs=US)
+    assert only(found).step_time_ns == pytest.approx(
+        found.limit_step_time_ns + 3 * (OVERHEAD + moved), abs=US
+    )
 
 
 IS_SO = {
@@ -169,7 +239,11 @@ IS_SO = {
         {"bucket_mb": 26, "gradient_bytes": BYTES},
         "109,051,904 bytes",
     ),
-    "its bandwidth": (FOUR, {"bandwidth": BYTES / 0.08, "gradient_bytes": BYTES}, "109,051,904 bytes"),
+    "its bandwidth": (
+        FOUR,
+        {"bandwidth": BYTES / 0.08, "gradient_bytes": BYTES},
+        "109,051,904 bytes",
+    ),
     # 104 MiB in 4.4 ms are 24.8 GB/s; through host memory 25 are usual.
     "its link": (SINGLE.changed(transfer=(4_400 * US,)), {"link": "shm"}, "24.78 GB/s"),
 }
@@ -206,11 +280,16 @@ def test_given_bytes_are_told_with_the_type_that_is_known(ask, datatype, gradien
     worded(found.assumptions[0])
 
 
-def test_given_bytes_change_nothing_by_themselves_but_how_they_are_spread_is_an_estimate(ask, worded):
+def test_given_bytes_change_nothing_by_themselves_but_how_they_are_spread_is_an_estimate(
+    ask, worded
+):
     answers = ask(VIEW), ask(VIEW, gradient_bytes=BYTES)
     plain, by_bytes = ({one.id: one for one in answer.scenarios} for answer in answers)
     assert plain.keys() == by_bytes.keys()
-    assert all(plain[name].step_time_ns == by_bytes[name].step_time_ns for name in ("no-wait", "gradient-bf16"))
+    assert all(
+        plain[name].step_time_ns == by_bytes[name].step_time_ns
+        for name in ("no-wait", "gradient-bf16")
+    )
     worded(only(ask(VIEW, bucket_mb=25, gradient_bytes=BYTES)).assumptions)
 
 
@@ -227,15 +306,23 @@ def test_bytes_that_no_link_carries_are_refused(ask, worded):
     worded(raised.value.lines(), "too few")
 
 
-@pytest.mark.parametrize(("run", "begin"), [
-    (SINGLE.changed(scales_alike=False), 10 * MS),
-    # Not marked, backward is taken for the last two thirds of what leads up to it.
-    (SINGLE.changed(scales_alike=False, has_phases=False), 30_400 * US / 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "begin"),
+    [
+        (SINGLE.changed(scales_alike=False), 10 * MS),
+        # Not marked, backward is taken for the last two thirds of what leads up to it.
+        (SINGLE.changed(scales_alike=False, has_phases=False), 30_400 * US / 3),
+    ],
+)
 def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
     # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
-    end = (begin + (30_400 * US - begin) * 124 / 512) + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = (
+        (begin + (30_400 * US - begin) * 124 / 512)
+        + first_of(4)
+        + 5 * OVERHEAD
+        + (80 * MS - OVERHEAD)
+    )
     found = only(ask(run, bucket_mb=25))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=150 * US)
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later
@@ -281,10 +368,18 @@ def test_what_is_no_bandwidth_is_refused_with_an_example_and_bits_with_both_read
     worded(raised.value.lines())
 
 
-@pytest.mark.parametrize("changes", [
-    {"gradient_dtype": "f64"}, {"bucket_mb": 0.0}, {"bucket_mb": float("nan")},
-    {"bandwidth": -1.0}, {"gradient_bytes": 0.0}, {"gradient_bytes": float("inf")}, {"link": "shm", "bandwidth": 1e9},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_dtype": "f64"},
+        {"bucket_mb": 0.0},
+        {"bucket_mb": float("nan")},
+        {"bandwidth": -1.0},
+        {"gradient_bytes": 0.0},
+        {"gradient_bytes": float("inf")},
+        {"link": "shm", "bandwidth": 1e9},
+    ],
+)
 def test_what_cannot_be_used_is_refused(changes):
     with pytest.raises(OptionError):
         knobs_of(**changes)
@@ -294,24 +389,39 @@ OF_FLAGS = {"gradient_dtype": "bf16", "no_grad_copy": True, "perfect_overlap": T
 GIVEN = {
     "nothing": ({"gradient_bytes": 5}, {}),
     "buckets": ({"bucket_mb": 25, "no_wait": True}, {"bucket_mb": 25, "no_wait": True}),
-    "a bandwidth": ({"bandwidth": "2.5GB/s", **OF_FLAGS}, {"bandwidth_bytes_per_s": 2.5e9, **OF_FLAGS}),
+    "a bandwidth": (
+        {"bandwidth": "2.5GB/s", **OF_FLAGS},
+        {"bandwidth_bytes_per_s": 2.5e9, **OF_FLAGS},
+    ),
     "a link": ({"link": "shm", "bucket_mb": 0.5}, {"link": "shm", "bucket_mb": 0.5}),
 }
 
 
 @pytest.mark.parametrize(("changes", "given"), GIVEN.values(), ids=GIVEN)
-def test_given_holds_what_is_changed_only_and_is_said_in_the_words_of_the_options(changes, given, worded):
+def test_given_holds_what_is_changed_only_and_is_said_in_the_words_of_the_options(
+    changes, given, worded
+):
     asked = knobs_of(**changes)
     assert (asked.given, bool(asked)) == (given, bool(given))
     worded(asked.label)
 
 
-@pytest.mark.parametrize(("word", "link", "rate"), [
-    ("V100", "nvlink2", 150), ("a100", "nvlink3", 300), ("H100", "nvlink4", 450), ("h200", "nvlink4", 450),
-    ("b200", "nvlink5", 900), ("pcie3x16", "pcie3x16", 15.75), ("pcie6x16", "pcie6x16", 121),
-    ("InfiniBand-EDR", "infiniband-edr", 12.5), ("infiniband-xdr", "infiniband-xdr", 100),
-    ("roce-100", "roce-100", 12.5), ("roce-400", "roce-400", 50),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "link", "rate"),
+    [
+        ("V100", "nvlink2", 150),
+        ("a100", "nvlink3", 300),
+        ("H100", "nvlink4", 450),
+        ("h200", "nvlink4", 450),
+        ("b200", "nvlink5", 900),
+        ("pcie3x16", "pcie3x16", 15.75),
+        ("pcie6x16", "pcie6x16", 121),
+        ("InfiniBand-EDR", "infiniband-edr", 12.5),
+        ("infiniband-xdr", "infiniband-xdr", 100),
+        ("roce-100", "roce-100", 12.5),
+        ("roce-400", "roce-400", 50),
+    ],
+)
 def test_links_are_known_by_their_names_and_those_of_gpus(word, link, rate):
     assert knobs_of(link=word).link == link
     assert LINKS[link].nominal_bytes_per_s == pytest.approx(rate * 1e9, rel=0.001)
@@ -322,7 +432,10 @@ def test_a_link_or_a_unit_that_is_not_known_is_answered_with_the_form_that_takes
     with pytest.raises(OptionError) as raised:
         knobs_of(link="carrier-pigeon")
     worded(raised.value.lines(), "a link")
-    assert ("--bandwidth" in raised.value.fix, "nvlink3 (A100)" in raised.value.found) == (True, True)
+    assert ("--bandwidth" in raised.value.fix, "nvlink3 (A100)" in raised.value.found) == (
+        True,
+        True,
+    )
     with pytest.raises(OptionError) as raised:
         knobs_of(bandwidth=300)  # meant in GB/s
     assert 'bandwidth="300GB/s"' in raised.value.fix
@@ -366,12 +479,24 @@ def test_few_steps_are_a_warning_and_enough_are_none(ask, worded):
 
 def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     by_id = {one.id: one for one in ask(SINGLE).scenarios}
-    savings = {row["id"]: row["saving_ns_per_step"] for row in loaded(SINGLE).findings().to_pylist()}
+    savings = {
+        row["id"]: row["saving_ns_per_step"] for row in loaded(SINGLE).findings().to_pylist()
+    }
     # Four copies in a row may be of anything, and no rank is late.
-    named = {"bucket-25": "single-bucket", "perfect-overlap": "comm-bound", "no-grad-copy": None, "no-wait": None}
+    named = {
+        "bucket-25": "single-bucket",
+        "perfect-overlap": "comm-bound",
+        "no-grad-copy": None,
+        "no-wait": None,
+    }
     for name, finding in named.items():
-        assert (by_id[name].finding, by_id[name].finding_saving_ns) == (finding, savings.get(finding))
-    assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(80 * MS)  # of each step 80 ms are exposed
+        assert (by_id[name].finding, by_id[name].finding_saving_ns) == (
+            finding,
+            savings.get(finding),
+        )
+    assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(
+        80 * MS
+    )  # of each step 80 ms are exposed
     # What is refused names it too; several changes answer none.
     (refused,) = ask(VIEW.changed(datatype="bf16"), bucket_mb=25).scenarios
     assert (refused.refused is not None, refused.finding) == (True, "single-bucket")
@@ -382,26 +507,38 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
 def test_findings_are_listed_under_a_heading_that_holds_for_the_replayed_ones_alone(ask, loaded):
     run = loaded(SINGLE)
     said = [*whatif_blocks(ask(SINGLE), run)]
-    place = next(number for number, one in enumerate(said) if one == blocks.Heading(OF_REPLAYED, "dim"))
+    place = next(
+        number for number, one in enumerate(said) if one == blocks.Heading(OF_REPLAYED, "dim")
+    )
     listed = next(one for one in said[place:] if isinstance(one, blocks.Items)).texts
-    replayed = {row["id"] for row in run.findings().to_pylist() if "replay_step_time_ns" in row["evidence"]}
+    replayed = {
+        row["id"] for row in run.findings().to_pylist() if "replay_step_time_ns" in row["evidence"]
+    }
     assert {item.partition(":")[0] for item in listed} == replayed
     assert len(OF_REPLAYED) < 80  # one line in the narrowest terminal
 
 
-@pytest.mark.parametrize(("knobs", "finding"), [
-    # The finding speaks of 450 GB/s.
-    (Knobs(link="nvlink4"), "slow-link"), (Knobs(link="nvlink5"), None),
-    (Knobs(bandwidth_bytes_per_s=100e9), "slow-link"), (Knobs(bucket_mb=100), "too-many-buckets"),
-    (Knobs(no_wait=True), None), (Knobs(), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("knobs", "finding"),
+    [
+        # The finding speaks of 450 GB/s.
+        (Knobs(link="nvlink4"), "slow-link"),
+        (Knobs(link="nvlink5"), None),
+        (Knobs(bandwidth_bytes_per_s=100e9), "slow-link"),
+        (Knobs(bucket_mb=100), "too-many-buckets"),
+        (Knobs(no_wait=True), None),
+        (Knobs(), None),
+    ],
+)
 def test_it_is_the_rule_that_fired(knobs, finding):
     assert finding_of(knobs, {"slow-link", "too-many-buckets"}, 450e9) == finding
 
 
 # --- the sentence that an answer begins with ------------------------------------------------------
 def scenario(name, step, low, high, **knobs):
-    return Scenario(name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step)
+    return Scenario(
+        name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step
+    )
 
 
 def answer(*scenarios):
@@ -409,16 +546,24 @@ def answer(*scenarios):
     return WhatIf("id", "run", 5, 100.0 * MS, 80.0 * MS, 20.0 * MS, 0.0, scenarios, ())
 
 
-CLEAR, LINK = scenario("b", 95, 94, 96), replace(scenario("link x", 80, 79, 81, link="x"), link_place="elsewhere")
+CLEAR, LINK = (
+    scenario("b", 95, 94, 96),
+    replace(scenario("link x", 80, 79, 81, link="x"), link_place="elsewhere"),
+)
 
 
-OF_ROLE = [scenario(f"link {link}", 80, 79, 81, link=link, role="data") for link in ("pcie", "nvlink4")]
+OF_ROLE = [
+    scenario(f"link {link}", 80, 79, 81, link=link, role="data") for link in ("pcie", "nvlink4")
+]
 PCIE, NVLINK = (replace(one, link_place="unknown") for one in OF_ROLE)
 LIMIT = scenario("perfect-overlap", 70, 69, 71, perfect_overlap=True)
 NOTHING = Scenario("a", "a", {}, refused_in_options="nothing to see", refused="nothing to see")
 # What is worked out of a step of 100 ms: the predicted step in ms, its range, and the gain in %.
 HEADLINES = {
-    "the larger of two": ((scenario("a", 90, 88, 93), CLEAR), ["100", "90.0", "88.0", "93.0", "10.0"]),
+    "the larger of two": (
+        (scenario("a", 90, 88, 93), CLEAR),
+        ["100", "90.0", "88.0", "93.0", "10.0"],
+    ),
     # A setting comes before another machine, which is none.
     "a setting before another machine": ((LINK, CLEAR), ["95.0", "94.0", "96.0", "5.0", "20.0"]),
     "another machine alone": ((LINK, scenario("b", 99, 97, 103)), ["20.0"]),
@@ -431,7 +576,10 @@ HEADLINES = {
     "a loss": ((scenario("a", 120, 110, 130),), []),
     "all is refused": ((NOTHING, NOTHING), ["20.0"]),
     # Of a link that these GPUs have nothing is said.
-    "a link that is there": ((replace(LINK, link_place="here"), CLEAR), ["80.0", "79.0", "81.0", "20.0"]),
+    "a link that is there": (
+        (replace(LINK, link_place="here"), CLEAR),
+        ["80.0", "79.0", "81.0", "20.0"],
+    ),
 }
 
 

@@ -25,8 +25,15 @@ def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
 
     With `other_shape` every second group of ten free kernels takes that much longer: one name, two shapes.
     """
-    builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
-    lengths = [int(10 * US * (other_shape if kernel // 10 % 2 else 1.0)) for kernel in range(KERNELS)]
+    builder = (
+        TraceBuilder(pid=1000 + rank)
+        .env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+        .session(10**18)
+        .gpu()
+    )
+    lengths = [
+        int(10 * US * (other_shape if kernel // 10 % 2 else 1.0)) for kernel in range(KERNELS)
+    ]
     lengths += [int(10 * US * factor)] * KERNELS
     at = 1000 * MS
     for step in range(n_steps):
@@ -34,10 +41,14 @@ def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
         builder.range(host, host + 2 * MS, f"step {step}")
         begin = at + sum(lengths[:KERNELS])
         for number, length in enumerate(lengths, start=1):
-            builder.kernel(at, at + length, "layer", launch=host + (number + (number > KERNELS)) * US)
+            builder.kernel(
+                at, at + length, "layer", launch=host + (number + (number > KERNELS)) * US
+            )
             at += length
         builder.nccl(begin, at + 100 * US, launch=host + (KERNELS + 1) * US)
-        builder.kernel(at + 100 * US, at + 200 * US, "optimizer", launch=host + (2 * KERNELS + 2) * US)
+        builder.kernel(
+            at + 100 * US, at + 200 * US, "optimizer", launch=host + (2 * KERNELS + 2) * US
+        )
         at += 200 * US
     return builder
 
@@ -68,7 +79,9 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
     assert any(abs(int(figure) - percent) <= 1 for figure in figures(said) if figure.isdecimal())
     # 200 kernels of 10 us, 200 that took 12 of which communication made 30 % more than measured at most, an optimizer of 100.
     if percent:
-        assert found.limit_step_time_ns == pytest.approx(200 * 10 * US + 200 * 12 * US / 1.26 + 100 * US, rel=0.004)
+        assert found.limit_step_time_ns == pytest.approx(
+            200 * 10 * US + 200 * 12 * US / 1.26 + 100 * US, rel=0.004
+        )
         assert found.limit_gain_ns == pytest.approx(found.step_time_ns - found.limit_step_time_ns)
 
 
@@ -86,9 +99,17 @@ def test_what_is_odd_is_said_or_not_measured(measured, options, worded):
 
 
 # As printed: 43.4 % is 43 %, which 43.0 % of the kernels are all of; 42.9 % are not.
-@pytest.mark.parametrize(("work", "kernels", "is_there"), [
-    (43.0, 43.6, False), (43.4, 43.0, False), (43.0, 42.9, True), (50.0, 0.0, True), (0.4, 0.0, False), (-1.0, 0.0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("work", "kernels", "is_there"),
+    [
+        (43.0, 43.6, False),
+        (43.4, 43.0, False),
+        (43.0, 42.9, True),
+        (50.0, 0.0, True),
+        (0.4, 0.0, False),
+        (-1.0, 0.0, False),
+    ],
+)
 def test_later_starts_are_named_only_where_kernels_leave_a_part(work, kernels, is_there):
     assert has_later_starts(work, kernels) is is_there
 
@@ -136,14 +157,17 @@ MIB = 1 << 20
 LENGTHS = st.integers(1, 1000)
 
 
-@pytest.mark.parametrize(("sizes", "cap", "ends"), [
-    ([26, 26, 26], 25, [0, 1, 2]),  # each fills one by itself
-    ([25, 25], 25, [0, 1]),  # met exactly
-    ([10, 10, 10, 10], 25, [2, 3]),  # the third closes it, the last stays open
-    ([10, 10, 10, 10], 1000, [3]),
-    ([1, 90, 1, 1], 25, [1, 3]),  # a large one joins what is there
-    ([5], 0.001, [0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "cap", "ends"),
+    [
+        ([26, 26, 26], 25, [0, 1, 2]),  # each fills one by itself
+        ([25, 25], 25, [0, 1]),  # met exactly
+        ([10, 10, 10, 10], 25, [2, 3]),  # the third closes it, the last stays open
+        ([10, 10, 10, 10], 1000, [3]),
+        ([1, 90, 1, 1], 25, [1, 3]),  # a large one joins what is there
+        ([5], 0.001, [0]),
+    ],
+)
 def test_a_bucket_is_closed_by_the_gradient_that_fills_it(sizes, cap, ends):
     assert bucket_ends(np.array(sizes, np.float64) * MIB, cap).tolist() == ends
 
@@ -160,7 +184,11 @@ def test_buckets_are_those_of_one_gradient_at_a_time(sizes, cap):
 
 
 @examples(100)
-@given(st.lists(LENGTHS, min_size=2, max_size=6), st.lists(LENGTHS, max_size=2), st.randoms(use_true_random=False))
+@given(
+    st.lists(LENGTHS, min_size=2, max_size=6),
+    st.lists(LENGTHS, max_size=2),
+    st.randoms(use_true_random=False),
+)
 def test_no_other_choice_in_order_fits_better(sizes, others, random):
     lengths = [float(one) for one in [*sizes, *others]]
     random.shuffle(lengths)
@@ -171,7 +199,9 @@ def test_no_other_choice_in_order_fits_better(sizes, others, random):
     expected = [base + size * per_byte for size in sizes]
 
     def cost(places):
-        return sum(abs(np.log(lengths[at] / want)) for at, want in zip(places, expected, strict=True))
+        return sum(
+            abs(np.log(lengths[at] / want)) for at, want in zip(places, expected, strict=True)
+        )
 
     found = matched_in_order(np.array(lengths), np.array(sizes, np.float64)).tolist()
     assert found == sorted(set(found))
@@ -180,6 +210,11 @@ def test_no_other_choice_in_order_fits_better(sizes, others, random):
 
 
 def test_kernels_that_do_not_follow_the_sizes_are_others():
-    unequal, equal = np.array([1.0, 9.0, 5.0]), np.array([7.0, 7.0, 7.0])  # those say nothing against any kernels
+    unequal, equal = (
+        np.array([1.0, 9.0, 5.0]),
+        np.array([7.0, 7.0, 7.0]),
+    )  # those say nothing against any kernels
     assert is_alike(np.array([1.0, 5.0, 2.0]), equal)
-    assert not any(is_alike(np.array(lengths), unequal) for lengths in ([9.0, 1.0, 5.0], [3.0, 3.0, 3.0]))
+    assert not any(
+        is_alike(np.array(lengths), unequal) for lengths in ([9.0, 1.0, 5.0], [3.0, 3.0, 3.0])
+    )

@@ -32,12 +32,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("problems", "fix"), [
-    ([], WITH_BLOBS),
-    ([("no-message-size", f"{EXPORT_AGAIN}nsys export")], WITH_BLOBS),
-    ([("no-message-size", "trace NVTX")], "trace NVTX"),
-    ([("no-message-size", "trace NVTX"), ("backward-in-graphs", "no graphs")], "no graphs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("problems", "fix"),
+    [
+        ([], WITH_BLOBS),
+        ([("no-message-size", f"{EXPORT_AGAIN}nsys export")], WITH_BLOBS),
+        ([("no-message-size", "trace NVTX")], "trace NVTX"),
+        ([("no-message-size", "trace NVTX"), ("backward-in-graphs", "no graphs")], "no graphs"),
+    ],
+)
 def test_what_records_message_sizes_is_what_the_problems_say(problems, fix):
     run = SimpleNamespace(problem_rows=[{"code": code, "fix": own} for code, own in problems])
     assert scenarios._what_records_sizes(run) == fix
@@ -56,7 +59,11 @@ def test_only_a_cut_off_step_is_no_step(tmp_path, worded):
 def test_one_rank_of_several_is_answered_what_it_allows(tmp_path, worded):
     SINGLE.write(tmp_path)
     by_id = {one.id: one for one in whatif(nsyspipe.load(tmp_path / "ddp_0.sqlite")).scenarios}
-    assert {name for name, one in by_id.items() if one.refused is None} == {"bucket-25", "bucket-100", "no-grad-copy"}
+    assert {name for name, one in by_id.items() if one.refused is None} == {
+        "bucket-25",
+        "bucket-100",
+        "no-grad-copy",
+    }
     assert by_id["no-grad-copy"].step_time_ns == pytest.approx(STEP - 400 * US, abs=US)
     worded(by_id["bucket-25"].assumptions, "bucket-25")
     for name in ("link-shm", "no-wait"):
@@ -71,7 +78,12 @@ def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path
     worded(missing, "what is assumed")
     assert {"3", "4"} <= figures(missing)
     assert others == [*only(whatif(nsyspipe.load(reports), bucket_mb=25)).assumptions]
-    for change in ({"no_wait": True}, {"bandwidth": "10GB/s"}, {"gradient_dtype": "bf16"}, {"perfect_overlap": True}):
+    for change in (
+        {"no_wait": True},
+        {"bandwidth": "10GB/s"},
+        {"gradient_dtype": "bf16"},
+        {"perfect_overlap": True},
+    ):
         answer = whatif(there, **change)
         worded(refusal(answer), ", ".join(change))
         assert answer.limit_step_time_ns is None
@@ -102,7 +114,14 @@ def rank_of(rank, length, rows, *, n_steps=5, lead=None, span=(0, 9 * MS), build
 
 
 def whole_graphs(rank):
-    builder = rank_of(rank, 30 * MS, [("gemm", 25 * MS, 26 * MS, 15 * US)], n_steps=7, lead=20 * US, span=(0, 29 * MS))
+    builder = rank_of(
+        rank,
+        30 * MS,
+        [("gemm", 25 * MS, 26 * MS, 15 * US)],
+        n_steps=7,
+        lead=20 * US,
+        span=(0, 29 * MS),
+    )
     for at in range(1000 * MS, 1200 * MS, 30 * MS):
         builder.graph(at, at + 25 * MS, launch=at - 10 * US)
     return builder
@@ -114,7 +133,14 @@ def late_launcher(rank):
     at = 30 * MS if rank else 0
     reduced = (NCCL, at + 10 * MS, 60 * MS, 2 * US)
     rows = [("forward", at, at + 10 * MS, 0), reduced, ("optimizer", 60 * MS, 64 * MS, 3 * US)]
-    return rank_of(rank, 64 * MS, rows, n_steps=3, lead=10 * US - at if rank else 900 * MS, span=(-2 * US, 50 * US))
+    return rank_of(
+        rank,
+        64 * MS,
+        rows,
+        n_steps=3,
+        lead=10 * US - at if rank else 900 * MS,
+        span=(-2 * US, 50 * US),
+    )
 
 
 def launch_bound(rank, stream=19):
@@ -130,13 +156,21 @@ def launch_bound(rank, stream=19):
 
 def early(rank, *more, stream=19):
     """Return a rank with the same work that is launched early, and more operations in each step."""
-    rows = [("first", 0, 5 * MS, 100), ("second", 5 * MS, 10 * MS, 200), (NCCL, 10 * MS, 12 * MS, 300, stream)]
+    rows = [
+        ("first", 0, 5 * MS, 100),
+        ("second", 5 * MS, 10 * MS, 200),
+        (NCCL, 10 * MS, 12 * MS, 300, stream),
+    ]
     return rank_of(rank, 12 * MS, [*rows, *more])
 
 
 def unmatched(rank):
     builder = early(rank)
-    return builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500) if rank else builder
+    return (
+        builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500)
+        if rank
+        else builder
+    )
 
 
 def with_orthogonalising(rank):
@@ -165,13 +199,21 @@ def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes,
     worded(refusal(whatif(written(build(0), build(1)), **changes)))
 
 
-@pytest.mark.parametrize(("times", "causes"), [
-    ((10, 20, 70), ("sync-bound",)), ((24, 51, 25), ("launch-bound", "sync-bound")),
-    ((25, 51, 24), ("launch-bound", "input-bound")), ((0, 0, 0), ()), ((4, None, None), ("input-bound",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "causes"),
+    [
+        ((10, 20, 70), ("sync-bound",)),
+        ((24, 51, 25), ("launch-bound", "sync-bound")),
+        ((25, 51, 24), ("launch-bound", "input-bound")),
+        ((0, 0, 0), ()),
+        ((4, None, None), ("input-bound",)),
+    ],
+)
 def test_a_gpu_waits_for_launches_because_of_each_cause_of_a_quarter_of_it(times, causes):
     names = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
-    types = pa.schema([("rank", pa.int32()), ("in_summary", pa.bool_()), *((name, pa.int64()) for name in names)])
+    types = pa.schema(
+        [("rank", pa.int32()), ("in_summary", pa.bool_()), *((name, pa.int64()) for name in names)]
+    )
     counted, other = (dict(zip(names, own, strict=True)) for own in (times, (0, 99, 0)))
     rows = [{"rank": 1, "in_summary": True} | other, {"rank": 0, "in_summary": True} | counted]
     steps = pa.Table.from_pylist([{"rank": 0, "in_summary": False} | other, *rows], schema=types)
@@ -209,7 +251,13 @@ def test_no_hint_leads_to_a_change_that_is_refused_all_the_same(written, worded)
 def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(written, worded):
     # It launches the same work in 15 ms, and the next step 1 ms later: of three steps the last one's next is not replayed.
     rows = [("part", at * MS, (at + 1) * MS, int(1.5 * at * MS)) for at in range(10)]
-    slow = rank_of(0, 16 * MS, [*rows, (NCCL, 10 * MS, 16 * MS, 15 * MS)], lead=40 * MS, span=(-US, 16 * MS - 2 * US))
+    slow = rank_of(
+        0,
+        16 * MS,
+        [*rows, (NCCL, 10 * MS, 16 * MS, 15 * MS)],
+        lead=40 * MS,
+        span=(-US, 16 * MS - 2 * US),
+    )
     reason = refusal(whatif(written(slow, launch_bound(1)), no_wait=True))
     worded(reason)
     # To launch, and on GPUs.
@@ -220,7 +268,10 @@ def with_slow_hosts():
     """Return two ranks with 10 ms of work, launched in 18, and an all-reduce of 20 ms."""
     rows = [("part", at * MS, (at + 1) * MS, int(1.8 * at * MS)) for at in range(10)]
     rows = [*rows, (NCCL, 10 * MS, 30 * MS, 18 * MS)]
-    return [rank_of(rank, 30 * MS, rows, lead=40 * MS, span=(-US, 30 * MS - 2 * US)) for rank in range(2)]
+    return [
+        rank_of(rank, 30 * MS, rows, lead=40 * MS, span=(-US, 30 * MS - 2 * US))
+        for rank in range(2)
+    ]
 
 
 @pytest.mark.parametrize(("bandwidth", "expected"), [("2x", 20 * MS), ("4x", 15 * MS)])
@@ -276,7 +327,9 @@ def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path, worded):
 
 def sharded_rank(rank):
     """Return a rank that gathers (2 ms), works (10), scatters (3), works (1), in steps of 16 ms."""
-    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).domain("NCCL", 1).session(10**18).gpu()
+    builder = (
+        TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).domain("NCCL", 1).session(10**18).gpu()
+    )
     init = {"NCCL communicator ID": 5, "No. of ranks": 2, "Rank": rank, "CUDA device": 0}
     builder.nccl_payload(-1000, "ncclCommInitRankConfig", init, COMM_INIT)
     for launch in range(US, 50 * MS, 10 * MS):
@@ -296,7 +349,9 @@ def test_a_sharded_run_is_answered_where_communication_gets_faster(written, word
     assert found.step_time_ns == 16 * MS
     assert found.limit_step_time_ns is None  # by how much communication slows the work is not known
     assert only(found).step_time_ns == pytest.approx(11 * MS, abs=US)
-    faster = only(whatif(run, bandwidth=2 * own))  # twice the bandwidth: half of 5 ms less 2 x 30 us, and those
+    faster = only(
+        whatif(run, bandwidth=2 * own)
+    )  # twice the bandwidth: half of 5 ms less 2 x 30 us, and those
     assert faster.step_time_ns == pytest.approx(11 * MS + 60 * US + 2470 * US, abs=2 * US)
     worded(refusal(whatif(run, bandwidth=own / 2)), "a slower link")
     worded(refusal(whatif(run, bucket_mb=25)), "buckets")

@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.replay.answer import ELSEWHERE, GROUPS, HARDWARE, HERE, LIMIT, SETTING, UNKNOWN, Scenario, WhatIf
+from nsyspipe.replay.answer import (
+    ELSEWHERE,
+    GROUPS,
+    HARDWARE,
+    HERE,
+    LIMIT,
+    SETTING,
+    UNKNOWN,
+    Scenario,
+    WhatIf,
+)
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.report.whatif import GROUP_NAMES, headline_sentences, menu, menu_rows, sort_scenarios
 from tests.build.plain_steps import MS
@@ -17,7 +27,15 @@ def scenario(name, step_ms, *, half_range_ms=1.0, place=None, **knobs):
     ends = ((step_ms + side * half_range_ms) * MS for side in (-1, 1))
     gain_ms = CAPTURED_MS - step_ms
     return Scenario(
-        name, name, knobs, step_ms * MS, *ends, 1e9 / (step_ms * MS), gain_ms, gain_ms * MS, link_place=place
+        name,
+        name,
+        knobs,
+        step_ms * MS,
+        *ends,
+        1e9 / (step_ms * MS),
+        gain_ms,
+        gain_ms * MS,
+        link_place=place,
     )
 
 
@@ -33,19 +51,22 @@ AS_NOW = scenario("as now", CAPTURED_MS, place=HERE, link="shm")
 ALL = (OVERLAP, OTHER_MACHINE, BUCKETS, NOISE, AS_NOW)
 
 
-@pytest.mark.parametrize(("changed", "group"), [
-    (BUCKETS, SETTING),
-    (scenario("x", 90.0, no_sync=True), SETTING),
-    (OTHER_MACHINE, HARDWARE),
-    (scenario("x", 90.0, place=UNKNOWN, link="nvlink4"), HARDWARE),
-    (scenario("x", 90.0, bandwidth_factor=2.0), HARDWARE),
-    # A link of the machine is a setting only if it is faster than the one in use.
-    (scenario("x", 90.0, place=HERE, link="nvlink4"), SETTING),
-    (scenario("x", 110.0, place=HERE, link="shm"), HARDWARE),
-    (OVERLAP, LIMIT),
-    (scenario("x", 90.0, no_wait=True), LIMIT),
-    (scenario("x", 90.0, no_wait=True, bucket_mb=25.0), LIMIT),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "group"),
+    [
+        (BUCKETS, SETTING),
+        (scenario("x", 90.0, no_sync=True), SETTING),
+        (OTHER_MACHINE, HARDWARE),
+        (scenario("x", 90.0, place=UNKNOWN, link="nvlink4"), HARDWARE),
+        (scenario("x", 90.0, bandwidth_factor=2.0), HARDWARE),
+        # A link of the machine is a setting only if it is faster than the one in use.
+        (scenario("x", 90.0, place=HERE, link="nvlink4"), SETTING),
+        (scenario("x", 110.0, place=HERE, link="shm"), HARDWARE),
+        (OVERLAP, LIMIT),
+        (scenario("x", 90.0, no_wait=True), LIMIT),
+        (scenario("x", 90.0, no_wait=True, bucket_mb=25.0), LIMIT),
+    ],
+)
 def test_a_change_is_a_setting_other_hardware_or_a_limit(changed, group):
     assert changed.group == group
 
@@ -60,7 +81,10 @@ def test_settings_come_first_though_hardware_and_limits_save_more():
 
 def test_a_row_without_a_change_is_only_shown_on_request():
     found = answer(*ALL)
-    short, full = ({row.label for row in menu_rows(found, ALL, is_verbose=verbose)} for verbose in (False, True))
+    short, full = (
+        {row.label for row in menu_rows(found, ALL, is_verbose=verbose)}
+        for verbose in (False, True)
+    )
     assert {"noise"} <= full - short
     assert not any(row.startswith(("noise", "as now", "shm")) for row in short)
     assert [one.id for one in sort_scenarios(found).unchanged] == ["as now"]
@@ -88,12 +112,15 @@ def test_the_first_sentence_is_about_a_setting():
     assert not any("overlap" in sentence for sentence in (first, *others))
 
 
-@pytest.mark.parametrize(("name", "offered", "not_offered"), [
-    ("nvlink", ("nvlink4 (H100, H200)", "nvlink5 (B200)"), "pcie"),
-    ("NVLINK", ("nvlink4 (H100, H200)",), "pcie"),
-    ("pcie", ("pcie4x16", "pcie5x16"), "nvlink"),
-    ("roce", ("roce-400",), "infiniband"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "offered", "not_offered"),
+    [
+        ("nvlink", ("nvlink4 (H100, H200)", "nvlink5 (B200)"), "pcie"),
+        ("NVLINK", ("nvlink4 (H100, H200)",), "pcie"),
+        ("pcie", ("pcie4x16", "pcie5x16"), "nvlink"),
+        ("roce", ("roce-400",), "infiniband"),
+    ],
+)
 def test_a_part_of_a_name_is_answered_with_the_links_that_it_may_mean(name, offered, not_offered):
     with pytest.raises(OptionError) as raised:
         Knobs(link=name)

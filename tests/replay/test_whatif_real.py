@@ -32,14 +32,24 @@ REFUSED: dict[str, dict[str, bool]] = {
     "ddp-1gpu": {"no-wait": True, "link-shm": True},
     # PyTorch's streams take turns: of 28 casts per step, one in two steps is on NCCL's stream.
     HOOK: {"link-nvlink4": False, "bucket-25": True, "gradient-bf16": True},
-    "fsdp-4gpu": {"bucket-25": True, "gradient-bf16": True, "link-shm": True, "perfect-overlap": False},
+    "fsdp-4gpu": {
+        "bucket-25": True,
+        "gradient-bf16": True,
+        "link-shm": True,
+        "perfect-overlap": False,
+    },
     "ddp-2gpu-straggler": {"no-wait": False, "link-shm": True},
     "ddp-4gpu-onefile": {"perfect-overlap": False},
     # Of these one host is late in most steps.
     SHARDED: {"no-wait": True, "link-nvlink4": True},
     "2gpu-tp": {"no-wait": False, "link-nvlink4": True, "perfect-overlap": True},
     "2gpu-moe": {"no-wait": True, "link-nvlink4": True},
-    "2gpu-graph-node": {"no-wait": False, "perfect-overlap": True, "bucket-25": True, "link-shm": True},
+    "2gpu-graph-node": {
+        "no-wait": False,
+        "perfect-overlap": True,
+        "bucket-25": True,
+        "link-shm": True,
+    },
     "2gpu-graph": {"no-wait": True},
     "2gpu-pp": {"no-wait": True},
 }
@@ -49,12 +59,19 @@ OTHER_LINKS = {"nvlink5": "elsewhere", "infiniband-ndr": "elsewhere", "shm": "he
 WITH_TOPOLOGY = {"topology": REAL / "logs" / "topo-4gpu.txt"}
 
 
-@pytest.mark.parametrize(("name", "files", "places"), [
-    # A capture over NVLink 4 of H200s; over host memory, where nothing says that NVLink connects them; where the topology does.
-    ("2gpu-gpt-b25", {}, {"nvlink4": "here", "pcie5x16": "here", **OTHER_LINKS}),
-    ("ddp-4gpu-shm", {}, {"nvlink4": "unknown", "pcie5x16": "unknown", "pcie4x16": "here", **OTHER_LINKS}),
-    ("ddp-4gpu-shm", WITH_TOPOLOGY, {"nvlink4": "here", "pcie5x16": "unknown", **OTHER_LINKS}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "files", "places"),
+    [
+        # A capture over NVLink 4 of H200s; over host memory, where nothing says that NVLink connects them; where the topology does.
+        ("2gpu-gpt-b25", {}, {"nvlink4": "here", "pcie5x16": "here", **OTHER_LINKS}),
+        (
+            "ddp-4gpu-shm",
+            {},
+            {"nvlink4": "unknown", "pcie5x16": "unknown", "pcie4x16": "here", **OTHER_LINKS},
+        ),
+        ("ddp-4gpu-shm", WITH_TOPOLOGY, {"nvlink4": "here", "pcie5x16": "unknown", **OTHER_LINKS}),
+    ],
+)
 def test_a_link_that_the_run_or_its_machine_has_is_not_of_another_one(runs, name, files, places):
     run = runs(name, **files)
     for link, place in places.items():
@@ -90,13 +107,17 @@ def test_a_bandwidth_beyond_the_gpus_links_is_named_as_such(runs, rate, of_links
 
 
 def test_one_rank_of_four_is_told_what_its_own_copies_cost(real):
-    (found,) = whatif(nsyspipe.load(str(real / "ddp-4gpu-shm_1.sqlite")), no_grad_copy=True).scenarios
+    (found,) = whatif(
+        nsyspipe.load(str(real / "ddp-4gpu-shm_1.sqlite")), no_grad_copy=True
+    ).scenarios
     assert found.gain_pct == pytest.approx(0.87, abs=0.1)
 
 
 @pytest.mark.parametrize(("name", "mib"), [("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)])
 def test_the_own_bucket_size_changes_nothing(runs, name, mib):
-    found = whatif(runs(name), bucket_mb=mib, gradient_bytes=1_226_141_600 if name.startswith("ddp") else None)
+    found = whatif(
+        runs(name), bucket_mb=mib, gradient_bytes=1_226_141_600 if name.startswith("ddp") else None
+    )
     assert found.scenarios[0].step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
 
 
@@ -104,13 +125,17 @@ def test_the_number_of_a_rank_changes_no_prediction(runs, real):
     name, exchanged = "2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm_0.sqlite=1,2gpu-gpt-b25-shm_1.sqlite=0"
     other = whatif(nsyspipe.load(real / f"{name}_*.sqlite", jobs=1, rank_map=exchanged))
     expected = {one.id: one.step_time_ns for one in whatif(runs(name)).scenarios}
-    assert {one.id: one.step_time_ns for one in other.scenarios} == pytest.approx(expected, rel=1e-12)
+    assert {one.id: one.step_time_ns for one in other.scenarios} == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_waits_for_a_bucket_are_no_slow_work(runs):
     # Nearly all of backward is beside communication, and one operation of a hundred waits for a bucket.
     found = whatif(runs("2gpu-gpt-b25-shm"), link="nvlink4")
-    assert found.limit_step_time_ns > (runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6)
+    assert found.limit_step_time_ns > (
+        runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6
+    )
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -134,4 +159,6 @@ def test_what_was_predicted_is_what_was_measured(captures):
     assert statistics.median(one.half_width for one in chosen) <= 0.03
     # A limit is what the device computes without communication beside it, seen from either capture.
     limits = {one.pair.name: one.limit_ns for one in chosen}
-    assert limits["2gpu-gpt-b25-shm->2gpu-gpt-b25"] == pytest.approx(limits["2gpu-gpt-b25->2gpu-gpt-b25-shm"], rel=0.04)
+    assert limits["2gpu-gpt-b25-shm->2gpu-gpt-b25"] == pytest.approx(
+        limits["2gpu-gpt-b25->2gpu-gpt-b25-shm"], rel=0.04
+    )

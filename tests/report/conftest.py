@@ -37,11 +37,23 @@ def shown():
         return f"<p>{html.escape(' | '.join(cells))}</p>"
 
     def lines(page):
-        data = re.findall(r'<script type="application/json" id="(data-[a-z-]+)">(.*?)</script>', page)
+        data = re.findall(
+            r'<script type="application/json" id="(data-[a-z-]+)">(.*?)</script>', page
+        )
         page = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
         page = re.sub(r"<tr\b.*?</tr>", row, page, flags=re.DOTALL)
-        page = re.sub(r"<h2[^>]*>Definitions</h2>(?:(?!<details|</section>).)*</section>", "", page, flags=re.DOTALL)
-        texts = map(text_of, re.split(r"</?(?:p|div|h\d|li|section|figure|summary|caption|details|ul)\b[^>]*>", page))
+        page = re.sub(
+            r"<h2[^>]*>Definitions</h2>(?:(?!<details|</section>).)*</section>",
+            "",
+            page,
+            flags=re.DOTALL,
+        )
+        texts = map(
+            text_of,
+            re.split(
+                r"</?(?:p|div|h\d|li|section|figure|summary|caption|details|ul)\b[^>]*>", page
+            ),
+        )
         return "\n".join([*filter(None, texts), *(f"{name}: {text}" for name, text in data)])
 
     return lines

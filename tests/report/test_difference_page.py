@@ -31,7 +31,9 @@ def change(tmp_path_factory):
 
 def words(text):
     text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\N{RIGHTWARDS ARROW}", "->").split())
+    return " ".join(
+        html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\N{RIGHTWARDS ARROW}", "->").split()
+    )
 
 
 def written(folder, text):
@@ -48,14 +50,21 @@ def table_of(difference, caption):
 def test_what_got_worse_is_no_alarm_where_the_verdict_rests_on_something_else(change, tmp_path):
     # 30 ms less of compute, and 14 ms more of idle time.
     slow = plain_run(tmp_path / "slow", [steps(100)] * 2)
-    idle = diff(slow, plain_run(tmp_path / "idle", [[(*one[:3], 20 * MS) for one in steps(70)]] * 2, start=2 * 10**18))
+    idle = diff(
+        slow,
+        plain_run(
+            tmp_path / "idle", [[(*one[:3], 20 * MS) for one in steps(70)]] * 2, start=2 * 10**18
+        ),
+    )
     worse = diff(idle.candidate.runs[0], slow)
     rows = [table_of(one, said.METRICS).rows for one in (idle, worse)]
     told = [{(row[0], row[-1].text, row[-1].is_plain) for row in of_one} for of_one in rows]
     assert {("step time", "improvement", False), ("idle", "regression", True)} <= told[0]
     assert {("step time", "regression", False), ("compute", "regression", False)} <= told[1]
     page = drawn.difference_page(idle)
-    assert [f'class="word" data-word="{word}"' in page for word in ("improvement", "regression")] == [True, False]
+    assert [
+        f'class="word" data-word="{word}"' in page for word in ("improvement", "regression")
+    ] == [True, False]
 
 
 def identity_of_page(path, difference):
@@ -68,14 +77,19 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
     for part in (said.verdict_text(faster), *said.notes(faster)):
         assert part.partition(",")[0] in words(page)
     path = written(tmp_path, page)
-    assert (identity_of_page(path, faster), run_id_of_page(path)) == (said.identity_of(faster), None)
+    assert (identity_of_page(path, faster), run_id_of_page(path)) == (
+        said.identity_of(faster),
+        None,
+    )
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
 def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, board_runs, tmp_path):
     for name in ("slow", "fast"):
         save(board_runs[name], tmp_path / name)
-    assert drawn.difference_page(diff(tmp_path / "slow", tmp_path / "fast")) == drawn.difference_page(faster)
+    assert drawn.difference_page(
+        diff(tmp_path / "slow", tmp_path / "fast")
+    ) == drawn.difference_page(faster)
 
 
 def test_names_of_traces_are_only_text(tmp_path, board_runs):
@@ -92,7 +106,9 @@ def test_names_of_traces_are_only_text(tmp_path, board_runs):
 
 
 def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
-    in_turn = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
+    in_turn = [
+        ((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)
+    ]
     run = plain_run(tmp_path / "before", [in_turn] * 2)
     for text in (words(run_page(run)), markdown(run)):
         assert "132.0 ms and 1400 ms" in text
@@ -101,12 +117,16 @@ def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
 
 def test_a_waterfall_leads_from_one_mean_to_the_other(change):
     found = drawn.waterfall(change)
-    bars = [(bar["name"], bar["start"] / MS, bar["end"] / MS, bar["delta"]) for bar in found["bars"]]  # fmt: skip
+    bars = [
+        (bar["name"], bar["start"] / MS, bar["end"] / MS, bar["delta"]) for bar in found["bars"]
+    ]
     # Idle time follows the copy, and the cause of it does not matter here.
     assert bars[:4] == [
-        ("baseline", 0, 131, None), ("compute", 131, 101, -30 * MS), ("exposed comm", 101, 91, -10 * MS),
+        ("baseline", 0, 131, None),
+        ("compute", 131, 101, -30 * MS),
+        ("exposed comm", 101, 91, -10 * MS),
         ("exposed copies", 91, 91, 0),
-    ]  # fmt: skip
+    ]
     assert {(start, end, delta) for name, start, end, delta in bars[4:-1]} == {(91, 91, 0)}
     assert {name.partition(":")[0] for name, *_ in bars[4:-1]} == {"idle"}
     assert bars[-1] == ("candidate", 0, 91, None)
@@ -123,13 +143,24 @@ def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("ddp-2gpu-straggler", "ddp-2gpu-bucket100"), ("ddp-4gpu-shm", "ddp-4gpu"), ("ddp-4gpu-shm", "ddp-4gpu-shm-bucket100")],
-)  # fmt: skip
+    [
+        ("ddp-2gpu-straggler", "ddp-2gpu-bucket100"),
+        ("ddp-4gpu-shm", "ddp-4gpu"),
+        ("ddp-4gpu-shm", "ddp-4gpu-shm-bucket100"),
+    ],
+)
 def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
     found = diff(*(str(real / f"{name}_[0-9].sqlite") for name in (before, after)))
     first, *parts, last = drawn.waterfall(found)["bars"]
-    assert (first["end"], None, last["end"] - first["end"]) == (found.mean_step_time[0], None, found.mean_step_time[2])  # fmt: skip
-    assert [*(bar["start"] for bar in parts), last["end"]] == [first["end"], *(bar["end"] for bar in parts)]
+    assert (first["end"], None, last["end"] - first["end"]) == (
+        found.mean_step_time[0],
+        None,
+        found.mean_step_time[2],
+    )
+    assert [*(bar["start"] for bar in parts), last["end"]] == [
+        first["end"],
+        *(bar["end"] for bar in parts),
+    ]
     assert sum(bar["delta"] for bar in parts) == found.mean_step_time[2]
 
 
@@ -167,14 +198,22 @@ def test_figures_show_where_their_difference_lies(change):
     # Judged ones come first.
     judged = diff(change.baseline, change.candidate, metrics=["idle", "exposed_comm"])
     table = drawn.figure_table(judged, table_of(judged, said.METRICS))
-    assert [row["metric"] for row in said.metric_rows(judged)[0][:3]] == ["exposed_comm", "idle", "step_time"]
+    assert [row["metric"] for row in said.metric_rows(judged)[0][:3]] == [
+        "exposed_comm",
+        "idle",
+        "step_time",
+    ]
     assert table.strong == {0, 1}
 
 
 def test_kernels_are_drawn_with_their_sign(change):
     rows = {row[0]: row for row in drawn.kernel_table(change, table_of(change, said.KERNELS)).rows}
     # Of rank 0 and 1 the mean: 91 and 101 ms.
-    assert (rows["gemm"][3], rows["gemm"][6], rows["sgemm"][6]) == ("-96.00 ms", "vanished", "appeared")
+    assert (rows["gemm"][3], rows["gemm"][6], rows["sgemm"][6]) == (
+        "-96.00 ms",
+        "vanished",
+        "appeared",
+    )
     assert (rows["gemm"][4].at < 0, rows["sgemm"][4].at > 0) == (True, True)
     assert max(abs(row[4].at) for row in rows.values()) == 1
 

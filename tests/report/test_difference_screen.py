@@ -43,7 +43,9 @@ def test_no_line_is_wider_than_the_terminal(samples, width):
 
 
 def test_everything_that_the_screen_leaves_out_is_in_the_full_text(samples):
-    short, full = (text_of(blocks, 100) for blocks in (screen_blocks(samples), difference_blocks(samples)))
+    short, full = (
+        text_of(blocks, 100) for blocks in (screen_blocks(samples), difference_blocks(samples))
+    )
     kernel = samples.top_kernels.to_pylist()[0]["name"][:12]
     assert [kernel in text for text in (short, full)] == [False, True]
     assert len(full.splitlines()) > len(short.splitlines())
@@ -61,13 +63,30 @@ def test_the_gate_is_not_part_of_the_screen(samples):
 
 
 def part(name, delta_ms):
-    return {"part": name, "baseline_ns": 20.0 * MS, "candidate_ns": (20.0 + delta_ms) * MS, "delta_ns": delta_ms * MS}
+    return {
+        "part": name,
+        "baseline_ns": 20.0 * MS,
+        "candidate_ns": (20.0 + delta_ms) * MS,
+        "delta_ns": delta_ms * MS,
+    }
 
 
 def difference(*parts, overlap=0.0, judged=("step_time",)):
     metrics = [
-        {"metric": "overlap_ratio", "unit": "ratio", "baseline": 0.5, "candidate": 0.5 + overlap, "delta": overlap},
-        {"metric": "dtod", "unit": "ns", "baseline": 4.0 * MS, "candidate": 5.0 * MS, "delta": 1.0 * MS},
+        {
+            "metric": "overlap_ratio",
+            "unit": "ratio",
+            "baseline": 0.5,
+            "candidate": 0.5 + overlap,
+            "delta": overlap,
+        },
+        {
+            "metric": "dtod",
+            "unit": "ns",
+            "baseline": 4.0 * MS,
+            "candidate": 5.0 * MS,
+            "delta": 1.0 * MS,
+        },
     ]
     return SimpleNamespace(
         mean_step_time=(STEP_MS * MS, None, None),
@@ -77,7 +96,9 @@ def difference(*parts, overlap=0.0, judged=("step_time",)):
     )
 
 
-@pytest.mark.parametrize(("share", "is_shown"), [(1.01 * LITTLE_SHARE, True), (0.99 * LITTLE_SHARE, False)])
+@pytest.mark.parametrize(
+    ("share", "is_shown"), [(1.01 * LITTLE_SHARE, True), (0.99 * LITTLE_SHARE, False)]
+)
 def test_a_part_is_shown_from_a_thousandth_of_the_step_on(share, is_shown):
     rows = part_rows(difference(part("compute", 10.0), part("idle", share * STEP_MS)))
     assert ("idle" in [row.name for row in rows]) == is_shown
@@ -96,7 +117,10 @@ def test_overlap_is_shown_if_it_changed(overlap, is_shown):
 
 
 def test_another_judged_metric_has_a_row():
-    names = [row.name for row in part_rows(difference(part("compute", 8.0), judged=("dtod", "step_time")))]
+    names = [
+        row.name
+        for row in part_rows(difference(part("compute", 8.0), judged=("dtod", "step_time")))
+    ]
     assert names == ["compute", "D2D memcpy"]
 
 

@@ -23,7 +23,9 @@ def test_findings_are_a_table_with_options_in_code_font(tmp_path, worded):
     page = Page(markdown(run))
     _, *rows = page.tables[-1]
     found = recommendations_of(run)
-    assert [row[1] for row in rows] == [f"{one.finding.action} [{one.finding.id}]" for one in found.alternatives]
+    assert [row[1] for row in rows] == [
+        f"{one.finding.action} [{one.finding.id}]" for one in found.alternatives
+    ]
     # 485 ns of late launches of steps of 1000, and 300 of communication that they expose.
     assert found.first.saved_share == pytest.approx(0.785, abs=0.001)
     worded([*page.texts, *page.codes])
@@ -78,7 +80,9 @@ def test_the_longest_page_has_60_lines_at_most_and_says_what_it_left_out(many, t
     assert len(source.splitlines()) <= MOST_LINES
     page = Page(source)
     # The first stands above the table of the others.
-    assert [row[1].strip(" []") for row in page.tables[-1][1:]] == [f"rule-{n}" for n in range(1, 8)]
+    assert [row[1].strip(" []") for row in page.tables[-1][1:]] == [
+        f"rule-{n}" for n in range(1, 8)
+    ]
     worded(source)
 
 
@@ -99,7 +103,9 @@ def test_hostile_names_stay_text(tmp_path):
         builder.gpu(0, f"H200 {NAME}").write(tmp_path / f"a{NAME[:25]}_{rank}.sqlite")
     run = nsyspipe.load(tmp_path, run_id=NAME, label=NAME)
     rows = [finding(1) | {"title": NAME, "advice": NAME}]
-    source = markdown(Changed(run, findings=rows, problems=[{"message": NAME, "fix": NAME, "report": NAME}]))
+    source = markdown(
+        Changed(run, findings=rows, problems=[{"message": NAME, "fix": NAME, "report": NAME}])
+    )
     page = Page(source)
     assert not page.links
     assert not page.reached
@@ -109,9 +115,27 @@ def test_hostile_names_stay_text(tmp_path):
     assert page.tags <= TAGS | {"h3"}
 
 
-@pytest.mark.parametrize("run_id", [
-    "r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "a--b", "--> <b>", "<!--", "%2D", "é\n\t", "\udce9", "",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "r1",
+        "20261120T2215-38",
+        "a b",
+        "-->",
+        "--!>",
+        "->",
+        ">",
+        "---",
+        "a--",
+        "a--b",
+        "--> <b>",
+        "<!--",
+        "%2D",
+        "é\n\t",
+        "\udce9",
+        "",
+    ],
+)
 def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path, run_id):
     text = markdown(Changed(steady_run, header=replace(steady_run.header, run_id=run_id)))
     assert "--" not in text.splitlines()[1].removeprefix("<!--").removesuffix("-->")
@@ -120,13 +144,21 @@ def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path
     assert run_id_of_markdown(path) == run_id
 
 
-def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_form_keeps_it(steady_run, tmp_path):
+def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_form_keeps_it(
+    steady_run, tmp_path
+):
     path = tmp_path / "notes.md"
     assert run_id_of_markdown(path) is None
     assert run_id_of_markdown(tmp_path) is None
     head = "<!-- nsyspipe:analyze -->"
     key = "<!-- nsyspipe:run_id=a -->"
-    for text in ("", "# notes", head, f"# notes\n{head}\n{key}", f"<!-- nsyspipe:whatif -->\n{key}"):
+    for text in (
+        "",
+        "# notes",
+        head,
+        f"# notes\n{head}\n{key}",
+        f"<!-- nsyspipe:whatif -->\n{key}",
+    ):
         path.write_text(text)
         assert run_id_of_markdown(path) is None
     path.write_bytes(b"\xff\xfe\x00")
@@ -136,7 +168,9 @@ def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_f
 
 
 HOSTILE = [
-    "**bold** __bold__ *it* _it_ ~~gone~~ a_b_c __x__ _", "`code` ``code`` `", "| a | b | \\| c \\\\| d \\",
+    "**bold** __bold__ *it* _it_ ~~gone~~ a_b_c __x__ _",
+    "`code` ``code`` `",
+    "| a | b | \\| c \\\\| d \\",
     "<script>alert(1)</script> <img src=x onerror=y> <!-- --> <https://x.y>",
     "&lt;b&gt; &amp; &#64;octocat &#35;1",
     "[link](https://evil.example) ![image](https://evil.example/x.png) [ref][1] [^1]",
@@ -147,7 +181,7 @@ HOSTILE = [
     "$x$ $$x$$ $`x`$",
     "first\nsecond\r\n\n# heading\n- item\u2028\x1b[31m\u202e",
     "--> <!-- nsyspipe:analyze -->",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("write", [escaped, prose])
@@ -167,7 +201,16 @@ def test_hostile_text_is_shown_as_it_is(write, text, frame):
 
 
 PIECES = st.sampled_from(
-    [*"\\`*_~[]()<>&|$@#:!-+=.^{}'\" ab1\n\t", "www.", "http://", "GH-", "&#64;", "a_b", "x=1", "f()"]
+    [
+        *"\\`*_~[]()<>&|$@#:!-+=.^{}'\" ab1\n\t",
+        "www.",
+        "http://",
+        "GH-",
+        "&#64;",
+        "a_b",
+        "x=1",
+        "f()",
+    ]
 )
 
 
@@ -181,20 +224,23 @@ def test_any_text_is_shown_as_it_is(text):
         assert not page.reached
 
 
-@pytest.mark.parametrize(("text", "codes"), [
-    ("lower bucket_cap_mb, then no_sync()", ["bucket_cap_mb", "no_sync()"]),
-    ("(DDP bucket_cap_mb=...)", ["bucket_cap_mb"]),
-    ("DDP(bucket_cap_mb=...), 25 is", ["DDP(bucket_cap_mb=...)"]),
-    ("or .to(device, non_blocking=True)", [".to(device, non_blocking=True)"]),
-    ("avoid .item(), print of tensors", [".item()"]),
-    ("(fused=True), NCCL_P2P_DISABLE=1.", ["fused=True", "NCCL_P2P_DISABLE=1"]),
-    ('torch.compile(mode="reduce-overhead")', ['torch.compile(mode="reduce-overhead")']),
-    ("use torch.compile.", ["torch.compile"]),
-    ("(--trace=cuda,nvtx, no --sample)", ["--trace=cuda,nvtx", "--sample"]),
-    ("ddp-4gpu_0.sqlite ends early", ["ddp-4gpu_0.sqlite"]),
-    ("the 3 rank(s) of 0.5 s, e.g. well-known, at 2.5", []),
-    ("a@b_c.de /tmp/a_b #a_b", ["b_c.de", "a_b"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("lower bucket_cap_mb, then no_sync()", ["bucket_cap_mb", "no_sync()"]),
+        ("(DDP bucket_cap_mb=...)", ["bucket_cap_mb"]),
+        ("DDP(bucket_cap_mb=...), 25 is", ["DDP(bucket_cap_mb=...)"]),
+        ("or .to(device, non_blocking=True)", [".to(device, non_blocking=True)"]),
+        ("avoid .item(), print of tensors", [".item()"]),
+        ("(fused=True), NCCL_P2P_DISABLE=1.", ["fused=True", "NCCL_P2P_DISABLE=1"]),
+        ('torch.compile(mode="reduce-overhead")', ['torch.compile(mode="reduce-overhead")']),
+        ("use torch.compile.", ["torch.compile"]),
+        ("(--trace=cuda,nvtx, no --sample)", ["--trace=cuda,nvtx", "--sample"]),
+        ("ddp-4gpu_0.sqlite ends early", ["ddp-4gpu_0.sqlite"]),
+        ("the 3 rank(s) of 0.5 s, e.g. well-known, at 2.5", []),
+        ("a@b_c.de /tmp/a_b #a_b", ["b_c.de", "a_b"]),
+    ],
+)
 def test_names_of_programs_are_in_code_font(text, codes):
     page = Page(f"x {prose(text)}")
     assert (page.codes, page.texts) == (codes, [f"x {text}"])

@@ -26,7 +26,9 @@ HOSTILE = "</style><script>alert(1)</script>\n\n<img src=x onerror=alert(2)>"
 
 def texts(page):
     text = re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
-    return html.unescape(text).replace("\N{NO-BREAK SPACE}", " ").replace("\N{RIGHTWARDS ARROW}", "->")
+    return (
+        html.unescape(text).replace("\N{NO-BREAK SPACE}", " ").replace("\N{RIGHTWARDS ARROW}", "->")
+    )
 
 
 def words_of(page):
@@ -48,7 +50,9 @@ def test_a_verdict_begins_with_the_headline_of_the_page(steady_run, without_gpu,
     worded(answer.verdict, "answer")
 
 
-def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_run, without_gpu, worded):
+def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(
+    steady_run, without_gpu, worded
+):
     shown = steady_run._repr_html_()
     bars = re.findall(r'<td class="bar">.*?</td>', shown)
     widths = [sum(map(float, re.findall(r"width:([\d.]+)%", bar))) for bar in bars]
@@ -69,9 +73,16 @@ def test_what_is_shown_names_parameters_and_no_options_of_commands(steady):
 
 
 def test_a_difference_says_whether_its_gate_lets_it_pass(steady_run, worded):
-    gated = nsyspipe.diff(steady_run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1), fail_on="regression")
+    gated = nsyspipe.diff(
+        steady_run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1), fail_on="regression"
+    )
     gate = gated.gate
-    assert (gate.outcome, gate.exit_code, gate.metrics, bool(gate)) == ("undecided", 4, ("step_time",), False)
+    assert (gate.outcome, gate.exit_code, gate.metrics, bool(gate)) == (
+        "undecided",
+        4,
+        ("step_time",),
+        False,
+    )
     assert (repr(gate), gate.verdict in texts(gate._repr_html_())) == (f"<{gate.verdict}>", True)
     worded(gate.verdict, "verdict")
     worded(words_of(gated._repr_html_()), "card")
@@ -102,7 +113,12 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings(worded):
 def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
     run = nsyspipe.load(steady, jobs=1, label=HOSTILE)
     other = nsyspipe.load(steady, jobs=1, label=HOSTILE, skip_first=2)
-    for answer in [run, nsyspipe.diff(run, other), nsyspipe.compare({HOSTILE: run, "b": other}), nsyspipe.whatif(run)]:
+    for answer in [
+        run,
+        nsyspipe.diff(run, other),
+        nsyspipe.compare({HOSTILE: run, "b": other}),
+        nsyspipe.whatif(run),
+    ]:
         shown = answer._repr_html_()
         assert len(shown) < 20_000
         assert not re.search(r"<(script|img|link|iframe)|url\(|\n\s*\n", shown)
@@ -110,7 +126,12 @@ def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
         of_all = re.sub(
             r"/\*.*?\*/|(?s:^\.nsyspipe:not\(#_\) \{$.*?^\}$)", "", style, flags=re.MULTILINE
         )  # rules inside are the card's
-        assert re.findall(r"^(?!\.nsyspipe:is\(|\.nsyspipe \{|@keyframes nsyspipe-)\S.*", of_all, re.MULTILINE) == []
+        assert (
+            re.findall(
+                r"^(?!\.nsyspipe:is\(|\.nsyspipe \{|@keyframes nsyspipe-)\S.*", of_all, re.MULTILINE
+            )
+            == []
+        )
         assert shown.count("<style>") == shown.count("</style>") == 1
 
 
@@ -119,7 +140,9 @@ def test_the_notebook_of_the_docs_runs_and_says_what_it_said(request):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     book = nbformat.read(NOTEBOOK, as_version=4)
     outputs = [copy.deepcopy(cell.get("outputs")) for cell in book.cells]
-    nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": NOTEBOOK.parent}}).execute()
+    nbclient.NotebookClient(
+        book, timeout=120, resources={"metadata": {"path": NOTEBOOK.parent}}
+    ).execute()
     for cell in book.cells:
         cell.metadata.pop("execution", None)  # when it ran
     if request.config.getoption("--update-golden"):
@@ -148,12 +171,19 @@ class Recorder(types.ModuleType):
 
 @pytest.mark.parametrize(("service", "log"), [("wandb", "log"), ("mlflow", "log_metrics")])
 def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, service, log):
-    cells = ("".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"])
+    cells = (
+        "".join(cell["source"])
+        for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    )
     (code,) = re.findall(rf"```python\n(import {service}\n.*?)```", "\n".join(cells), re.DOTALL)
     monkeypatch.setitem(sys.modules, service, recorder := Recorder(service))
     exec(code, {"before": steady_run})
     logged = next(arguments[0] for name, arguments, _ in recorder.calls if name == log)
-    known = {name: value for name, value in steady_run.summary().to_pylist()[0].items() if value is not None}
+    known = {
+        name: value
+        for name, value in steady_run.summary().to_pylist()[0].items()
+        if value is not None
+    }
     assert logged == {f"nsys/{name}": value for name, value in known.items()}
     assert any(steady_run.header.label in options.values() for _, _, options in recorder.calls)
 
@@ -170,7 +200,9 @@ def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_ru
     assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "run.pftrace").stat().st_size
 
 
-@pytest.mark.parametrize(("name", "steps"), [("run", None), ("run.parquet", None), ("run.json", (1, 2))])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("run", None), ("run.parquet", None), ("run.json", (1, 2))]
+)
 def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, worded):
     with pytest.raises(OptionError) as caught:
         export.write(steady_run, tmp_path / name, steps=steps)
@@ -181,8 +213,12 @@ def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, wo
 def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path, worded):
     answer = nsyspipe.whatif(steady_run)
     for name in ("w.json", "w.md", "w.html"):
-        assert {export.write(answer, tmp_path / name) for _ in range(2)} == {tmp_path / name}  # its own file
-    assert json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == steady_run.header.run_id
+        assert {export.write(answer, tmp_path / name) for _ in range(2)} == {
+            tmp_path / name
+        }  # its own file
+    assert (
+        json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == steady_run.header.run_id
+    )
     other = nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))
     with pytest.raises(OutputError) as caught:
         export.write(other, tmp_path / "w.md")

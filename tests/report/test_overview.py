@@ -16,7 +16,14 @@ from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.report import overview
 from nsyspipe.report.findings import LITTLE, findings_of
 from nsyspipe.report.first_screen import as_clause
-from nsyspipe.report.overview import BOUNDED, CONDITIONAL, ESTIMATED, UNBOUNDED, RankSpread, Recommendation
+from nsyspipe.report.overview import (
+    BOUNDED,
+    CONDITIONAL,
+    ESTIMATED,
+    UNBOUNDED,
+    RankSpread,
+    Recommendation,
+)
 from nsyspipe.report.units import short_percent
 from tests.build.tools import Changed, finding
 
@@ -39,7 +46,13 @@ def change(some_finding):
         step_ns = None if known == UNBOUNDED else step_ns
         low_ns = high_ns = step_ns if known in {ESTIMATED, CONDITIONAL} else None
         return Recommendation(
-            replace(some_finding, id=rule), known, saving_ns, step_ns, low_ns, high_ns, is_clear=is_clear
+            replace(some_finding, id=rule),
+            known,
+            saving_ns,
+            step_ns,
+            low_ns,
+            high_ns,
+            is_clear=is_clear,
         )
 
     return make
@@ -60,12 +73,16 @@ def test_the_cause_comes_first_although_its_consequence_saves_more(change):
 
 
 def test_alternatives_go_by_the_step_time_that_is_shown(change):
-    found = sort(change("a", 70.0), change("b", 90.0), change("c", 60.0, CONDITIONAL), change("d", 80.0))
+    found = sort(
+        change("a", 70.0), change("b", 90.0), change("c", 60.0, CONDITIONAL), change("d", 80.0)
+    )
     assert ids(found.alternatives) == ["c", "d", "b"]
 
 
 def test_upper_bounds_stand_behind_estimates_and_unknown_savings_last(change):
-    found = sort(change("a"), change("x", known=UNBOUNDED), change("b", 10.0, BOUNDED), change("c", 90.0))
+    found = sort(
+        change("a"), change("x", known=UNBOUNDED), change("b", 10.0, BOUNDED), change("c", 90.0)
+    )
     assert ids(found.alternatives) == ["c", "b", "x"]
 
 
@@ -98,7 +115,10 @@ def test_exposed_communication_is_no_change_where_another_reduces_it(change):
 
 @pytest.mark.parametrize("others", [[], ["within noise"], ["unbounded"]])
 def test_exposed_communication_comes_first_where_no_change_reduces_it(change, others):
-    more = {"within noise": change("a", 99.0, is_clear=False), "unbounded": change("a", known=UNBOUNDED)}
+    more = {
+        "within noise": change("a", 99.0, is_clear=False),
+        "unbounded": change("a", known=UNBOUNDED),
+    }
     found = sort(*(more[name] for name in others), change("comm-bound", 60.0, BOUNDED))
     assert found.first.finding.id == "comm-bound"
 
@@ -120,20 +140,28 @@ def test_ranks_differ_visibly_from_a_share_of_the_step_on(share, is_visible):
 
 def test_parts_of_a_step_are_those_of_its_slowest_rank():
     rows = [(0, 1, 10, 3), (1, 1, 20, 5), (0, 2, 40, 7), (1, 2, 40, 9)]
-    table = pa.table(dict(zip(("rank", "step", "wall_ns", "idle_ns"), zip(*rows, strict=True), strict=True)))
+    table = pa.table(
+        dict(zip(("rank", "step", "wall_ns", "idle_ns"), zip(*rows, strict=True), strict=True))
+    )
     assert means_of_slowest(table, ["wall_ns", "idle_ns"]) == {"wall_ns": 30.0, "idle_ns": 6.0}
 
 
 def test_a_part_that_one_slowest_rank_lacks_is_not_known():
-    table = pa.table({"rank": [0, 0], "step": [1, 2], "wall_ns": [10, 20], "idle_ns": pa.array([3, None])})
+    table = pa.table(
+        {"rank": [0, 0], "step": [1, 2], "wall_ns": [10, 20], "idle_ns": pa.array([3, None])}
+    )
     assert means_of_slowest(table, ["idle_ns"]) == {"idle_ns": None}
 
 
 def test_parts_sum_to_the_step_time_of_the_headline(steady_run):
     step = overview.step_time_of(steady_run)
     assert sum(part.ns for part in step.parts) == pytest.approx(step.mean_ns)
-    assert step.mean_ns == pytest.approx(1e9 / steady_run.summary()["throughput_steps_per_s"][0].as_py())
-    assert [part.ns for part in step.parts] == sorted((part.ns for part in step.parts), reverse=True)
+    assert step.mean_ns == pytest.approx(
+        1e9 / steady_run.summary()["throughput_steps_per_s"][0].as_py()
+    )
+    assert [part.ns for part in step.parts] == sorted(
+        (part.ns for part in step.parts), reverse=True
+    )
 
 
 def test_every_rule_fired_passed_or_was_skipped(steady_run):
@@ -160,7 +188,12 @@ def test_all_rules_are_skipped_where_none_could_be_judged(steady_run):
 
 @pytest.mark.parametrize(
     ("sentence", "clause"),
-    [("One bucket", "one bucket"), ("A bucket", "a bucket"), ("NCCL sends", "NCCL sends"), ("f32 is", "f32 is")],
+    [
+        ("One bucket", "one bucket"),
+        ("A bucket", "a bucket"),
+        ("NCCL sends", "NCCL sends"),
+        ("f32 is", "f32 is"),
+    ],
 )
 def test_a_sentence_goes_on_after_a_label(sentence, clause):
     assert as_clause(sentence) == clause
@@ -168,7 +201,15 @@ def test_a_sentence_goes_on_after_a_label(sentence, clause):
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(0, "0%"), (0.0094, "0.9%"), (0.0096, "1%"), (0.454, "45%"), (0.9949, "99%"), (0.9951, "99.5%"), (1, "100%")],
+    [
+        (0, "0%"),
+        (0.0094, "0.9%"),
+        (0.0096, "1%"),
+        (0.454, "45%"),
+        (0.9949, "99%"),
+        (0.9951, "99.5%"),
+        (1, "100%"),
+    ],
 )
 def test_short_percent(ratio, text):
     assert short_percent(ratio) == text
@@ -182,7 +223,9 @@ def printed(real, monkeypatch):
     monkeypatch.chdir(real)
 
     def run(name, *options):
-        result = CliRunner().invoke(app, ["analyze", f"{name}_*.sqlite", *options], prog_name="nsyspipe")
+        result = CliRunner().invoke(
+            app, ["analyze", f"{name}_*.sqlite", *options], prog_name="nsyspipe"
+        )
         assert result.exit_code == 0
         return result.stdout
 
@@ -212,12 +255,16 @@ def test_verbose_has_every_finding_and_problem(printed, real):
     run = nsyspipe.load(real.glob("ddp-4gpu-shm_*.sqlite"))
     words = " ".join(printed("ddp-4gpu-shm", "-v").split())
     assert [row["id"] for row in run.finding_rows if f"[{row['id']}]" not in words] == []
-    assert [row["message"] for row in run.problem_rows if " ".join(row["message"].split()) not in words] == []
+    assert [
+        row["message"] for row in run.problem_rows if " ".join(row["message"].split()) not in words
+    ] == []
     assert [rule for rule in overview.checks_of(run).passed if rule not in words] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "has_table"), [("ddp-4gpu-shm", False), ("ddp-2gpu-straggler", True)])
+@pytest.mark.parametrize(
+    ("name", "has_table"), [("ddp-4gpu-shm", False), ("ddp-2gpu-straggler", True)]
+)
 def test_ranks_have_a_table_where_they_differ(printed, real, name, has_table):
     spread = overview.rank_spread(nsyspipe.load(real.glob(f"{name}_*.sqlite")))
     assert spread.is_visible is has_table

@@ -12,7 +12,16 @@ import pytest
 
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html import page
-from nsyspipe.report.html.page import LIBRARY, MOST_LETTERS, RUN_ID, as_json, csp, cut, read_asset, run_id_of_page
+from nsyspipe.report.html.page import (
+    LIBRARY,
+    MOST_LETTERS,
+    RUN_ID,
+    as_json,
+    csp,
+    cut,
+    read_asset,
+    run_id_of_page,
+)
 
 ASSETS = Path(page.__file__).parent / "assets"
 CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer", "launch")
@@ -20,10 +29,22 @@ PHASES = ("data", "forward", "backward", "optimizer")
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
     "none": np.eye(3),
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
-}  # fmt: skip
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
 
 
 def test_the_library_is_the_one_that_the_readme_names_and_comes_with_its_licences():
@@ -36,7 +57,9 @@ def test_the_library_is_the_one_that_the_readme_names_and_comes_with_its_licence
 def test_our_scripts_and_styles_reach_for_nothing_outside_and_write_no_html_from_text():
     own = "".join(path.read_text() for path in ASSETS.glob("*.js") if path.name != LIBRARY)
     for text in (own, *(path.read_text() for path in ASSETS.glob("*.css"))):
-        assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text)
+        assert not re.search(
+            r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text
+        )
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", own)
 
 
@@ -57,7 +80,18 @@ def colours(theme: int) -> dict[str, np.ndarray]:
     """Return the categories' linear RGB, light (0) or dark (1)."""
     tokens = read_asset("tokens.css")
     found = {}
-    for name in (*(f"c-{one}" for one in CATEGORIES), *(f"p-{one}" for one in PHASES), "page", "ink", "ink-2", "ink-3", "accent", "bad", "warn", "surface"):  # fmt: skip
+    for name in (
+        *(f"c-{one}" for one in CATEGORIES),
+        *(f"p-{one}" for one in PHASES),
+        "page",
+        "ink",
+        "ink-2",
+        "ink-3",
+        "accent",
+        "bad",
+        "warn",
+        "surface",
+    ):
         both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
         assert both
         value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
@@ -70,7 +104,10 @@ def colours(theme: int) -> dict[str, np.ndarray]:
 def lab(linear: np.ndarray) -> np.ndarray:
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
     x, y, z = (to_xyz @ np.clip(linear, 0, 1)) / [0.95047, 1.0, 1.08883]
-    fx, fy, fz = (one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29 for one in (x, y, z))
+    fx, fy, fz = (
+        one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29
+        for one in (x, y, z)
+    )
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
 
@@ -83,7 +120,10 @@ def contrast(one: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
     found = colours(theme)
-    seen = {name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name]) for name in (*CATEGORIES, *PHASES)}
+    seen = {
+        name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name])
+        for name in (*CATEGORIES, *PHASES)
+    }
     # 2.3 is a just noticeable difference; 20 is told apart at a glance.
     for one, other in itertools.combinations(CATEGORIES, 2):
         assert np.linalg.norm(seen[one] - seen[other]) > 20, (one, other)
@@ -99,7 +139,13 @@ def test_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
 def test_text_has_the_contrast_of_wcag_aa(theme, ink):
     found = colours(theme)
     assert min(contrast(found[ink], found[ground]) for ground in ("page", "surface")) >= 4.5
-    lanes = ("transfer", "launch", "compute", "exposed", *(("hidden", "idle", "copies") if theme else ()))
+    lanes = (
+        "transfer",
+        "launch",
+        "compute",
+        "exposed",
+        *(("hidden", "idle", "copies") if theme else ()),
+    )
     assert min(contrast(found[lane], found["surface"]) for lane in lanes) >= 3
 
 
@@ -112,12 +158,15 @@ def test_data_hold_nothing_that_ends_a_script_element_have_one_order_and_only_wh
         as_json([float("nan")])
 
 
-@pytest.mark.parametrize(("name", "shown"), [
-    # NUL, escape, right-to-left override, zero-width joiner, a lone surrogate.
-    ("a\x00b\x1b[c\u202ed\u200de\udc80", "a\ufffdb\ufffd[c\ufffdd\ufffde\ufffd"),
-    ("x" * 10_000, "x" * (MOST_LETTERS - 1) + "…"),
-    ("x" * MOST_LETTERS, "x" * MOST_LETTERS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        # NUL, escape, right-to-left override, zero-width joiner, a lone surrogate.
+        ("a\x00b\x1b[c\u202ed\u200de\udc80", "a\ufffdb\ufffd[c\ufffdd\ufffde\ufffd"),
+        ("x" * 10_000, "x" * (MOST_LETTERS - 1) + "…"),
+        ("x" * MOST_LETTERS, "x" * MOST_LETTERS),
+    ],
+)
 def test_a_name_is_shown_without_what_directs_it_and_not_at_any_length(name, shown):
     assert cut(name) == shown
 
@@ -125,13 +174,18 @@ def test_a_name_is_shown_without_what_directs_it_and_not_at_any_length(name, sho
 HEAD = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
 
 
-@pytest.mark.parametrize(("content", "run_id", "store"), [
-    (f'{HEAD}<meta name="{RUN_ID}" content="2026&#34;x">\n', '2026"x', None),
-    (f'{HEAD}<meta name="nsyspipe-store" content="s">\n', None, "s"),
-    (f'{HEAD}<title>x</title><meta name="{RUN_ID}" content="run-1">\n', None, None),
-    *((content, None, None) for content in ("", "\0\xff\xfe", "<html>", '{"run": {}}')),
-])  # fmt: skip
-def test_an_identity_is_read_from_the_head_of_a_page_and_of_no_other_file(tmp_path, content, run_id, store):
+@pytest.mark.parametrize(
+    ("content", "run_id", "store"),
+    [
+        (f'{HEAD}<meta name="{RUN_ID}" content="2026&#34;x">\n', '2026"x', None),
+        (f'{HEAD}<meta name="nsyspipe-store" content="s">\n', None, "s"),
+        (f'{HEAD}<title>x</title><meta name="{RUN_ID}" content="run-1">\n', None, None),
+        *((content, None, None) for content in ("", "\0\xff\xfe", "<html>", '{"run": {}}')),
+    ],
+)
+def test_an_identity_is_read_from_the_head_of_a_page_and_of_no_other_file(
+    tmp_path, content, run_id, store
+):
     path = tmp_path / "a.html"
     assert run_id_of_page(path) is None
     path.write_bytes(content.encode("latin-1"))

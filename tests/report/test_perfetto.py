@@ -34,8 +34,14 @@ def check(run, steps=None):
         check_operations(track, events.to_pylist(), shift)
         check_steps(track, shown, shift)
         check_ranges(track, ranges.to_pylist(), shift)
-        matched = {(row["step"], row["seq"]) for row in rows_of(run.collectives(), rank) if row["is_matched"]}
-        linked.update(key for row in events.to_pylist() if (key := (row["step"], row["seq"])) in matched)
+        matched = {
+            (row["step"], row["seq"])
+            for row in rows_of(run.collectives(), rank)
+            if row["is_matched"]
+        }
+        linked.update(
+            key for row in events.to_pylist() if (key := (row["step"], row["seq"])) in matched
+        )
     assert sorted(map(len, found.flows().values())) == sorted(linked.values())
     check_flows(found)
     return found
@@ -47,14 +53,24 @@ def check_operations(track, events, shift):
     drawn = [(one.name, graph.category) for one in track.threads for graph in one.slices]
     assert all(("CUDA graphs" in name) == (category == "graph") for name, category in drawn)
     kinds = {"graph": "compute"}
-    slices = [(one, thread.name.split(" (")[0]) for thread in track.threads for one in thread.slices]
+    slices = [
+        (one, thread.name.split(" (")[0]) for thread in track.threads for one in thread.slices
+    ]
     drawn = Counter(
-        (one.notes["start_ns"], one.end - shift, one.name, kinds.get(one.category, one.category), stream)
+        (
+            one.notes["start_ns"],
+            one.end - shift,
+            one.name,
+            kinds.get(one.category, one.category),
+            stream,
+        )
         for one, stream in slices
     )
     names = ("start_ns", "end_ns", "name", "category")
     streams = [f"GPU {row['device_id']} stream {row['stream_id']}" for row in events]
-    assert drawn == Counter((*map(row.get, names), stream) for row, stream in zip(events, streams, strict=True))
+    assert drawn == Counter(
+        (*map(row.get, names), stream) for row, stream in zip(events, streams, strict=True)
+    )
     assert all(one.start == one.notes["start_ns"] + shift and one.depth == 0 for one, _ in slices)
 
 
@@ -62,7 +78,10 @@ def check_steps(track, shown, shift):
     """Windows, and in each the exposed communication and the waiting of the steps table."""
     steps = track.child("steps")
     assert steps.times == [(row["start_ns"] + shift, row["end_ns"] + shift) for row in shown]
-    for name, figure in (("exposed communication", "exposed_comm_ns"), ("waiting in communication", "wait_ns")):
+    for name, figure in (
+        ("exposed communication", "exposed_comm_ns"),
+        ("waiting in communication", "wait_ns"),
+    ):
         known = [row for row in shown if row[figure] is not None]
         assert (name in steps.names) == bool(known)
         if not known:
@@ -71,22 +90,34 @@ def check_steps(track, shown, shift):
         assert derived.total == sum(row[figure] for row in known)
         for row in known:
             first, last = row["start_ns"] + shift, row["end_ns"] + shift
-            assert sum(max(min(end, last) - max(start, first), 0) for start, end in derived.times) == row[figure]
+            assert (
+                sum(max(min(end, last) - max(start, first), 0) for start, end in derived.times)
+                == row[figure]
+            )
 
 
 def check_ranges(track, ranges, shift):
     """Every host range is there once, phases inside of their step."""
     hosts = [one for one in track.child("steps").children if one.name.startswith("phases on host")]
     assert Counter((*bar,) for host in hosts for bar in host.bars) == Counter(
-        (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}") for row in ranges
+        (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}")
+        for row in ranges
     )
     for host in hosts[:1]:
-        assert all(one.parent is None or one.parent.notes["step"] == one.notes["step"] for one in host.slices)
+        assert all(
+            one.parent is None or one.parent.notes["step"] == one.notes["step"]
+            for one in host.slices
+        )
 
 
 def check_flows(found):
     """The slices of a flow are the same place of the same step, on different ranks."""
-    rank_of = {id(one): rank.number for rank in found.ranks for thread in rank.threads for one in thread.slices}
+    rank_of = {
+        id(one): rank.number
+        for rank in found.ranks
+        for thread in rank.threads
+        for one in thread.slices
+    }
     for slices in found.flows().values():
         assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1
         assert len({rank_of[id(one)] for one in slices}) == len(slices)
@@ -99,15 +130,27 @@ def test_a_steady_run_shows_what_was_built(steady):
     # session of rank 1 starts 1 ns late, but its all-reduces end with the others': that is its clock's offset.
     assert rank.name == "rank 1 · NVIDIA H200 · node0"
     compute, comm = rank.threads
-    assert compute.bars[3:6] == [(1100, 1200, "gemm"), (1200, 1300, "gemm"), (1340, 1350, "memcpy DtoD")]
+    assert compute.bars[3:6] == [
+        (1100, 1200, "gemm"),
+        (1200, 1300, "gemm"),
+        (1340, 1350, "memcpy DtoD"),
+    ]
     assert comm.times[1] == (1270, 1330)
     steps = rank.child("steps")
     assert steps.child("exposed communication").times[1] == (1300, 1330)
     host = [(1000, 1900, "step 1"), (1005, 1050, "forward"), (1060, 1160, "backward")]
     assert steps.child("phases on host").bars[3:6] == host
     # Launched in forward: the first kernel; in backward: the second, the all-reduce and the copy.
-    assert steps.child("phases on GPU").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
-    assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]  # four collectives, each on both ranks
+    assert steps.child("phases on GPU").bars[2:4] == [
+        (1100, 1200, "forward"),
+        (1200, 1350, "backward"),
+    ]
+    assert [len(slices) for slices in found.flows().values()] == [
+        2,
+        2,
+        2,
+        2,
+    ]  # four collectives, each on both ranks
 
 
 def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(steady):
@@ -125,19 +168,30 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
 def test_a_large_trace_is_told_of_before_it_is_written(steady):
     run = nsyspipe.load(steady)
     assert large_trace(run, [0, 1]) is None
-    ranks = run.ranks.set_column(run.ranks.column_names.index("n_kernels"), "n_kernels", [[2_000_000, 2_000_000]])
-    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [0, 1])  # 4 million kernels of 180 bytes
+    ranks = run.ranks.set_column(
+        run.ranks.column_names.index("n_kernels"), "n_kernels", [[2_000_000, 2_000_000]]
+    )
+    assert "720.00 MB" in large_trace(
+        SimpleNamespace(ranks=ranks), [0, 1]
+    )  # 4 million kernels of 180 bytes
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
 
 
-def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(tmp_path, worded):
-    run = load(every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520), tmp_path)
+def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(
+    tmp_path, worded
+):
+    run = load(
+        every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520),
+        tmp_path,
+    )
     assert (len(traced_ranks(run)), 5 in traced_ranks(run)) == (8, True)
     assert [one.name.split()[1] for one in trace_of(run).ranks] == [*map(str, traced_ranks(run))]
     assert "--perfetto-ranks 0-11" in left_out(run)
     worded(left_out(run), "left out")
     write(run, tmp_path / "some.pftrace", ranks=[9, 2])
-    assert [one.name.split()[1] for one in ReadTrace((tmp_path / "some.pftrace").read_bytes()).ranks] == ["2", "9"]
+    assert [
+        one.name.split()[1] for one in ReadTrace((tmp_path / "some.pftrace").read_bytes()).ranks
+    ] == ["2", "9"]
     with pytest.raises(OptionError) as caught:
         run.operations(ranks=[14, 12, 1, 15])
     worded(str(caught.value), "asked for")
@@ -172,10 +226,19 @@ def test_a_run_of_one_rank_has_no_arrows_and_one_without_communication_none_expo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [
-    "ddp-1gpu_*", "ddp-2gpu-straggler_*", "ddp-2gpu-bucket100-nsys2025_*", "ddp-4gpu-onefile*", "ddp-4gpu-shm-powersgd_*",
-    "fsdp-4gpu_*", "baseline*", "2gpu-graph_*",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddp-1gpu_*",
+        "ddp-2gpu-straggler_*",
+        "ddp-2gpu-bucket100-nsys2025_*",
+        "ddp-4gpu-onefile*",
+        "ddp-4gpu-shm-powersgd_*",
+        "fsdp-4gpu_*",
+        "baseline*",
+        "2gpu-graph_*",
+    ],
+)
 def test_real_runs_show_their_own_numbers(real, name):
     run = nsyspipe.load(f"{real}/{name}.sqlite")
     check(run)

@@ -11,7 +11,14 @@ from nsyspipe.report.explanations.subjects import explain_finding
 from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html import run_overview as page
 from nsyspipe.report.html.page import Chart, Columns, Fold
-from nsyspipe.report.overview import BOUNDED, CONDITIONAL, ESTIMATED, UNBOUNDED, Recommendation, Recommendations
+from nsyspipe.report.overview import (
+    BOUNDED,
+    CONDITIONAL,
+    ESTIMATED,
+    UNBOUNDED,
+    Recommendation,
+    Recommendations,
+)
 from nsyspipe.report.units import ms_text
 from tests.build.tools import Changed, finding
 
@@ -138,7 +145,9 @@ def test_an_upper_bound_is_told_apart_from_an_estimate(change):
 
 
 def test_a_saving_that_needs_an_interconnect_says_so(change):
-    conditions = [page.effect_of(change(known=known), STEP_NS).condition for known in (CONDITIONAL, ESTIMATED)]
+    conditions = [
+        page.effect_of(change(known=known), STEP_NS).condition for known in (CONDITIONAL, ESTIMATED)
+    ]
     assert [bool(condition) for condition in conditions] == [True, False]
 
 
@@ -153,7 +162,12 @@ def test_bars_are_shares_of_the_longest_with_the_ends_of_their_ranges(change):
     longest_ns = page.longest_saving(changes, STEP_NS)
     estimate, bound = (page.opportunity_of(one, STEP_NS, longest_ns).gain for one in changes)
     assert longest_ns == 50 * MS
-    assert (estimate.share, estimate.low, estimate.high, estimate.is_bound) == (0.4, 0.2, 0.5, False)
+    assert (estimate.share, estimate.low, estimate.high, estimate.is_bound) == (
+        0.4,
+        0.2,
+        0.5,
+        False,
+    )
     assert (bound.share, bound.low, bound.high, bound.is_bound) == (1.0, None, None, True)
 
 
@@ -179,7 +193,9 @@ def test_everything_that_was_found_is_somewhere_on_the_screen(shm, straggler):
         lists = [*of_kind(page.Opportunities, blocks)]
         for fold in of_kind(Fold, blocks):
             lists += of_kind(page.Opportunities, fold.blocks)
-        assert {row.id for rows in lists for row in rows.rows} == {row["id"] for row in run.finding_rows}
+        assert {row.id for rows in lists for row in rows.rows} == {
+            row["id"] for row in run.finding_rows
+        }
 
 
 def test_a_doubt_about_all_figures_stands_above_the_action(shm, monkeypatch):
@@ -196,7 +212,9 @@ def test_with_nothing_to_change_the_headline_says_so(shm):
     checks = overview.checks_of(shm)
     answer = page.answer_of(shm, overview.step_time_of(shm), nothing, checks, step_ns)
     assert (answer.effect, answer.id, answer.is_doubt) == (None, "", False)
-    assert answer.headline == first_screen.nothing_sentences(shm, nothing, checks)[0].removesuffix(".")
+    assert answer.headline == first_screen.nothing_sentences(shm, nothing, checks)[0].removesuffix(
+        "."
+    )
 
 
 @pytest.mark.parametrize("name", [name for names in CAUSES.values() for name in names])

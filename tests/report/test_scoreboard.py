@@ -34,10 +34,18 @@ def written(board, name):
 # not told apart is neither level nor slower; an undecided run may be faster where the best is no change; each kind of several
 # runs has a sentence, the largest first.
 SPOKEN = [
-    ("slow fast again", {}), ("fast slow", {}), ("slow again", {}), ("slow again short", {}), ("slow fast short", {}),
-    ("slow fast short", {"min_effect_pct": 50}), ("slow fast", {"min_effect_pct": 50}),
-    ("wide slow wider fast again", {}), ("slow wide", {}), ("slow", {}), ("short fast", {}),
-]  # fmt: skip
+    ("slow fast again", {}),
+    ("fast slow", {}),
+    ("slow again", {}),
+    ("slow again short", {}),
+    ("slow fast short", {}),
+    ("slow fast short", {"min_effect_pct": 50}),
+    ("slow fast", {"min_effect_pct": 50}),
+    ("wide slow wider fast again", {}),
+    ("slow wide", {}),
+    ("slow", {}),
+    ("short fast", {}),
+]
 
 
 def test_who_is_fastest_and_how_sure_that_is(board, pinned):
@@ -52,18 +60,26 @@ def test_who_is_fastest_and_how_sure_that_is(board, pinned):
 
 
 CASES = {
-    "kinds": "slow wide fast short", "forced": "slow wide", "one-kind": "slow fast", "undecided": "slow short fast",
-    "several": "two fast", "without-steps": "none none_too",
-}  # fmt: skip
+    "kinds": "slow wide fast short",
+    "forced": "slow wide",
+    "one-kind": "slow fast",
+    "undecided": "slow short fast",
+    "several": "two fast",
+    "without-steps": "none none_too",
+}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, board_runs, without_gpu, pinned, shown):
+def test_a_built_scoreboard_says_in_all_formats_what_it_did(
+    case, board_runs, without_gpu, pinned, shown
+):
     sides = {name: Side(name.replace("_", " "), (run,)) for name, run in board_runs.items()}
     sides |= {name: Side(name.replace("_", " "), (without_gpu,)) for name in ("none", "none_too")}
     sides["two"] = Side("two", (board_runs["slow"], board_runs["again"]))
     found = compare([sides[name] for name in CASES[case].split()], force=case == "forced")
-    texts = {name: one.text() for name, one in module.scoreboard_formats(found).items() if name != "html"}
+    texts = {
+        name: one.text() for name, one in module.scoreboard_formats(found).items() if name != "html"
+    }
     pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(scoreboard_page(found)))
 
 
@@ -76,9 +92,17 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(board, width):
     assert "\nfast " in said
 
 
-@pytest.mark.parametrize("name", [HOSTILE[at] for at in (2, 5, 8, 9)])  # a tag, a template, directions, controls
+@pytest.mark.parametrize(
+    "name", [HOSTILE[at] for at in (2, 5, 8, 9)]
+)  # a tag, a template, directions, controls
 def test_names_stay_text_in_all_formats(board_runs, name):
-    found = compare({name: board_runs["slow"], "[red]b[/red]": board_runs["fast"], "=1+1|`": board_runs["again"]})
+    found = compare(
+        {
+            name: board_runs["slow"],
+            "[red]b[/red]": board_runs["fast"],
+            "=1+1|`": board_runs["again"],
+        }
+    )
     shown = text(found)
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert "[red]b[/red]" in shown
@@ -136,7 +160,9 @@ def test_files_are_known_by_their_runs_whatever_the_order(board, board_runs, tmp
     assert module.identity_of(both) != module.identity_of(board("slow", "again", "fast"))
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"runs": [{}]}', "run_ids\n", "\0", "a,b\n1", '{"runs": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"runs": [{}]}', "run_ids\n", "\0", "a,b\n1", '{"runs": 1}']
+)
 def test_no_other_file_is_taken_for_one(board, tmp_path, content):
     path = tmp_path / "other"
     path.write_text(content)

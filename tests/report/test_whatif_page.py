@@ -39,7 +39,8 @@ def test_a_bar_is_as_long_as_the_step_time(answer):
     lengths = [sum(segment.share for segment in bar.segments) for bar in bars.bars]
     assert lengths == pytest.approx([(row.step_time_ns or 0) / longest_ns for row in rows])
     assert [(bar.low, bar.high) for bar in bars.bars] == [
-        (row.low_ns and row.low_ns / longest_ns, row.high_ns and row.high_ns / longest_ns) for row in rows
+        (row.low_ns and row.low_ns / longest_ns, row.high_ns and row.high_ns / longest_ns)
+        for row in rows
     ]
     assert bars.mark == pytest.approx(answer.step_time_ns / longest_ns)
 
@@ -53,7 +54,10 @@ def test_a_group_has_a_name_and_no_bar(answer):
 def test_a_step_is_what_it_takes_without_communication_and_what_that_adds(answer):
     captured, *rows = rows_of(answer)
     limit_ns = answer.limit_step_time_ns
-    assert divided_step(answer, captured) == [("untold", limit_ns), ("exposed", answer.step_time_ns - limit_ns)]
+    assert divided_step(answer, captured) == [
+        ("untold", limit_ns),
+        ("exposed", answer.step_time_ns - limit_ns),
+    ]
     (limit,) = (row for row in rows if row.step_time_ns == limit_ns and row.low_ns is None)
     assert divided_step(answer, limit) == [("untold", limit_ns)]
 

@@ -13,7 +13,13 @@ N_LAYERS, LAYER_NS = 6, 8 * MS
 
 def write_rank(directory, rank, layer_names, thread="autograd"):
     """Write a rank of ten steps of 100 ms: kernels of the layers run in [31, 79) ms of a step, communication in [60, 84)."""
-    trace = TraceBuilder(pid=4000 + rank).session(10**18).host("node0").gpu().env(RANK=rank, WORLD_SIZE=2)
+    trace = (
+        TraceBuilder(pid=4000 + rank)
+        .session(10**18)
+        .host("node0")
+        .gpu()
+        .env(RANK=rank, WORLD_SIZE=2)
+    )
     for step in range(10):
         begin = step * 100 * MS + 10 * MS
         trace.range(begin, begin + 95 * MS, f"step {step}")
@@ -23,8 +29,12 @@ def write_rank(directory, rank, layer_names, thread="autograd"):
             if layer < len(layer_names):
                 trace.range(at, at + 900 * US, layer_names[layer], thread=thread)
             trace.kernel(start, start + LAYER_NS, launch=at + 100 * US, thread="autograd")
-        trace.nccl(begin + 60 * MS, begin + 84 * MS, launch=begin + 14 * MS + 500 * US, thread="autograd")
-        trace.kernel(begin + 84 * MS, begin + 88 * MS, "FusedAdamMathFunctor", launch=begin + 20 * MS)
+        trace.nccl(
+            begin + 60 * MS, begin + 84 * MS, launch=begin + 14 * MS + 500 * US, thread="autograd"
+        )
+        trace.kernel(
+            begin + 84 * MS, begin + 88 * MS, "FusedAdamMathFunctor", launch=begin + 20 * MS
+        )
     return trace.write(directory / f"layers_{rank}.sqlite")
 
 

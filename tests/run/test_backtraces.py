@@ -25,14 +25,17 @@ def with_setting(name, value) -> TraceBuilder:
     return builder.add("META_DATA_CAPTURE", name=name, value=value)
 
 
-@pytest.mark.parametrize(("builder", "code"), [
-    (with_chains(1, 2), {"cuda-backtraces"}),
-    (with_chains(), set()),
-    (with_setting(SAMPLES, "true"), {"python-backtraces"}),
-    (with_setting(SAMPLES, "false"), set()),
-    (with_setting("OS_RUNTIME_OPTIONS:COLLECT_BACKTRACES", "true"), set()),  # of system calls
-    (steady_rank(0, world_size=1), set()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("builder", "code"),
+    [
+        (with_chains(1, 2), {"cuda-backtraces"}),
+        (with_chains(), set()),
+        (with_setting(SAMPLES, "true"), {"python-backtraces"}),
+        (with_setting(SAMPLES, "false"), set()),
+        (with_setting("OS_RUNTIME_OPTIONS:COLLECT_BACKTRACES", "true"), set()),  # of system calls
+        (steady_rank(0, world_size=1), set()),
+    ],
+)
 def test_backtraces_that_were_recorded_are_told(tmp_path, builder, code):
     assert CODES & set(codes(run_of(tmp_path, builder))) == code
 

@@ -15,7 +15,16 @@ from nsyspipe.run.doctor import examine
 from nsyspipe.run.questions import LESS_WAITING, NSYS_OF_EACH, ONE_NSYS_PER_GPU, QUESTIONS, Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report, run_of
-from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.build.trace import (
+    DEFAULT,
+    KERNEL,
+    MEMCPY,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    steady_rank,
+)
 from tests.conftest import REAL
 from tests.golden.words import figures
 from tests.pairs import reports
@@ -28,7 +37,10 @@ NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
 
 def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns):
     """Return the capabilities of reports by name, after checks that hold for all."""
-    logs, paths = read_nccl_logs([log]) if log else None, read_topology(topology) if topology else None
+    logs, paths = (
+        read_nccl_logs([log]) if log else None,
+        read_topology(topology) if topology else None,
+    )
     beside = Beside(rank_map=rank_map, log=logs, topology=paths)
     found = examine(find_named(arguments), Reading.from_text(**patterns), beside)
     assert [one.name for one in found.capabilities] == [question.name for question in QUESTIONS]
@@ -43,30 +55,51 @@ def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns)
 def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
     for rank in range(n_ranks):
         builder = steady_rank(rank, version=version, **{"world_size": n_ranks} | sizes)
-        builder.range(1, 2, "ncclAllReduce", domain=1).write(folder / f"a_{rank}.sqlite", without=without)
+        builder.range(1, 2, "ncclAllReduce", domain=1).write(
+            folder / f"a_{rank}.sqlite", without=without
+        )
     return folder
 
 
-@pytest.mark.parametrize(("table", "expected", "flag"), [
-    (NVTX, {"nccl_ranges": "no", "phases": "partly"}, "--trace=cuda,nvtx"),
-    (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
-    (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"}, "without --tables"),
-    (MEMCPY, {"copies": "partly"}, "without --tables"),
-    (STRINGS, {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"}, ""),
-    ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
-    ("TARGET_INFO_SESSION_START_TIME", {"one_clock": "no"}, "nsys 2022.1"),
-    ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
-])  # fmt: skip
-def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(tmp_path, table, expected, flag):
+@pytest.mark.parametrize(
+    ("table", "expected", "flag"),
+    [
+        (NVTX, {"nccl_ranges": "no", "phases": "partly"}, "--trace=cuda,nvtx"),
+        (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
+        (
+            KERNEL,
+            {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"},
+            "without --tables",
+        ),
+        (MEMCPY, {"copies": "partly"}, "without --tables"),
+        (
+            STRINGS,
+            {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"},
+            "",
+        ),
+        ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
+        ("TARGET_INFO_SESSION_START_TIME", {"one_clock": "no"}, "nsys 2022.1"),
+        ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
+    ],
+)
+def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
+    tmp_path, table, expected, flag
+):
     found = capabilities(built(tmp_path, without=(table,)))
-    lacking = {name: one.status for name, one in found.items() if one.status != "yes" and name not in NEVER_BUILT}
+    lacking = {
+        name: one.status
+        for name, one in found.items()
+        if one.status != "yes" and name not in NEVER_BUILT
+    }
     # No kernel beside communication has an equal without it; without names none is known to be beside it.
     shapes = {} if table == STRINGS else {"kernel_shapes": "partly"}
     assert lacking == {"link": "no", "message_bytes": "no"} | shapes | expected
     assert all(flag in found[name].fix for name in list(expected)[:1])
 
 
-@pytest.mark.parametrize(("level", "is_written"), [("INFO", True), ("trace", True), ("WARN", False), (None, False)])
+@pytest.mark.parametrize(
+    ("level", "is_written"), [("INFO", True), ("trace", True), ("WARN", False), (None, False)]
+)
 def test_the_log_of_a_run_that_wrote_one_is_to_be_passed(tmp_path, level, is_written):
     for rank in range(2):
         builder = steady_rank(rank, version=NEW, world_size=2).env(PATH="/bin")
@@ -81,10 +114,13 @@ def test_a_rank_alone_that_does_not_communicate_lacks_nothing_of_others(real, wo
     worded(line for name in names for line in lines_of(name, found[name]))
 
 
-@pytest.mark.parametrize(("name", "status", "fix"), [
-    ("2gpu-graph", "partly", CATALOGUE["graphs-as-a-whole"].fix),
-    ("2gpu-graph-node", "yes", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "status", "fix"),
+    [
+        ("2gpu-graph", "partly", CATALOGUE["graphs-as-a-whole"].fix),
+        ("2gpu-graph-node", "yes", None),
+    ],
+)
 def test_why_devices_idle_inside_graphs_is_known_node_by_node(real, name, status, fix):
     found = capabilities(*reports(name, real))["idle_causes"]
     assert (found.status, found.fix) == (status, fix)
@@ -105,9 +141,13 @@ def test_a_report_of_a_launcher_with_all_ranks_needs_an_nsys_for_each(real, word
 
 # Each kernel of compute runs beside the 100 ns of communication, and hides so much of it.
 @pytest.mark.parametrize(
-    ("hidden", "fix"), [(60, LESS_HIDDEN), (50, LESS_HIDDEN), (49, LESS_WAITING)], ids=["60", "50", "49"]
+    ("hidden", "fix"),
+    [(60, LESS_HIDDEN), (50, LESS_HIDDEN), (49, LESS_WAITING)],
+    ids=["60", "50", "49"],
 )
-def test_too_few_kernels_to_compare_are_one_statement_beside_their_shapes(tmp_path, hidden, fix, worded):
+def test_too_few_kernels_to_compare_are_one_statement_beside_their_shapes(
+    tmp_path, hidden, fix, worded
+):
     for rank in range(2):
         builder = TraceBuilder(version=NEW).env(RANK=rank, WORLD_SIZE=2)
         for step in range(4):
@@ -126,7 +166,10 @@ def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path,
     steady_rank(1, version=NEW).write(tmp_path / "a_1.sqlite", without=(NVTX,))
     found = capabilities(tmp_path)
     assert (found["launches"].status, found["launches"].n_with) == ("yes", 2)
-    assert (found["nccl_ranges"].status, found["nccl_ranges"].lacking) == ("partly", ("a_1.sqlite",))
+    assert (found["nccl_ranges"].status, found["nccl_ranges"].lacking) == (
+        "partly",
+        ("a_1.sqlite",),
+    )
     # The steps of a run are those of all its ranks: what has none of its own has them by repetition, as all others then.
     assert (found["steps"].status, figures(found["steps"].found)) == ("yes", {"4"})
     worded(found[name].found for name in ("nccl_ranges", "steps"))
@@ -159,7 +202,9 @@ def in_graph():
 
 
 def payload(**options):
-    builder = steady_rank(0, version=NEW).nccl_payload(5, "ncclAllReduce", {COMM: 7, BYTES: 4096}, NCCL_2_21)
+    builder = steady_rank(0, version=NEW).nccl_payload(
+        5, "ncclAllReduce", {COMM: 7, BYTES: 4096}, NCCL_2_21
+    )
     return lambda folder: builder.write(folder / "a.sqlite", **options)
 
 
@@ -186,7 +231,9 @@ def two_hosts(folder):
 def own_phases():
     builder = kernel()
     for at in range(0, 30, 10):
-        builder.range(at, at + 9, "batch 1").range(at + 1, at + 3, "grads").range(at + 4, at + 5, "load batch")
+        builder.range(at, at + 9, "batch 1").range(at + 1, at + 3, "grads").range(
+            at + 4, at + 5, "load batch"
+        )
     return builder
 
 
@@ -201,9 +248,18 @@ def synchronization_alone(folder):
     edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
 
 
-KERNELS = one(lambda: kernel(WORLD_SIZE=2).kernel(9, 20, "my_all_reduce", launch=1).nccl(30, 40, launch=2))
+KERNELS = one(
+    lambda: kernel(WORLD_SIZE=2).kernel(9, 20, "my_all_reduce", launch=1).nccl(30, 40, launch=2)
+)
 ONCE = one(lambda: kernel().range(0, 9, "training").range(1, 2, "forward"))
-LIBRARY = one(lambda: kernel().domain("NCCL", 1).range(0, 1, "ncclAllReduce", domain=1).range(2, 3, "Group", domain=1))
+LIBRARY = one(
+    lambda: (
+        kernel()
+        .domain("NCCL", 1)
+        .range(0, 1, "ncclAllReduce", domain=1)
+        .range(2, 3, "Group", domain=1)
+    )
+)
 NO_DESCRIPTION = ("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES")
 PART = "partly"
 
@@ -237,21 +293,38 @@ OF_PROCESSES = {"rank_map": {"a.sqlite:5": 4, "a.sqlite:6": 2}}
 EVEN = [str(rank) for rank in range(0, 20, 2)]
 # What is built, options, what is answered: by question status, figures of what is found, and options of the fix.
 CASES = {
-    "one kernel": (one(lambda: kernel().gpu().session(5)), {}, {
-        "copies": ("yes", "0"), "cuda_graphs": ("yes",), "ranks": ("yes",)}),
+    "one kernel": (
+        one(lambda: kernel().gpu().session(5)),
+        {},
+        {"copies": ("yes", "0"), "cuda_graphs": ("yes",), "ranks": ("yes",)},
+    ),
     "one table": (ONE_TABLE, {}, {"copies": ("no",)}),
     "ranges that come once": (ONCE, {}, {"steps": ("no", "1", "--step"), "phases": (PART, "1")}),
     "ranges alone": (TWO_STEPS, {}, {"steps": ("yes", "2"), "compute_and_comm": ("no",)}),
     "ranges of a library": (LIBRARY, {}, {"steps": ("no",), "nccl_ranges": ("yes", "2")}),
-    "no kernel of NCCL": (one(lambda: kernel(WORLD_SIZE=2)), {}, {
-        "compute_and_comm": (PART, "1", "0", "--comm-kernel")}),
-    "a whole graph": (one(lambda: kernel().graph(10, 20, launch=10)), {}, {
-        "cuda_graphs": (PART, "1", "--cuda-graph-trace=node")}),
+    "no kernel of NCCL": (
+        one(lambda: kernel(WORLD_SIZE=2)),
+        {},
+        {"compute_and_comm": (PART, "1", "0", "--comm-kernel")},
+    ),
+    "a whole graph": (
+        one(lambda: kernel().graph(10, 20, launch=10)),
+        {},
+        {"cuda_graphs": (PART, "1", "--cuda-graph-trace=node")},
+    ),
     "a node of a graph": (one(in_graph), {}, {"cuda_graphs": ("yes", "1")}),
     "whole graphs alone": (whole_graphs, {}, {"compute_and_comm": (PART,)}),
     "a payload": (payload(), {}, {"message_bytes": ("yes", "1")}),
-    "a payload that nothing describes": (payload(without=NO_DESCRIPTION), {}, {"message_bytes": ("no",)}),
-    "ranks of payloads": (payloads_of_ranks, {}, {"ranks": ("yes", "0", "1"), "world_size": ("yes", "2")}),
+    "a payload that nothing describes": (
+        payload(without=NO_DESCRIPTION),
+        {},
+        {"message_bytes": ("no",)},
+    ),
+    "ranks of payloads": (
+        payloads_of_ranks,
+        {},
+        {"ranks": ("yes", "0", "1"), "world_size": ("yes", "2")},
+    ),
     # File names are the last source of ranks.
     "names of ranks": (named("a_0", "a_1"), {}, {"ranks": ("yes", "0", "1")}),
     "names of other ranks": (named("a_7", "a_3"), {}, {"ranks": ("yes", "3", "7")}),
@@ -273,20 +346,47 @@ CASES = {
     "a pattern": (built, {"step": "^step [0-9]"}, {"steps": ("yes", "4")}),
     "a pattern of one step": (built, {"step": "^step 2$"}, {"steps": (PART, "1")}),
     "a pattern of nothing": (built, {"step": "^Iter"}, {"steps": ("no", "0", "4", "--step")}),
-    "a pattern of one rank": (one_without_steps, {"step": "^step"}, {"steps": (PART, "1", "2", "4")}),
+    "a pattern of one rank": (
+        one_without_steps,
+        {"step": "^step"},
+        {"steps": (PART, "1", "2", "4")},
+    ),
     "a pattern without ranges": (without_ranges, {"step": "^step"}, {"steps": ("no",)}),
     "phases by other names": (one(own_phases), {}, {"phases": (PART, "3")}),
-    "phases by patterns": (one(own_phases), {"step": "^batch", "backward": "^grads$"}, {"phases": ("yes", "3")}),
-    "phases by one pattern": (one(own_phases), {"step": "^grads", "data": "batch"}, {"phases": (PART, "6")}),
+    "phases by patterns": (
+        one(own_phases),
+        {"step": "^batch", "backward": "^grads$"},
+        {"phases": ("yes", "3")},
+    ),
+    "phases by one pattern": (
+        one(own_phases),
+        {"step": "^grads", "data": "batch"},
+        {"phases": (PART, "6")},
+    ),
     "kernels": (KERNELS, {}, {"compute_and_comm": ("yes", "3", "1")}),
-    "kernels by a pattern": (KERNELS, {"comm_kernel": "^my_"}, {"compute_and_comm": ("yes", "3", "2")}),
-    "kernels by a pattern of nothing": (KERNELS, {"comm_kernel": "^none"}, {
-        "compute_and_comm": ("yes", "3", "1")}),
-    "kernels by either": (KERNELS, {"comm_kernel": "nccl|my_"}, {"compute_and_comm": ("yes", "3", "2")}),
-    "synchronization": (synchronization_alone, {}, {"idle_causes": (PART, "1", "--trace=cuda,nvtx")}),
+    "kernels by a pattern": (
+        KERNELS,
+        {"comm_kernel": "^my_"},
+        {"compute_and_comm": ("yes", "3", "2")},
+    ),
+    "kernels by a pattern of nothing": (
+        KERNELS,
+        {"comm_kernel": "^none"},
+        {"compute_and_comm": ("yes", "3", "1")},
+    ),
+    "kernels by either": (
+        KERNELS,
+        {"comm_kernel": "nccl|my_"},
+        {"compute_and_comm": ("yes", "3", "2")},
+    ),
+    "synchronization": (
+        synchronization_alone,
+        {},
+        {"idle_causes": (PART, "1", "--trace=cuda,nvtx")},
+    ),
     # Eight are named, and how many more there are.
     "many ranks": (named(*(f"a_{rank}" for rank in EVEN)), {}, {"ranks": ("yes", *EVEN[:8], "2")}),
-}  # fmt: skip
+}
 
 
 def lines_of(name, answer):
@@ -298,7 +398,9 @@ def lines_of(name, answer):
 def test_what_built_reports_answer(tmp_path, build, options, expected, worded):
     build(tmp_path)
     found = capabilities(tmp_path, **options)
-    assert {name: found[name].status for name in expected} == {name: status for name, (status, *_) in expected.items()}
+    assert {name: found[name].status for name in expected} == {
+        name: status for name, (status, *_) in expected.items()
+    }
     for name, (_, *parts) in expected.items():
         flags = {part for part in parts if part.startswith("--")}
         assert {*parts} - flags <= figures(found[name].found), name
@@ -316,9 +418,13 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
         builder.write(tmp_path / f"cpu_{rank}.sqlite")
     found = capabilities(tmp_path)
     assert found["copies"].fix == found["compute_and_comm"].fix
-    assert {one.code for one in examine(sorted(tmp_path.glob("*.sqlite"))).problems} == {"no-gpu-activity"}
+    assert {one.code for one in examine(sorted(tmp_path.glob("*.sqlite"))).problems} == {
+        "no-gpu-activity"
+    }
     ranks = [{"rank": rank, "report": f"cpu_{rank}", "pid": 1000 + rank} for rank in range(2)]
-    (tmp_path / "cpu.capture.json").write_text(json.dumps({"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks}))
+    (tmp_path / "cpu.capture.json").write_text(
+        json.dumps({"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks})
+    )
     problems = examine(sorted(tmp_path.glob("*.sqlite"))).problems
     assert [(one.code, one.severity) for one in problems] == [("captured-without-gpu", "info")]
     found = capabilities(tmp_path)
@@ -335,7 +441,13 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
 def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path):
     built(tmp_path)
     # Empty, one lacks, one rank twice, one too many, another name.
-    for rank_map in ({}, {"a_0": 0}, {"a_0": 0, "a_1": 0}, {"a_0": 0, "a_1": 1, "a_2": 2}, {"a_0": 0, "b_1": 1}):
+    for rank_map in (
+        {},
+        {"a_0": 0},
+        {"a_0": 0, "a_1": 0},
+        {"a_0": 0, "a_1": 1, "a_2": 2},
+        {"a_0": 0, "b_1": 1},
+    ):
         with pytest.raises(OptionError, match="rank_map"):
             capabilities(tmp_path, rank_map=rank_map)
 
@@ -344,11 +456,14 @@ INIT = "ncclCommInitRank comm 0x1 rank {} nranks 2 cudaDev 0 nvmlDev 0 busId 60 
 CHANNEL = "Channel 00/0 : {}[0] -> {}[0] [send] via NET/IB/0/GDRDMA"
 NETWORK = "".join(
     f"node{rank}:{5 + rank}:{5 + rank} [0] NCCL INFO {text.format(rank, 1 - rank)}\n"
-    for rank in range(2) for text in (f"{INIT} START", CHANNEL, f"{INIT} COMPLETE")
-)  # fmt: skip
+    for rank in range(2)
+    for text in (f"{INIT} START", CHANNEL, f"{INIT} COMPLETE")
+)
 VERSION = "node0:5:5 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 OF_ONE = "".join(
-    line for line in (LOGS / "ddp-4gpu.nccl.log").read_text().splitlines(keepends=True) if ":957:" in line
+    line
+    for line in (LOGS / "ddp-4gpu.nccl.log").read_text().splitlines(keepends=True)
+    if ":957:" in line
 )  # of four processes
 ONE_GPU = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-63\n"
 # How many ranks there are, a log and a topology, by name or as text, and whether the link is known.
@@ -370,14 +485,19 @@ LINKS = {
 
 
 @pytest.mark.parametrize(("n_ranks", "log", "topology", "status"), LINKS.values(), ids=LINKS)
-def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, n_ranks, log, topology, status, worded):
+def test_the_link_needs_a_log_and_for_direct_access_the_topology(
+    tmp_path, n_ranks, log, topology, status, worded
+):
     def file(name, content, suffix):
         if content is None or "\n" not in content:
             return content and LOGS / f"{content}{suffix}"
         (tmp_path / name).write_text(content)
         return tmp_path / name
 
-    files = {"log": file("nccl.log", log, ".nccl.log"), "topology": file("topo.txt", topology, ".txt")}
+    files = {
+        "log": file("nccl.log", log, ".nccl.log"),
+        "topology": file("topo.txt", topology, ".txt"),
+    }
     found = capabilities(built(tmp_path, n_ranks=n_ranks), **files)["link"]
     assert (found.status, found.fix is None) == (status, status == "yes")
     worded(lines_of("link", found))
@@ -389,33 +509,56 @@ def test_other_tables_are_told_with_their_flag(tmp_path):
     found = capabilities(path)
     assert (path.read_bytes(), path.stat().st_mtime_ns, [*tmp_path.iterdir()]) == (*before, [path])
     tables = {
-        "os_runtime": ("OSRT_API", "--trace=cuda,nvtx,osrt"), "cpu_samples": ("COMPOSITE_EVENTS", "--sample=process-tree"),
-        "gpu_metrics": ("GPU_METRICS", "--gpu-metrics-device=all"), "profiler_overhead": ("PROFILER_OVERHEAD", ""),
-    }  # fmt: skip
+        "os_runtime": ("OSRT_API", "--trace=cuda,nvtx,osrt"),
+        "cpu_samples": ("COMPOSITE_EVENTS", "--sample=process-tree"),
+        "gpu_metrics": ("GPU_METRICS", "--gpu-metrics-device=all"),
+        "profiler_overhead": ("PROFILER_OVERHEAD", ""),
+    }
     for name, (table, flag) in tables.items():
         assert found[name].status == "no"
         assert flag in (found[name].fix or "")
-        edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
+        edit(
+            path,
+            f'CREATE TABLE {table} (start INT, "end" INT)',
+            f"INSERT INTO {table} VALUES (1, 2)",
+        )
         answers = capabilities(path)
-        assert [one for one in tables if answers[one].status == "yes"] == [*tables][: [*tables].index(name) + 1]
+        assert [one for one in tables if answers[one].status == "yes"] == [*tables][
+            : [*tables].index(name) + 1
+        ]
     assert figures(answers["profiler_overhead"].found) == {"1"}  # which nest: no pauses
 
 
-@pytest.mark.parametrize(("version", "option"), [
-    ("2024.4.2", "--gpu-metrics-device=all"), ("2024.5.1", "--gpu-metrics-devices=all"), ("2026.1", "--gpu-metrics-devices=all"),
-    (None, "--gpu-metrics-device=all"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "option"),
+    [
+        ("2024.4.2", "--gpu-metrics-device=all"),
+        ("2024.5.1", "--gpu-metrics-devices=all"),
+        ("2026.1", "--gpu-metrics-devices=all"),
+        (None, "--gpu-metrics-device=all"),
+    ],
+)
 def test_gpu_metrics_need_the_option_as_its_nsys_calls_it(tmp_path, version, option):
     builder = TraceBuilder().kernel(0, 9, launch=0)
-    (builder.meta(EXPORT_PRODUCT_VERSION=version) if version else builder).write(tmp_path / "a.sqlite")
+    (builder.meta(EXPORT_PRODUCT_VERSION=version) if version else builder).write(
+        tmp_path / "a.sqlite"
+    )
     fix = capabilities(tmp_path)["gpu_metrics"].fix
     assert fix.split()[-1] == option
 
 
-@pytest.mark.parametrize(("build", "is_of_one_rank"), [
-    (built, True), (alone(world_size=2), True), (alone(world_size=1), False), (two_processes, False),
-])  # fmt: skip
-def test_gpu_metrics_are_for_one_rank_of_a_host_where_each_has_its_own_nsys(tmp_path, build, is_of_one_rank):
+@pytest.mark.parametrize(
+    ("build", "is_of_one_rank"),
+    [
+        (built, True),
+        (alone(world_size=2), True),
+        (alone(world_size=1), False),
+        (two_processes, False),
+    ],
+)
+def test_gpu_metrics_are_for_one_rank_of_a_host_where_each_has_its_own_nsys(
+    tmp_path, build, is_of_one_rank
+):
     build(tmp_path)
     assert capabilities(tmp_path)["gpu_metrics"].fix.endswith(ONE_NSYS_PER_GPU) == is_of_one_rank
 
@@ -425,7 +568,9 @@ def test_gpu_metrics_are_for_one_rank_of_a_host_where_each_has_its_own_nsys(tmp_
 def test_every_version_is_examined(tmp_path, version, lazy):
     steady_rank(0, version=version, world_size=1).write(tmp_path / "a_0.sqlite", lazy=lazy)
     found = {name: one.status for name, one in capabilities(tmp_path).items()}
-    assert {found[name] for name in ("steps", "phases", "compute_and_comm", "launches", "cuda_graphs")} == {"yes"}
+    assert {
+        found[name] for name in ("steps", "phases", "compute_and_comm", "launches", "cuda_graphs")
+    } == {"yes"}
     assert found["one_clock"] == ("no" if version.startswith("(none)") else "yes")
 
 
@@ -437,7 +582,10 @@ def agreed(run, *arguments, **options):
     found = {name: one.status for name, one in answers.items()}
     problems = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     figures, sizes = run.summary().to_pylist()[0], run.collectives()["message_bytes"]
-    has_phases = not {"no-backward", "backward-in-graphs", "no-launches"} & {*problems} and not run.is_capture
+    has_phases = (
+        not {"no-backward", "backward-in-graphs", "no-launches"} & {*problems}
+        and not run.is_capture
+    )
     for claim, fact in (
         (found["steps"] == "no", run.is_capture),
         (found["phases"] == "yes", has_phases),
@@ -460,9 +608,23 @@ def agreed(run, *arguments, **options):
 
 @pytest.mark.parametrize(
     "name",
-    ["baseline", "ddp-1gpu", "ddp-2gpu", "ddp-2gpu-straggler", "ddp-4gpu-onefile", "fsdp-4gpu", "2gpu-fsdp2", "2gpu-gpt-b25",
-     "2gpu-gpt-accum", "2gpu-graph", "2gpu-graph-node", "2gpu-moe", "2gpu-pp", "2gpu-tp"],
-)  # fmt: skip
+    [
+        "baseline",
+        "ddp-1gpu",
+        "ddp-2gpu",
+        "ddp-2gpu-straggler",
+        "ddp-4gpu-onefile",
+        "fsdp-4gpu",
+        "2gpu-fsdp2",
+        "2gpu-gpt-b25",
+        "2gpu-gpt-accum",
+        "2gpu-graph",
+        "2gpu-graph-node",
+        "2gpu-moe",
+        "2gpu-pp",
+        "2gpu-tp",
+    ],
+)
 @pytest.mark.slow
 def test_the_doctor_agrees_with_the_analysis(real, runs, name):
     agreed(runs(name), *reports(name, real))
@@ -507,12 +669,24 @@ def warmed_up():
 
 @pytest.mark.parametrize(
     ("build", "step", "family"),
-    [(operators_only, None, None), (of_a_library, None, None), (layers, None, None), (lambda: layers("micro_batch"), None, None),
-     (warmed_up, None, "step #"), (lambda: with_ranges().kernel(0, 9, launch=0), None, None),
-     # What an option names.
-     (of_a_library, "none", None), (of_a_library, "run", "run"), (operators_only, "aten", "aten")],
-)  # fmt: skip
+    [
+        (operators_only, None, None),
+        (of_a_library, None, None),
+        (layers, None, None),
+        (lambda: layers("micro_batch"), None, None),
+        (warmed_up, None, "step #"),
+        (lambda: with_ranges().kernel(0, 9, launch=0), None, None),
+        # What an option names.
+        (of_a_library, "none", None),
+        (of_a_library, "run", "run"),
+        (operators_only, "aten", "aten"),
+    ],
+)
 def test_the_doctor_and_the_analysis_find_the_same_steps(tmp_path, build, step, family):
     run = run_of(tmp_path, build(), step=step)
     found = agreed(run, tmp_path, **({"step": step} if step else {}))
-    assert (run.step_family, run.is_capture, found["steps"] != "no") == (family, family is None, family is not None)
+    assert (run.step_family, run.is_capture, found["steps"] != "no") == (
+        family,
+        family is None,
+        family is not None,
+    )

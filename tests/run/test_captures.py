@@ -34,13 +34,23 @@ class Captured:
     variables: tuple[tuple[str, object], ...] = ()
 
     def write(self, path):
-        trace = TraceBuilder(pid=self.pids[0]).session(START_NS + self.after_ns).host(self.host).gpu()
+        trace = (
+            TraceBuilder(pid=self.pids[0]).session(START_NS + self.after_ns).host(self.host).gpu()
+        )
         trace.env(**dict(self.variables))
         for device, pid in enumerate(self.pids):
             for step in range(self.n_steps):
                 begin = step * STEP_NS + 10 * MS + self.end_later_ns
-                trace.range(begin, begin + 95 * MS, self.text.format(self.first_step + step), pid=pid)
-                trace.kernel(begin + 100 * US, begin + 70 * MS, launch=begin + 10 * US, pid=pid, device=device)
+                trace.range(
+                    begin, begin + 95 * MS, self.text.format(self.first_step + step), pid=pid
+                )
+                trace.kernel(
+                    begin + 100 * US,
+                    begin + 70 * MS,
+                    launch=begin + 10 * US,
+                    pid=pid,
+                    device=device,
+                )
                 times = begin + 70 * MS, begin + 90 * MS
                 trace.nccl(*times, launch=begin + 20 * US, pid=pid, device=device)
                 if self.has_optimizer:
@@ -53,7 +63,9 @@ THREE = tuple(Captured(5 * at, 3 * S * at) for at in range(3))
 
 
 def loaded(directory, captures, stem="report{}", **options):
-    paths = [one.write(directory / f"{stem.format(at + 1)}.sqlite") for at, one in enumerate(captures)]
+    paths = [
+        one.write(directory / f"{stem.format(at + 1)}.sqlite") for at, one in enumerate(captures)
+    ]
     return nsyspipe.load(paths, **options)
 
 
@@ -77,7 +89,9 @@ def test_three_captures_of_two_processes_are_a_run_of_two_ranks(tmp_path):
 
 
 def test_a_captured_rank_is_one_rank_in_all_captures(tmp_path):
-    alone = [replace(one, pids=(4000,), variables=(("RANK", 0), ("WORLD_SIZE", 1))) for one in THREE]
+    alone = [
+        replace(one, pids=(4000,), variables=(("RANK", 0), ("WORLD_SIZE", 1))) for one in THREE
+    ]
     run = loaded(tmp_path, alone)
     assert run.ranks["rank"].to_pylist() == [0]
     assert run.ranks["rank_source"].to_pylist() == ["env:RANK"]
@@ -101,7 +115,9 @@ def test_steps_are_those_of_each_capture_alone(tmp_path):
     run = loaded(tmp_path, THREE)
     parts = [nsyspipe.load(tmp_path / f"report{at}.sqlite") for at in (1, 2, 3)]
     names = [name for name in run.steps().column_names if name not in {"start_ns", "end_ns"}]
-    alone = sorted((row for part in parts for row in part.steps().select(names).to_pylist()), key=str)
+    alone = sorted(
+        (row for part in parts for row in part.steps().select(names).to_pylist()), key=str
+    )
     assert sorted(run.steps().select(names).to_pylist(), key=str) == alone
 
 
@@ -110,7 +126,9 @@ def test_no_step_reaches_over_the_time_between_captures(tmp_path):
     # The last window of a capture ends with its last operation, and the next begins with the next capture.
     rank0 = steps.filter(pc.equal(steps["rank"], 0))
     begun = rank0["start_ns"].to_numpy() - rank0["end_ns"].to_numpy()[0] + STEP_NS
-    assert begun.tolist() == [capture * 3 * S + step * STEP_NS for capture in range(3) for step in range(5)]
+    assert begun.tolist() == [
+        capture * 3 * S + step * STEP_NS for capture in range(3) for step in range(5)
+    ]
     assert rank0["is_complete"].to_pylist() == [True, True, True, True, False] * 3
     assert max(rank0["wall_ns"].to_pylist()) == STEP_NS
 
@@ -119,17 +137,22 @@ def test_counts_and_kernels_are_of_all_captures(tmp_path):
     run = loaded(tmp_path, THREE)
     assert run.ranks["n_kernels"].to_pylist() == [30, 30]
     kernels = run.kernels().to_pylist()
-    assert {(row["name"], row["n_kernels"], row["n_in_summary"], row["max_ns"]) for row in kernels} == {
+    assert {
+        (row["name"], row["n_kernels"], row["n_in_summary"], row["max_ns"]) for row in kernels
+    } == {
         ("gemm", 15, 9, 69_900 * US),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 15, 9, 20 * MS),
     }
 
 
-@pytest.mark.parametrize(("skip", "expected"), [
-    (None, [1, 2, 3, 6, 7, 8, 11, 12, 13]),
-    (0, [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13]),
-    (3, [3, 8, 13]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("skip", "expected"),
+    [
+        (None, [1, 2, 3, 6, 7, 8, 11, 12, 13]),
+        (0, [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13]),
+        (3, [3, 8, 13]),
+    ],
+)
 def test_steps_are_skipped_in_each_capture(tmp_path, skip, expected):
     options = {} if skip is None else {"skip_first": skip}
     run = loaded(tmp_path, THREE, **options)
@@ -168,12 +191,17 @@ def test_steps_without_numbers_of_their_own_are_counted_on(tmp_path, text):
 
 
 def test_a_step_that_one_rank_lacks_in_a_capture_shifts_no_later_one(tmp_path):
-    short = [replace(one, text="step", pids=(4000,), n_steps=4 if not at else 5) for at, one in enumerate(THREE)]
+    short = [
+        replace(one, text="step", pids=(4000,), n_steps=4 if not at else 5)
+        for at, one in enumerate(THREE)
+    ]
     whole = [replace(one, text="step", pids=(4001,)) for one in THREE]
     run = loaded(tmp_path, [*short, *whole])
     # The short rank's fourth step is cut off; the later captures' steps count from 5 and 10 on both ranks.
     assert summary_steps(run) == [1, 2, 6, 7, 8, 11, 12, 13]
-    assert pc.all(run.collectives().filter(pc.greater(run.collectives()["step"], 4))["is_matched"]).as_py()
+    assert pc.all(
+        run.collectives().filter(pc.greater(run.collectives()["step"], 4))["is_matched"]
+    ).as_py()
 
 
 def test_clocks_are_aligned_in_each_capture_by_itself(tmp_path):
@@ -206,23 +234,29 @@ GAP_NS = (
 )  # a session that begins so much later has its first operation 60 s after the last
 
 
-@pytest.mark.parametrize("pair", [
-    Pair(replace(ALONE, first_step=5, after_ns=3 * S), is_one=True),
-    Pair(replace(ALONE, first_step=5, after_ns=3 * S, host="node1"), is_one=False),
-    Pair(replace(ALONE, first_step=5, after_ns=3 * S, pids=(4001,)), is_one=False),
-    Pair(replace(ALONE, first_step=5, after_ns=100 * MS), is_one=False),  # at the same time
-    # Whose steps have other numbers is told by them, whatever the names and the time between.
-    Pair(replace(ALONE, first_step=5, after_ns=900 * S), is_one=True, stem="{}-a"),
-    # Whose steps begin anew is told by its name, if it is soon enough.
-    Pair(replace(ALONE, after_ns=GAP_NS), is_one=True),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "pair",
+    [
+        Pair(replace(ALONE, first_step=5, after_ns=3 * S), is_one=True),
+        Pair(replace(ALONE, first_step=5, after_ns=3 * S, host="node1"), is_one=False),
+        Pair(replace(ALONE, first_step=5, after_ns=3 * S, pids=(4001,)), is_one=False),
+        Pair(replace(ALONE, first_step=5, after_ns=100 * MS), is_one=False),  # at the same time
+        # Whose steps have other numbers is told by them, whatever the names and the time between.
+        Pair(replace(ALONE, first_step=5, after_ns=900 * S), is_one=True, stem="{}-a"),
+        # Whose steps begin anew is told by its name, if it is soon enough.
+        Pair(replace(ALONE, after_ns=GAP_NS), is_one=True),
+    ],
+    ids=str,
+)
 def test_captures_of_one_process_are_told_by_host_process_and_time(tmp_path, pair):
     run = loaded(tmp_path, [ALONE, pair.second], pair.stem)
     assert (run.header.n_ranks == 1) == pair.is_one
     assert ("captured-several-times" in codes(run)) == pair.is_one
 
 
-@pytest.mark.parametrize(("after_ns", "names"), [(GAP_NS + 1, ("a1", "a2")), (70 * S, ("base", "other"))])
+@pytest.mark.parametrize(
+    ("after_ns", "names"), [(GAP_NS + 1, ("a1", "a2")), (70 * S, ("base", "other"))]
+)
 def test_other_runs_with_that_process_number_are_refused_as_before(tmp_path, after_ns, names):
     paths = [
         one.write(tmp_path / f"{name}.sqlite")
@@ -235,17 +269,27 @@ def test_other_runs_with_that_process_number_are_refused_as_before(tmp_path, aft
 def test_containers_of_one_host_may_have_the_same_process_number(tmp_path):
     # Two ranks, each process 31 of its container, in two captures.
     reports = [
-        replace(one, pids=(31,), after_ns=one.after_ns + rank, variables=(("RANK", rank), ("WORLD_SIZE", 2)))
+        replace(
+            one,
+            pids=(31,),
+            after_ns=one.after_ns + rank,
+            variables=(("RANK", rank), ("WORLD_SIZE", 2)),
+        )
         for one in THREE[:2]
         for rank in (0, 1)
     ]
     run = loaded(tmp_path, reports)
-    assert run.ranks["report"].to_pylist() == ["report1.sqlite,report3.sqlite", "report2.sqlite,report4.sqlite"]
+    assert run.ranks["report"].to_pylist() == [
+        "report1.sqlite,report3.sqlite",
+        "report2.sqlite,report4.sqlite",
+    ]
     assert summary_steps(run) == [1, 2, 3, 6, 7, 8]
 
 
 def test_a_rank_that_was_captured_several_times_can_be_chosen(tmp_path):
-    alone = [replace(one, pids=(4000,), variables=(("RANK", 3), ("WORLD_SIZE", 4))) for one in THREE]
+    alone = [
+        replace(one, pids=(4000,), variables=(("RANK", 3), ("WORLD_SIZE", 4))) for one in THREE
+    ]
     run = loaded(tmp_path, alone, ranks="3")
     assert run.ranks["rank"].to_pylist() == [3]
     assert summary_steps(run) == [1, 2, 3, 6, 7, 8, 11, 12, 13]
@@ -274,7 +318,9 @@ def test_the_second_reading_has_the_operations_of_all_captures(tmp_path):
     for rank, events, ranges in run.operations():
         own = run.steps().filter(pc.equal(run.steps()["rank"], rank))
         assert np.unique(events["step"].to_numpy()).tolist() == own["step"].to_pylist()
-        first = events.group_by("step").aggregate([("start_ns", "min")]).sort_by("step")["start_ns_min"]
+        first = (
+            events.group_by("step").aggregate([("start_ns", "min")]).sort_by("step")["start_ns_min"]
+        )
         assert first.to_pylist() == own["start_ns"].to_pylist()
         assert (np.diff(events["start_ns"].to_numpy()) >= 0).all()
         assert ranges.num_rows == 15
@@ -306,10 +352,15 @@ def test_a_saved_run_of_captures_is_the_same(tmp_path):
     assert saved.steps().to_pylist() == run.steps().to_pylist()
 
 
-@pytest.mark.parametrize("given", ["report1:4000=1,report1:4001=0", "report3:4000=1,report2:4001=0,report1:4001=0"])
+@pytest.mark.parametrize(
+    "given", ["report1:4000=1,report1:4001=0", "report3:4000=1,report2:4001=0,report1:4001=0"]
+)
 def test_a_rank_map_names_a_process_by_any_of_its_captures(tmp_path, given):
     run = loaded(tmp_path, THREE, rank_map=given)
-    assert dict(zip(run.ranks["rank"].to_pylist(), run.ranks["pid"].to_pylist(), strict=True)) == {0: 4001, 1: 4000}
+    assert dict(zip(run.ranks["rank"].to_pylist(), run.ranks["pid"].to_pylist(), strict=True)) == {
+        0: 4001,
+        1: 4000,
+    }
 
 
 def test_a_rank_map_gives_the_captures_of_a_process_one_rank(tmp_path, worded):
@@ -326,7 +377,9 @@ NAMES = {
     "rank": [[f"ddp_{rank}.{capture}" for rank in (0, 1)] for capture in (1, 2, 3)],
     "process": [[f"name_{pid}.{capture}" for pid in (4000, 4001)] for capture in (1, 2, 3)],
     "counted before rank": [[f"rep_{capture}_{rank}" for rank in (0, 1)] for capture in (1, 2, 3)],
-    "counted before host": [[f"rep_{rank + 2 * capture}_node0" for rank in (1, 2)] for capture in (0, 1, 2)],
+    "counted before host": [
+        [f"rep_{rank + 2 * capture}_node0" for rank in (1, 2)] for capture in (0, 1, 2)
+    ],
     "words": [[f"{word}_{rank}" for rank in (0, 1)] for word in ("before", "middle", "after")],
     "words, one report": [["before"], ["middle"], ["after"]],
 }
@@ -357,10 +410,13 @@ def test_captures_of_one_nsys_are_one_run_whatever_their_names(tmp_path, names, 
     assert "captured-several-times" in codes(run)
 
 
-@pytest.mark.parametrize(("later_ns", "is_one"), [
-    (MAX_NSYS_START_ROUNDING_NS, True),
-    (MAX_NSYS_START_ROUNDING_NS + 1, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("later_ns", "is_one"),
+    [
+        (MAX_NSYS_START_ROUNDING_NS, True),
+        (MAX_NSYS_START_ROUNDING_NS + 1, False),
+    ],
+)
 def test_reports_of_one_nsys_agree_on_when_it_was_started(tmp_path, later_ns, is_one):
     names = [["before"], ["after"]]
     paths = unnumbered(tmp_path, names, is_by_one_nsys=True, nsys_later_ns=later_ns)
@@ -372,7 +428,9 @@ def test_reports_of_one_nsys_agree_on_when_it_was_started(tmp_path, later_ns, is
 
 
 @pytest.mark.parametrize("has_rank", [True, False])
-@pytest.mark.parametrize("key", ["counted before rank", "counted before host", "words", "words, one report"])
+@pytest.mark.parametrize(
+    "key", ["counted before rank", "counted before host", "words", "words, one report"]
+)
 def test_the_fix_for_unconfirmed_captures_works_as_printed(tmp_path, key, has_rank):
     paths = unnumbered(tmp_path, NAMES[key], is_by_one_nsys=False, has_rank=has_rank)
     with pytest.raises(RankConflictError) as caught:

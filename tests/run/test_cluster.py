@@ -31,10 +31,21 @@ eventually = functools.partial(within, DEADLINE_S)
 # What a worker is made of where nsyspipe is missing, or another one.
 WITHOUT = "sys.modules['nsyspipe'] = None"
 OLDER = "import nsyspipe.version; nsyspipe.version.__version__ = '0.0.1'"
-PATIENCE = {"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "2s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
-TLS = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": "{0}/one.pem" for name in ("CA_FILE", *(
-    f"{who}__{what}" for who in ("CLIENT", "SCHEDULER", "WORKER") for what in ("CERT", "KEY")
-))}  # fmt: skip
+PATIENCE = {
+    "DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "2s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s",
+}
+TLS = {
+    f"DASK_DISTRIBUTED__COMM__TLS__{name}": "{0}/one.pem"
+    for name in (
+        "CA_FILE",
+        *(
+            f"{who}__{what}"
+            for who in ("CLIENT", "SCHEDULER", "WORKER")
+            for what in ("CERT", "KEY")
+        ),
+    )
+}
 
 
 class Machines:
@@ -45,30 +56,43 @@ class Machines:
         self.file = folder / "scheduler.json"
         words = ("--host", f"{protocol}://127.0.0.1", "--port", 0, "--scheduler-file", self.file)
         self.scheduler = self.start("dask_scheduler", *words, first=WITHOUT)
-        eventually(lambda: self.file.exists() and self.file.read_text().endswith("}"), "a scheduler")
+        eventually(
+            lambda: self.file.exists() and self.file.read_text().endswith("}"), "a scheduler"
+        )
         self.address = json.loads(self.file.read_text())["address"]
 
     def start(self, module, *words, first="", **variables):
         code = f"import sys; {first}\nfrom distributed.cli.{module} import main\nmain()"
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words), "--no-dashboard"], cwd=self.folder, start_new_session=True,
-            env=environment(**self.variables | variables), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", code, *map(str, words), "--no-dashboard"],
+            cwd=self.folder,
+            start_new_session=True,
+            env=environment(**self.variables | variables),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.started.append(process)
         return process
 
     def worker(self, *words, **more):
-        process = self.start("dask_worker", self.address, "--nthreads", 1, "--no-nanny", *words, **more)
+        process = self.start(
+            "dask_worker", self.address, "--nthreads", 1, "--no-nanny", *words, **more
+        )
         said = iter(process.stderr.readline, "")
         assert any("Registered to" in line for line in said)
-        self.started[-1].drain = ThreadPoolExecutor(1).submit(list, said)  # else it waits for a reader
+        self.started[-1].drain = ThreadPoolExecutor(1).submit(
+            list, said
+        )  # else it waits for a reader
         return process
 
 
 @pytest.fixture
 def machines(tmp_path_factory):
     started = []
-    yield lambda *words, **more: Machines(tmp_path_factory.mktemp("machines"), started, *words, **more)
+    yield lambda *words, **more: Machines(
+        tmp_path_factory.mktemp("machines"), started, *words, **more
+    )
     for process in reversed(started):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -107,7 +131,9 @@ def test_all_outputs_are_those_of_one_process(steady, machines, worded):
     # That it was the cluster: nobody is there any more, and -j goes before the variable.
     cluster.scheduler.kill()
     assert outputs(steady, "-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == here
-    said = assert_refused(nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE))
+    said = assert_refused(
+        nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE)
+    )
     worded(without_reason(said))
 
 
@@ -116,19 +142,29 @@ def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
     cluster.worker()
     for words in ("doctor .", "diff . . --force", "whatif .", "compare ."):
         ways = [("-j", 1), ("--scheduler", cluster.address)]
-        here, there = (nsyspipe_run(*words.split(), "--json", "-", *way, cwd=steady) for way in ways)
-        assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
+        here, there = (
+            nsyspipe_run(*words.split(), "--json", "-", *way, cwd=steady) for way in ways
+        )
+        assert (there.returncode, there.stdout, there.stderr) == (
+            here.returncode,
+            here.stdout,
+            here.stderr,
+        )
         assert here.stdout.startswith("{")
 
 
 def test_a_cluster_of_python_and_its_executor(steady):
     """`LocalCluster` of processes: the executor of its client is one as any other."""
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as local,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, dashboard_address=":0"
+        ) as local,
         distributed.Client(local) as client,
     ):
         told = []
-        run = nsyspipe.load(steady, executor=client.get_executor(), on_progress=lambda *done: told.append(done))
+        run = nsyspipe.load(
+            steady, executor=client.get_executor(), on_progress=lambda *done: told.append(done)
+        )
         assert run.steps() == nsyspipe.load(steady, jobs=1).steps()
         assert told[-1] == (2, 2)
         cluster = Cluster(local.scheduler_address)
@@ -152,13 +188,36 @@ def test_a_call_that_ends_its_workers_is_told(machines, worded):
 
 
 def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
-         "-subj", "/CN=127.0.0.1"], cwd=tmp_path, capture_output=True, check=False,
-    ) if shutil.which("openssl") else None  # fmt: skip
+    made = (
+        subprocess.run(
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                "key.pem",
+                "-out",
+                "cert.pem",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=127.0.0.1",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+        )
+        if shutil.which("openssl")
+        else None
+    )
     if made is None or made.returncode:
         pytest.skip("no openssl")
-    (tmp_path / "one.pem").write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
+    (tmp_path / "one.pem").write_text(
+        (tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text()
+    )
     variables = {name: value.format(tmp_path) for name, value in TLS.items()}
     cluster = machines("tls", **variables)
     cluster.worker()
@@ -189,20 +248,28 @@ def test_a_worker_that_comes_later_is_refused_too(machines, first, worded):
     with pytest.raises(InputError) as caught:
         future.result(DEADLINE_S)
     assert nsyspipe.__version__ in caught.value.fix
-    worded(without_address("\n".join(caught.value.lines())).replace(nsyspipe.__version__, "VERSION"))
+    worded(
+        without_address("\n".join(caught.value.lines())).replace(nsyspipe.__version__, "VERSION")
+    )
     running.shutdown()
 
 
 def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines, worded):
     cluster = machines()
     cluster.worker()
-    done = nsyspipe_run("analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady)
+    done = nsyspipe_run(
+        "analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady
+    )
     worded(without_address(assert_refused(done)))
 
 
 @pytest.mark.parametrize("place", ["tcp://127.0.0.1:9", "nothing://h:1"])
 def test_a_scheduler_that_does_not_answer_is_told(place, worded):
-    worded(without_reason(assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))))
+    worded(
+        without_reason(
+            assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
+        )
+    )
 
 
 def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory(worded):
@@ -248,7 +315,9 @@ gather.digest_report = digest_report
 def begun(folder, *words, **variables):
     """Start an analysis, and return it once a worker is at a report."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(program("analyze", folder, *words), env=environment(**variables), **pipes)
+    process = subprocess.Popen(
+        program("analyze", folder, *words), env=environment(**variables), **pipes
+    )
     eventually(lambda: list(folder.glob("*.begun")) or process.poll() is not None, "it reads")
     assert process.poll() is None
     return process
@@ -326,11 +395,16 @@ def test_ctrl_c_ends_exports_on_workers(machines, captures, tmp_path):
     cluster = machines()
     cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
     words = program("convert", captures, "--scheduler", cluster.address)
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     number = int(eventually(lambda: pid.exists() and pid.read_text(), "an export"))
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=DEADLINE_S)
     assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     eventually(lambda: not is_running(number), "nsys is gone")
-    eventually(lambda: {one.suffix for one in captures.iterdir()} == {".nsys-rep"}, "nothing is half-written")
+    eventually(
+        lambda: {one.suffix for one in captures.iterdir()} == {".nsys-rep"},
+        "nothing is half-written",
+    )

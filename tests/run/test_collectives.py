@@ -36,15 +36,45 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
     # In each step rank 0 arrives at 300, rank 1 at 340, both are done at 400.
     run = load(every_step(reports(2), 300, 340, end=400), tmp_path)
     common = {
-        "step": 1, "seq": 0, "collective": "all_reduce", "datatype": "f32", "algorithm": "RING_LL",
-        "comm_id": "all_reduce/0", "end_ns": 1400, "is_matched": True, "in_summary": True, "n_ranks": 2,
-        "arrival_skew_ns": 40, "transfer_ns": 60, "is_significant": True, "message_bytes": None, "bus_bytes": None,
-        "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
-    }  # fmt: skip
+        "step": 1,
+        "seq": 0,
+        "collective": "all_reduce",
+        "datatype": "f32",
+        "algorithm": "RING_LL",
+        "comm_id": "all_reduce/0",
+        "end_ns": 1400,
+        "is_matched": True,
+        "in_summary": True,
+        "n_ranks": 2,
+        "arrival_skew_ns": 40,
+        "transfer_ns": 60,
+        "is_significant": True,
+        "message_bytes": None,
+        "bus_bytes": None,
+        "algbw_bytes_per_s": None,
+        "busbw_bytes_per_s": None,
+    }
     table = run.collectives().to_pylist()
-    first = {"rank": 0, "start_ns": 1300, "exposed_ns": 100, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
-    second = {"rank": 1, "start_ns": 1340, "exposed_ns": 60, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
-    expected = [common | first | {"is_late_significant": False}, common | second | {"is_late_significant": True}]
+    first = {
+        "rank": 0,
+        "start_ns": 1300,
+        "exposed_ns": 100,
+        "wait_ns": 40,
+        "late_by_ns": 0,
+        "held_up_ns": 0,
+    }
+    second = {
+        "rank": 1,
+        "start_ns": 1340,
+        "exposed_ns": 60,
+        "wait_ns": 0,
+        "late_by_ns": 40,
+        "held_up_ns": 40,
+    }
+    expected = [
+        common | first | {"is_late_significant": False},
+        common | second | {"is_late_significant": True},
+    ]
     assert [row for row in table if row["step"] == 1] == expected
     # The table holds every step and says which count.
     expected = [(step, rank, step in {1, 2}) for step in range(4) for rank in range(2)]
@@ -57,10 +87,27 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
     assert run.summary()["wait_share"].to_pylist() == [0.02]
     # Steps 1 and 2: 40 each.
     assert run.stragglers().to_pylist() == [
-        {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "held_up_ns": 0, "wait_ns": 80},
-        {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
+        {
+            "rank": 0,
+            "n_arrived_last": 0,
+            "wait_caused_ns": 0,
+            "lateness_ns": 0,
+            "held_up_ns": 0,
+            "wait_ns": 80,
+        },
+        {
+            "rank": 1,
+            "n_arrived_last": 2,
+            "wait_caused_ns": 80,
+            "lateness_ns": 80,
+            "held_up_ns": 80,
+            "wait_ns": 0,
+        },
     ]
-    assert (clocks(run), said(run)) == ([(0, 0, 0)] * 2, [])  # equal ends make exact clocks and no problem
+    assert (clocks(run), said(run)) == (
+        [(0, 0, 0)] * 2,
+        [],
+    )  # equal ends make exact clocks and no problem
 
 
 def test_a_run_of_one_rank_waits_for_nobody_that_is_known(tmp_path):
@@ -79,7 +126,9 @@ def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
     assert problem_of(run, "no-comm-kernels")["severity"] == "error"
 
 
-def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(tmp_path):
+def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(
+    tmp_path,
+):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
     builders[0].nccl(1300, 1330, launch=1020)
     builders[1].nccl(1340, 1400, launch=1020)
@@ -106,7 +155,9 @@ def test_process_groups_that_take_turns_on_one_stream_are_not_matched_with_each_
 
 
 def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
-    builders = every_step(every_step(reports(2), 300, 310, end=400), 500, 500, end=520, stream=20, name=BROADCAST)
+    builders = every_step(
+        every_step(reports(2), 300, 310, end=400), 500, 500, end=520, stream=20, name=BROADCAST
+    )
     builders[0].nccl(1600, 1610, launch=1030, stream=20, name=BROADCAST)
     builders[1].nccl(1640, 1650, launch=1030, stream=20, name=BROADCAST)
     run = load(builders, tmp_path)
@@ -115,7 +166,9 @@ def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "is_much"), [(3, False), (1, True)])
-def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_is_a_small_part(tmp_path, n, is_much):
+def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_is_a_small_part(
+    tmp_path, n, is_much
+):
     # Launched at 950, between two steps, 1 of 13 or of 5; it runs inside the window, and counts as its communication.
     builders = reports(2)
     for at in (300, 420, 540)[:n]:
@@ -136,7 +189,9 @@ def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names
     unmatched = [(1, rank, "all_gather", False, None) for rank in range(2)]
     expected = [(0, rank, "all_reduce", True, 3) for rank in range(3)] + unmatched
     assert collectives(run, "seq", "rank", "collective", "is_matched", "n_ranks") == expected
-    assert problem_of(run, "unmatched-collectives")["message"].startswith("4 of 16 communication operations")
+    assert problem_of(run, "unmatched-collectives")["message"].startswith(
+        "4 of 16 communication operations"
+    )
     assert waits(run)[:2] == [[40, None, None, 40], [30, None, None, 30]]
     # The lateness of what was matched stands: 340 - 310 in steps 1 and 2.
     assert [row[1:4] for row in stragglers(run)] == [(0, 0, 0), (0, 0, 0), (2, 60, 60)]
@@ -176,7 +231,14 @@ def hybrid_shards(n_ranks, *names):
     builders = with_backward(n_ranks)
     for place, name in enumerate(names):
         arrivals = [300 + 200 * place + rank for rank in range(n_ranks)]
-        every_step(builders, *arrivals, end=450 + 200 * place, name=name, stream=20 + place, launch=20 + place)
+        every_step(
+            builders,
+            *arrivals,
+            end=450 + 200 * place,
+            name=name,
+            stream=20 + place,
+            launch=20 + place,
+        )
     return builders
 
 
@@ -189,7 +251,9 @@ def hybrid_shards(n_ranks, *names):
         (2, (SCATTER, REDUCE), []),  # two ranks that communicate are one group
     ],
 )
-def test_what_serves_two_kinds_of_parallelism_is_of_several_groups(tmp_path, n_ranks, names, expected):
+def test_what_serves_two_kinds_of_parallelism_is_of_several_groups(
+    tmp_path, n_ranks, names, expected
+):
     assert said(load(hybrid_shards(n_ranks, *names), tmp_path)) == expected
 
 
@@ -211,11 +275,15 @@ def test_without_steps_the_captures_are_matched_as_one(tmp_path):
 
 def late(n_ranks=2, **more):
     """Build ranks that arrive 40 ns one after the other and are done at 500."""
-    return every_step(reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more)
+    return every_step(
+        reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more
+    )
 
 
 @pytest.mark.parametrize("has_start", [False, True])
-def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(tmp_path, has_start):
+def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(
+    tmp_path, has_start
+):
     builders = late(steps=(0, 1))
     for builder in builders[has_start:]:
         builder.rows.pop(CLOCK)
@@ -229,7 +297,9 @@ def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_
     assert problem_of(run, "no-common-clock")["severity"] == "warning"
 
 
-def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(tmp_path):
+def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(
+    tmp_path,
+):
     run = load(late(steps=(0, 1)), tmp_path)
     assert clocks(run) == [(0, 0, None)] * 2
     expected = [(at, False, False) for at in (40, 0)]
@@ -241,10 +311,16 @@ def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_s
 # The root of the last three may be done long before the others.
 @pytest.mark.parametrize(
     ("name", "collective", "error"),
-    [("AllReduce_Sum_f32_RING_LL", "all_reduce", 0), ("AllGather_RING_LL", "all_gather", 0), ("AllToAll", "all_to_all", 0),
-     ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0), ("Broadcast_RING_LL", "broadcast", None),
-     ("Reduce_Sum_f32_RING_LL", "reduce", None), ("SendRecv", "send_recv", None)],
-)  # fmt: skip
+    [
+        ("AllReduce_Sum_f32_RING_LL", "all_reduce", 0),
+        ("AllGather_RING_LL", "all_gather", 0),
+        ("AllToAll", "all_to_all", 0),
+        ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0),
+        ("Broadcast_RING_LL", "broadcast", None),
+        ("Reduce_Sum_f32_RING_LL", "reduce", None),
+        ("SendRecv", "send_recv", None),
+    ],
+)
 def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, collective, error):
     run = load(late(name=f"ncclDevKernel_{name}"), tmp_path)
     assert clocks(run) == [(0, 0, error)] * 2
@@ -254,7 +330,10 @@ def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, col
 @pytest.mark.parametrize("has_start", [True, False])
 def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_start):
     # Two ranks of one report share its clock, whatever a launcher's report, started long before, holds.
-    builders = [*every_step(reports(2)[:1], 300, end=400), *every_step(reports(2)[1:], 340, end=500)]
+    builders = [
+        *every_step(reports(2)[:1], 300, end=400),
+        *every_step(reports(2)[1:], 340, end=500),
+    ]
     (idle,) = reports(1, n_steps=0)
     idle.rows.pop("META_DATA_CAPTURE")
     idle.rows[CLOCK][0]["utcEpochNs"] -= 10**9
@@ -262,7 +341,10 @@ def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_sta
         idle.rows.pop(CLOCK)
     run = load([one_report(*builders), idle], tmp_path)
     assert [row[1:] for row in clocks(run)] == [(0, 0), (0, 0)]
-    assert collectives(run, "wait_ns", "transfer_ns", "is_significant") == [(40, 60, True), (0, 160, True)]
+    assert collectives(run, "wait_ns", "transfer_ns", "is_significant") == [
+        (40, 60, True),
+        (0, 160, True),
+    ]
 
 
 def test_a_report_without_gpu_activity_takes_no_session_start_from_the_others(tmp_path):

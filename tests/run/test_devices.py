@@ -41,7 +41,9 @@ def train(builder, devices, *, n_steps=6, late=0, pid=None, at=0):
         for place, device in enumerate(devices):
             more = {"device": device, "pid": pid}
             delay = late if place == len(devices) - 1 else 0
-            builder.kernel(begin + 100 + delay, begin + 300 + delay, launch=begin + 10 + place, **more)
+            builder.kernel(
+                begin + 100 + delay, begin + 300 + delay, launch=begin + 10 + place, **more
+            )
             builder.nccl(begin + 300 + delay, begin + 600, launch=begin + 30 + place, **more)
     return builder
 
@@ -66,11 +68,20 @@ def at_random(seed, devices):
                 begin = at + 1_000 * place + draw.randint(0, 900) + 600
                 launch, stream = begin - draw.randint(50, 500), draw.choice([7, 8])
                 end = begin + draw.randint(1, 1_500)
-                builder.kernel(begin, end, f"kernel_{draw.randint(0, 3)}", launch=launch, device=device, stream=stream)
+                builder.kernel(
+                    begin,
+                    end,
+                    f"kernel_{draw.randint(0, 3)}",
+                    launch=launch,
+                    device=device,
+                    stream=stream,
+                )
             for place in range(3):
                 begin = at + 2_000 * place + draw.randint(1_000, 1_900)
                 copied = begin + draw.randint(1, 300)
-                builder.copy(begin, copied, kind=draw.choice([1, 2, 8]), launch=begin - 40, device=device)
+                builder.copy(
+                    begin, copied, kind=draw.choice([1, 2, 8]), launch=begin - 40, device=device
+                )
             begin = at + draw.randint(2_000, 4_000)
             builder.nccl(begin, at + 6_000, launch=at + 700 + device, device=device)
             begin = at + draw.randint(6_000, 6_500)
@@ -82,7 +93,10 @@ def on_device(builder, device):
     """Return the same report with the operations of one device alone: the host did what it did."""
     alone = TraceBuilder(builder.version, builder.pid)
     alone.strings = builder.strings
-    is_own = {table: [row for row in builder.rows.get(table, []) if row["deviceId"] == device] for table in OF_DEVICES}
+    is_own = {
+        table: [row for row in builder.rows.get(table, []) if row["deviceId"] == device]
+        for table in OF_DEVICES
+    }
     alone.rows = builder.rows | is_own
     return alone
 
@@ -111,7 +125,16 @@ def test_a_process_on_several_devices_is_as_one_report_per_device(tmp_path, seed
     together = load(folders[0], builder)
     ranks = {f"a_{device}": device for device in devices}
     apart = load(folders[1], *(on_device(builder, device) for device in devices), rank_map=ranks)
-    for name in ("steps", "collectives", "phases", "kernels", "stragglers", "rank_summary", "summary", "idle_calls"):
+    for name in (
+        "steps",
+        "collectives",
+        "phases",
+        "kernels",
+        "stragglers",
+        "rank_summary",
+        "summary",
+        "idle_calls",
+    ):
         assert without_blocking(together.table(name)) == without_blocking(apart.table(name)), name
     own, others = (run.ranks.drop_columns([*IDENTITY]).to_pylist() for run in (together, apart))
     assert own == others
@@ -132,9 +155,11 @@ def test_ranks_are_counted_by_process_then_by_device(tmp_path):
     run = load(tmp_path, train(first, (0, 1)), train(second, (3, 2)))
     columns = ["rank", "process_rank", "pid", "device_id", "device_ids", "rank_source"]
     assert [tuple(row.values()) for row in run.ranks.select(columns).to_pylist()] == [
-        (0, 0, 1001, 2, "2,3", "env:RANK"), (1, 0, 1001, 3, "2,3", "env:RANK"),
-        (2, 1, 1000, 0, "0,1", "env:RANK"), (3, 1, 1000, 1, "0,1", "env:RANK"),
-    ]  # fmt: skip
+        (0, 0, 1001, 2, "2,3", "env:RANK"),
+        (1, 0, 1001, 3, "2,3", "env:RANK"),
+        (2, 1, 1000, 0, "0,1", "env:RANK"),
+        (3, 1, 1000, 1, "0,1", "env:RANK"),
+    ]
     assert (run.header.n_ranks, run.header.n_processes, run.header.world_size) == (4, 2, 2)
     assert not {"ranks-missing", "more-ranks-than-world"}.intersection(codes(run))
     assert run.breakdown()["wait_ns"].null_count == 0
@@ -154,8 +179,11 @@ def test_processes_of_one_report_have_several_devices_each(tmp_path):
     columns = ["rank", "process_rank", "pid", "device_id", "rank_source"]
     rows = [tuple(row.values()) for row in run.ranks.select(columns).to_pylist()]
     assert rows == [
-        (0, 0, 1000, 0, "order"), (1, 0, 1000, 1, "order"), (2, 1, 1001, 2, "order"), (3, 1, 1001, 3, "order"),
-    ]  # fmt: skip
+        (0, 0, 1000, 0, "order"),
+        (1, 0, 1000, 1, "order"),
+        (2, 1, 1001, 2, "order"),
+        (3, 1, 1001, 3, "order"),
+    ]
 
 
 def test_a_rank_map_and_chosen_ranks_name_processes(tmp_path):
@@ -165,7 +193,10 @@ def test_a_rank_map_and_chosen_ranks_name_processes(tmp_path):
     assert run.ranks["pid"].to_pylist() == [1001, 1001, 1000, 1000]
     assert run.ranks["process_rank"].to_pylist() == [0, 0, 1, 1]
     chosen = nsyspipe.load(tmp_path, rank_map="a_0=1,a_1=0", ranks="1", jobs=1)
-    assert (chosen.ranks["pid"].to_pylist(), chosen.ranks["process_rank"].to_pylist()) == ([1000, 1000], [1, 1])
+    assert (chosen.ranks["pid"].to_pylist(), chosen.ranks["process_rank"].to_pylist()) == (
+        [1000, 1000],
+        [1, 1],
+    )
 
 
 def test_missing_processes_are_missed_and_nobody_waits_for_a_known_time(tmp_path, worded):
@@ -193,16 +224,24 @@ def strayed(n_kernels, *, n_stray, stray_ns, copies=0):
     return builder
 
 
-@pytest.mark.parametrize(("n_stray", "stray_ns", "is_rank"), [
-    # Of 400 kernels of 1000 ns: with fewer than 1 % of all kernels and of all time a device is no rank.
-    (4, 1000, False),  # 4 of 404 kernels: 0.99 %
-    (5, 1, True),  # 5 of 405: 1.23 %, of hardly any time
-    (1, 4040, False),  # 4040 of 404 040 ns: 0.9999 %
-    (1, 4041, True),  # 4041 of 404 041 ns: 1.0001 %
-])  # fmt: skip
-def test_a_device_is_a_rank_from_one_percent_of_kernels_or_their_time_on(tmp_path, n_stray, stray_ns, is_rank):
+@pytest.mark.parametrize(
+    ("n_stray", "stray_ns", "is_rank"),
+    [
+        # Of 400 kernels of 1000 ns: with fewer than 1 % of all kernels and of all time a device is no rank.
+        (4, 1000, False),  # 4 of 404 kernels: 0.99 %
+        (5, 1, True),  # 5 of 405: 1.23 %, of hardly any time
+        (1, 4040, False),  # 4040 of 404 040 ns: 0.9999 %
+        (1, 4041, True),  # 4041 of 404 041 ns: 1.0001 %
+    ],
+)
+def test_a_device_is_a_rank_from_one_percent_of_kernels_or_their_time_on(
+    tmp_path, n_stray, stray_ns, is_rank
+):
     run = load(tmp_path, strayed(100, n_stray=n_stray, stray_ns=stray_ns))
-    assert (run.ranks["device_id"].to_pylist(), "stray-device" in codes(run)) == ([0, 1][: 1 + is_rank], not is_rank)
+    assert (run.ranks["device_id"].to_pylist(), "stray-device" in codes(run)) == (
+        [0, 1][: 1 + is_rank],
+        not is_rank,
+    )
 
 
 def test_what_ran_on_a_stray_device_is_counted_and_in_no_figure(tmp_path, worded):
@@ -242,15 +281,20 @@ def test_a_group_of_calls_gives_each_device_its_own_message(tmp_path):
         at = 1000 * step + 100
         builder.range(at, at + 900, f"step {step}")
         for device, size in enumerate((64, 128)):
-            builder.nccl_payload(at + device, "ncclAllReduce", {nccl.COMM: 7, nccl.BYTES: size}, nccl.NCCL_2_21)
+            builder.nccl_payload(
+                at + device, "ncclAllReduce", {nccl.COMM: 7, nccl.BYTES: size}, nccl.NCCL_2_21
+            )
         for device in range(2):
             builder.kernel(at + 20, at + 100, launch=at + 5 + device, device=device)
             builder.nccl(at + 100, at + 200, launch=at + 10 + device, device=device)
     run = load(tmp_path, builder)
     rows = run.collectives().to_pylist()
-    assert {(row["rank"], row["comm_id"], row["n_ranks"], row["message_bytes"]) for row in rows} == {
-        (0, "0x7", 2, 64), (1, "0x7", 2, 128),
-    }  # fmt: skip
+    assert {
+        (row["rank"], row["comm_id"], row["n_ranks"], row["message_bytes"]) for row in rows
+    } == {
+        (0, "0x7", 2, 64),
+        (1, "0x7", 2, 128),
+    }
 
 
 def test_devices_of_one_process_share_the_steps_that_its_launches_repeat(tmp_path):
@@ -260,10 +304,14 @@ def test_devices_of_one_process_share_the_steps_that_its_launches_repeat(tmp_pat
         for device in range(2):
             for place in range(6):
                 begin = at + 500 * place + 100
-                builder.kernel(begin, begin + 300, f"layer_{place}", launch=begin - 50 + device, device=device)
+                builder.kernel(
+                    begin, begin + 300, f"layer_{place}", launch=begin - 50 + device, device=device
+                )
             builder.nccl(at + 4_000, at + 4_500, launch=at + 3_000 + device, device=device)
         # Only the first device updates weights.
-        builder.kernel(at + 5_000, at + 5_100, "multi_tensor_apply_kernel_AdamFunctor", launch=at + 4_900)
+        builder.kernel(
+            at + 5_000, at + 5_100, "multi_tensor_apply_kernel_AdamFunctor", launch=at + 4_900
+        )
     run = load(tmp_path, builder)
     assert run.header.steps_from == "repetition"
     by_rank = [run.steps().filter(pc.equal(run.steps()["rank"], rank)) for rank in range(2)]
@@ -280,16 +328,21 @@ def perfetto(run, folder):
     return (folder / "run.pftrace").read_bytes().decode("latin-1")
 
 
-@pytest.mark.parametrize("written", [
-    lambda run, _: summary_text(run, Console(width=100)),
-    lambda run, _: run_page(run),
-    lambda run, _: run._repr_html_(),
-    lambda run, _: json.dumps(run.finding_rows),
-    perfetto,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda run, _: summary_text(run, Console(width=100)),
+        lambda run, _: run_page(run),
+        lambda run, _: run._repr_html_(),
+        lambda run, _: json.dumps(run.finding_rows),
+        perfetto,
+    ],
+)
 def test_every_output_calls_such_a_rank_by_process_and_gpu(tmp_path, written):
     run = load(tmp_path, train(process(), (0, 1), late=150))
-    assert f"rank {NAME}" in " ".join(written(run, tmp_path).split()) or NAME in written(run, tmp_path)
+    assert f"rank {NAME}" in " ".join(written(run, tmp_path).split()) or NAME in written(
+        run, tmp_path
+    )
 
 
 def test_a_comment_never_calls_such_a_rank_by_its_number_alone(tmp_path):

@@ -44,7 +44,9 @@ def log_text(*ranks, pids=PIDS, host="node0", comm_id="0xabc", n_ranks=2):
 def reports(folder, name="run", **options):
     folder.mkdir(exist_ok=True)
     for rank in range(2):
-        plain_rank(rank, STEPS, world_size=2, **options).gpu(name="NVIDIA H200").write(folder / f"{name}_{rank}.sqlite")
+        plain_rank(rank, STEPS, world_size=2, **options).gpu(name="NVIDIA H200").write(
+            folder / f"{name}_{rank}.sqlite"
+        )
     return folder
 
 
@@ -58,7 +60,9 @@ def codes(run):
     return {row["code"]: row["message"] for row in run.problem_rows if row["code"] in names}
 
 
-@pytest.mark.parametrize("name", ["run.nccl.log", "run.nccl.1.log", "run.node0.nccl.node0.1000.log", "run_0.nccl.log"])
+@pytest.mark.parametrize(
+    "name", ["run.nccl.log", "run.nccl.1.log", "run.node0.nccl.node0.1000.log", "run_0.nccl.log"]
+)
 def test_a_log_with_the_name_of_the_reports_is_used_and_named(tmp_path, name):
     (reports(tmp_path / "a") / name).write_text(log_text())
     run = loaded(tmp_path / "a")
@@ -79,7 +83,8 @@ def test_a_log_per_process_as_the_launchers_write_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["other.nccl.log", "runs.nccl.log", "run.log", "run.nccl.txt", "nccl.log", "run.ncclx.log"]
+    "name",
+    ["other.nccl.log", "runs.nccl.log", "run.log", "run.nccl.txt", "nccl.log", "run.ncclx.log"],
 )
 def test_a_log_of_another_name_is_not_looked_at(tmp_path, name):
     (reports(tmp_path / "a") / name).write_text(log_text())
@@ -297,7 +302,8 @@ def test_a_difference_compares_what_logs_beside_both_sides_say(tmp_path):
         log_text().replace("SHM/direct/direct", "P2P/CUMEM").replace("P2P_DISABLE", "SHM_DISABLE")
     )
     found = {
-        row["what"]: (row["baseline"], row["candidate"]) for row in nsyspipe.diff(before, after).changes.to_pylist()
+        row["what"]: (row["baseline"], row["candidate"])
+        for row in nsyspipe.diff(before, after).changes.to_pylist()
     }
     assert found["NCCL_P2P_DISABLE"] == ("1", None)
     assert found["transport"] == ("SHM/direct/direct", "P2P/CUMEM")
@@ -310,7 +316,9 @@ def test_host_memory_is_named_first_with_the_log_beside_a_real_run(real, tmp_pat
     run = loaded(tmp_path)
     assert run.finding_rows[0]["id"] != "slow-link"
     pids = run.ranks["pid"].to_pylist()
-    (tmp_path / "ddp-4gpu-shm.nccl.log").write_text(log_text(pids=pids, n_ranks=4).replace(": 0 1", ": 0 1 2 3"))
+    (tmp_path / "ddp-4gpu-shm.nccl.log").write_text(
+        log_text(pids=pids, n_ranks=4).replace(": 0 1", ": 0 1 2 3")
+    )
     first = loaded(tmp_path).finding_rows[0]
     assert first["id"] == "slow-link"
     assert "NCCL_P2P_DISABLE" in first["action"]

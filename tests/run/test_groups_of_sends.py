@@ -45,7 +45,9 @@ def log_of_groups(*groups):
     return NcclLog(
         communicators=tuple(
             Communicator(
-                f"comm {group}", len(group), tuple(CommMember(rank, "node0", pid=PIDS[rank]) for rank in group)
+                f"comm {group}",
+                len(group),
+                tuple(CommMember(rank, "node0", pid=PIDS[rank]) for rank in group),
             )
             for group in groups
         )
@@ -62,7 +64,11 @@ FIRST, LAST = 40, 0  # kernels that a stage launches before it sends or receives
         ([FIRST, LAST, FIRST, LAST], PAIRS, PAIRS),
         ([FIRST, LAST, FIRST, LAST], [(0, 1, 2, 3), *PAIRS, (0, 2), (1, 3)], PAIRS),
         ([FIRST, FIRST, LAST, LAST], PAIRS, None),  # ranks of one stage do not send to each other
-        ([FIRST, LAST, FIRST, LAST], [(0, 1, 2, 3), (0, 1)], None),  # the log names no group of ranks 2 and 3
+        (
+            [FIRST, LAST, FIRST, LAST],
+            [(0, 1, 2, 3), (0, 1)],
+            None,
+        ),  # the log names no group of ranks 2 and 3
         ([NONE, LAST, FIRST, LAST], PAIRS, None),  # which stage rank 0 is cannot be told
     ],
 )
@@ -70,5 +76,7 @@ def test_sends_and_receives_are_of_pairs_of_stages_that_the_log_names(n_before, 
     rows = named_by_log(sends_and_receives(n_before), PIDS, log_of_groups(*groups))
     names = [rows.communicators[one] for one in rows.communicator]
     group_of = {rank: pair for pair in expected or () for rank in pair}
-    assert names == [f"comm {group_of[rank]}" if expected else "send_recv/0" for rank in rows.rank.tolist()]
+    assert names == [
+        f"comm {group_of[rank]}" if expected else "send_recv/0" for rank in rows.rank.tolist()
+    ]
     assert rows.is_named.tolist() == ([True, True] if expected else [False])

@@ -58,15 +58,26 @@ def column(run, name):
 def expected(rank, step):
     start, length = 1000 * step + 500 * rank, 300 + 100 * rank
     return {
-        "rank": rank, "report": f"cpu_{rank}.sqlite", "pid": 1000 + rank, "step": step, "host_start_ns": start,
-        "host_end_ns": start + length, "host_ns": length, "data_ns": 50, "forward_ns": 100, "backward_ns": 100,
-        "optimizer_ns": 40, "is_complete": True,
-    }  # fmt: skip
+        "rank": rank,
+        "report": f"cpu_{rank}.sqlite",
+        "pid": 1000 + rank,
+        "step": step,
+        "host_start_ns": start,
+        "host_end_ns": start + length,
+        "host_ns": length,
+        "data_ns": 50,
+        "forward_ns": 100,
+        "backward_ns": 100,
+        "optimizer_ns": 40,
+        "is_complete": True,
+    }
 
 
 def test_each_step_of_each_rank_is_a_row_with_its_phases_on_one_clock(two):
     run = nsyspipe.load(two)
-    assert run.host_steps().to_pylist() == [expected(rank, step) for rank in range(2) for step in range(3)]
+    assert run.host_steps().to_pylist() == [
+        expected(rank, step) for rank in range(2) for step in range(3)
+    ]
     assert run.host_steps().schema.equals(schema.HOST_STEPS.arrow, check_metadata=True)
     assert run.step_family == "step #"
 
@@ -83,11 +94,18 @@ def test_a_capture_that_traced_no_gpu_lacks_none(two):
         assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
 
 
-def test_phases_that_a_step_lacks_are_0_that_none_has_null_and_a_step_never_closed_is_not_complete(tmp_path, worded):
-    builder = TraceBuilder().range(0, 100, "step 1").range(10, 30, "forward").range(200, 310, "step 2")
+def test_phases_that_a_step_lacks_are_0_that_none_has_null_and_a_step_never_closed_is_not_complete(
+    tmp_path, worded
+):
+    builder = (
+        TraceBuilder().range(0, 100, "step 1").range(10, 30, "forward").range(200, 310, "step 2")
+    )
     run = run_of(tmp_path, builder.range(400, None, "step 3").range(410, 450, "forward"))
     assert column(run, "host_ns") == [100, 110, 51]  # 1 ns after the last event, 450
-    assert (column(run, "is_complete"), column(run, "forward_ns")) == ([True, True, False], [20, 0, 40])
+    assert (column(run, "is_complete"), column(run, "forward_ns")) == (
+        [True, True, False],
+        [20, 0, 40],
+    )
     assert column(run, "data_ns") == column(run, "backward_ns") == [None] * 3
     (figures,) = host_figures(run.host_steps())
     assert (figures.n_steps, figures.median_ns) == (2, 105)  # without the open one
@@ -121,9 +139,13 @@ def test_a_family_named_like_an_epoch_wins_only_alone_and_the_step_option_decide
 # A step option that matches nothing; one range alone, which makes no family; no ranges.
 @pytest.mark.parametrize(
     ("build", "step"),
-    [(host_rank, "nothing"), (lambda _: TraceBuilder().range(0, 9, "step 1"), None), (lambda _: TraceBuilder().env(RANK=0), None)],
+    [
+        (host_rank, "nothing"),
+        (lambda _: TraceBuilder().range(0, 9, "step 1"), None),
+        (lambda _: TraceBuilder().env(RANK=0), None),
+    ],
     ids=["a pattern of nothing", "one range", "no range"],
-)  # fmt: skip
+)
 def test_without_steps_there_is_nothing_to_show(tmp_path, build, step, worded):
     run = run_of(tmp_path, build(0), step=step)
     assert (run.host_steps().num_rows, "no-gpu-activity" in codes(run)) == (0, True)
@@ -133,22 +155,37 @@ def test_without_steps_there_is_nothing_to_show(tmp_path, build, step, worded):
 
 def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
     # A worker of the data loader; RANK is that of the only process with steps.
-    run = run_of(tmp_path, host_rank(0).range(0, 20, "load 0", pid=77).range(500, 520, "load 500", pid=77))
+    run = run_of(
+        tmp_path, host_rank(0).range(0, 20, "load 0", pid=77).range(500, 520, "load 500", pid=77)
+    )
     assert (column(run, "pid"), column(run, "rank")) == ([1000] * 3, [0] * 3)
 
 
-@pytest.mark.parametrize(("names", "env", "options", "ranks"), [
-    ("xy", True, {}, [0, 1]), (("x_3", "x_5"), False, {}, [3, 5]), ("xy", False, {}, [None, None]),
-    (("x_3", "x_5"), True, {"rank_map": {"x_3": 1, "x_5": 0}}, [1, 0]), (("x_3", "y"), False, {}, [None, None]),
-])  # fmt: skip
-def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(tmp_path, names, env, options, ranks):
+@pytest.mark.parametrize(
+    ("names", "env", "options", "ranks"),
+    [
+        ("xy", True, {}, [0, 1]),
+        (("x_3", "x_5"), False, {}, [3, 5]),
+        ("xy", False, {}, [None, None]),
+        (("x_3", "x_5"), True, {"rank_map": {"x_3": 1, "x_5": 0}}, [1, 0]),
+        (("x_3", "y"), False, {}, [None, None]),
+    ],
+)
+def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(
+    tmp_path, names, env, options, ranks
+):
     for rank, name in enumerate(names):
         host_rank(rank, env=env).write(tmp_path / f"{name}.sqlite")
     run = nsyspipe.load(tmp_path, **options)
     found = dict(zip(column(run, "pid"), column(run, "rank"), strict=True))
     assert [found[1000], found[1001]] == ranks
-    assert column(run, "rank") == [rank for rank in sorted(ranks, key=lambda one: one or 0) for _ in range(3)]  # fmt: skip
-    assert codes(run) == ["no-gpu-activity", *(["rank-map-differs"] if options else [])]  # RANK was captured too
+    assert column(run, "rank") == [
+        rank for rank in sorted(ranks, key=lambda one: one or 0) for _ in range(3)
+    ]
+    assert codes(run) == [
+        "no-gpu-activity",
+        *(["rank-map-differs"] if options else []),
+    ]  # RANK was captured too
 
 
 def test_two_processes_of_one_report_are_told_by_pid_where_ranks_are_not_known(tmp_path, worded):
@@ -162,7 +199,9 @@ def test_two_processes_of_one_report_are_told_by_pid_where_ranks_are_not_known(t
     worded(text)
 
 
-def test_reports_of_two_runs_and_a_map_without_a_report_with_steps_are_refused(two, tmp_path, worded):
+def test_reports_of_two_runs_and_a_map_without_a_report_with_steps_are_refused(
+    two, tmp_path, worded
+):
     with pytest.raises(OptionError, match="cpu_1") as refused:
         nsyspipe.load(two, rank_map={"cpu_0": 1}).host_steps()
     worded(refused.value.lines(), "a map")
@@ -177,7 +216,9 @@ def text_of(run, width=100):
     return summary_text(run, Console(width=width, force_terminal=False))
 
 
-def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is_slowest(two, pinned):
+def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is_slowest(
+    two, pinned
+):
     run = nsyspipe.load(two, run_id="cpu-run")
     found = json.loads(dumps(document(run)))
     assert (found["host_steps"][4], found["steps"], found["ranks"]) == (expected(1, 1), [], [])
@@ -192,7 +233,9 @@ def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is
 
 def test_the_text_fits_the_terminal(tmp_path, worded):
     for rank in range(2):
-        host_rank(rank).write(tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite")
+        host_rank(rank).write(
+            tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite"
+        )
     run = nsyspipe.load(tmp_path)
     for width in (40, 60, 80, 100, 200):
         text = text_of(run, width)
@@ -207,15 +250,29 @@ def test_hostile_names_of_reports_and_steps_stay_text(tmp_path):
         builder.range(100 * at, 100 * at + 50, f"<b>step</b> \x1b[31m{at}")
     run = nsyspipe.load(builder.write(tmp_path / "<i>|x`_0.sqlite"))
     page = Page(markdown(run))
-    assert (run.host_steps().num_rows, "\x1b" in text_of(run), "<i>" in run_page(run)) == (3, False, False)
-    assert ([line for line in page.html if "nsyspipe:" not in line], page.tables[0][1][1]) == ([], "<i>|x`_0")
+    assert (run.host_steps().num_rows, "\x1b" in text_of(run), "<i>" in run_page(run)) == (
+        3,
+        False,
+        False,
+    )
+    assert ([line for line in page.html if "nsyspipe:" not in line], page.tables[0][1][1]) == (
+        [],
+        "<i>|x`_0",
+    )
 
 
 def test_captures_of_one_second_have_ids_of_their_own(tmp_path):
-    assert len({run_of(tmp_path, host_rank(0, n_steps=n_steps)).header.run_id for n_steps in (3, 4, 3)}) == 2
+    assert (
+        len(
+            {run_of(tmp_path, host_rank(0, n_steps=n_steps)).header.run_id for n_steps in (3, 4, 3)}
+        )
+        == 2
+    )
 
 
-def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_none(two, tmp_path, worded):
+def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_none(
+    two, tmp_path, worded
+):
     saved = tmp_path / "store"
     save(before := nsyspipe.load(two, run_id="cpu-run"), saved)
     after = nsyspipe.load(saved)
@@ -232,6 +289,8 @@ def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_non
     details = json.loads(table["details"][0].as_py())
     del details["n_host_steps"], details["files"]
     at = table.schema.get_field_index("details")
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([json.dumps(details)])), path)
+    pq.write_table(
+        table.set_column(at, table.schema.field(at), pa.array([json.dumps(details)])), path
+    )
     again = nsyspipe.load(saved)
     assert (again.host_steps(), document(again)["host_steps"]) == (schema.HOST_STEPS.empty(), [])

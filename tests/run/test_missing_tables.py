@@ -4,7 +4,17 @@ import pytest
 
 from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of, run_of
-from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
+from tests.build.trace import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    schemas,
+    steady_rank,
+)
 from tests.golden.words import figures as figures_of
 
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
@@ -37,17 +47,22 @@ def test_without_nvtx_the_capture_is_one_step_unless_launches_repeat(tmp_path):
     wall = {"wall_ns": 3250, "idle_ns": 3250 - 800 - 120 - 40, "overlap_backward_ns": None}
     assert figures(run, step=0) == total | wall
     names = ["start_ns", "end_ns", "is_complete", "in_summary"]
-    assert [tuple(row.values()) for row in run.steps().select(names).to_pylist()] == [(100, 3350, False, True)]
+    assert [tuple(row.values()) for row in run.steps().select(names).to_pylist()] == [
+        (100, 3350, False, True)
+    ]
     assert ("no-steps" in codes(run), run.step_family) == (True, None)
     assert "--trace=cuda,nvtx" in problem_of(run, "no-nvtx")["fix"]
 
 
-@pytest.mark.parametrize(("traced", "meta", "code"), [
-    (["NvtxEvents", "Cuda"], {}, "no-nvtx-ranges"),
-    (["OSRuntime", "Cuda"], {}, "no-nvtx"),
-    # What was traced may have been left out of the export.
-    (["NvtxEvents"], LIMITED, "no-nvtx"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("traced", "meta", "code"),
+    [
+        (["NvtxEvents", "Cuda"], {}, "no-nvtx-ranges"),
+        (["OSRuntime", "Cuda"], {}, "no-nvtx"),
+        # What was traced may have been left out of the export.
+        (["NvtxEvents"], LIMITED, "no-nvtx"),
+    ],
+)
 def test_a_program_without_ranges_is_told_from_a_capture_without_nvtx(traced, meta, code, tmp_path):
     builder = rank().meta(**meta)
     for events in traced:
@@ -64,7 +79,10 @@ def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path)
     row = problem_of(run, "no-launches")
     assert (row["severity"], row["rank"]) == ("warning", 0)
     assert "16" in figures_of(row["message"])
-    assert {*run.summary()["backward_overlap_ratio"].to_pylist(), *run.phases()["n_kernels"].to_pylist()} == {None}
+    assert {
+        *run.summary()["backward_overlap_ratio"].to_pylist(),
+        *run.phases()["n_kernels"].to_pylist(),
+    } == {None}
     # Without ranges too, the device alone still answers.
     run = load(tmp_path, without=(NVTX, RUNTIME))
     assert figures(run, step=0)["compute_ns"] == 800
@@ -74,7 +92,9 @@ def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path)
 def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     run = load(tmp_path, without=(MEMCPY,))
     summary = run.summary().to_pylist()[0]
-    assert [summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")] == [None] * 3
+    assert [
+        summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")
+    ] == [None] * 3
     assert (summary["comm_share"], summary["compute_share"]) == (0.06, 0.2)
     assert run.ranks["n_dtod"].to_pylist() == [None]
     assert problem_of(run, "no-memcpy")["severity"] == "warning"
@@ -85,7 +105,9 @@ def never_made(table):
     """Take all operations of a kind out of a report, and the calls that made them."""
     builder = rank()
     ids = {row["correlationId"] for row in builder.rows.pop(table, [])}
-    builder.rows[RUNTIME] = [row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids]
+    builder.rows[RUNTIME] = [
+        row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids
+    ]
     return builder
 
 
@@ -99,22 +121,34 @@ def with_memset():
     return rank().memset(1400, 1420, launch=1095)
 
 
-@pytest.mark.parametrize(("build", "options", "expected", "problems"), [
-    (rank, {"without": (MEMCPY,)}, COPIES | MEMORY, ["no-memcpy"]),
-    (lambda: emptied(MEMCPY), {"lazy": False}, COPIES | MEMORY, ["no-memcpy"]),
-    (lambda: never_made(MEMCPY), {}, NO_COPIES, []),
-    (lambda: never_made(MEMCPY).meta(**WHOLE), {"lazy": False}, NO_COPIES, []),
-    (lambda: never_made(MEMSET).meta(**WHOLE), {"lazy": False}, {}, []),
-    # Copies are known where memsets are not.
-    (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
-    (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
-    # No memset was made, and the table would be there.
-    (lambda: rank().meta(EXPORT_PARAM_TABLES_TO_EXPORT=f"{STRINGS},{NVTX},{MEMCPY},{MEMSET}"), {}, {}, []),
-    # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
-    (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
-    (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
-])  # fmt: skip
-def test_what_was_not_exported_is_null_and_what_was_never_made_is_zero(tmp_path, build, options, expected, problems):
+@pytest.mark.parametrize(
+    ("build", "options", "expected", "problems"),
+    [
+        (rank, {"without": (MEMCPY,)}, COPIES | MEMORY, ["no-memcpy"]),
+        (lambda: emptied(MEMCPY), {"lazy": False}, COPIES | MEMORY, ["no-memcpy"]),
+        (lambda: never_made(MEMCPY), {}, NO_COPIES, []),
+        (lambda: never_made(MEMCPY).meta(**WHOLE), {"lazy": False}, NO_COPIES, []),
+        (lambda: never_made(MEMSET).meta(**WHOLE), {"lazy": False}, {}, []),
+        # Copies are known where memsets are not.
+        (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
+        (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
+        # No memset was made, and the table would be there.
+        (
+            lambda: rank().meta(
+                EXPORT_PARAM_TABLES_TO_EXPORT=f"{STRINGS},{NVTX},{MEMCPY},{MEMSET}"
+            ),
+            {},
+            {},
+            [],
+        ),
+        # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
+        (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
+        (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
+    ],
+)
+def test_what_was_not_exported_is_null_and_what_was_never_made_is_zero(
+    tmp_path, build, options, expected, problems
+):
     run = load(tmp_path, build(), **options)
     assert figures(run) == STEADY | expected
     assert codes(run) == sorted(["few-steps", "not-judged", *problems])
@@ -152,7 +186,9 @@ def test_without_rows_of_api_calls_no_launch_was_recorded(tmp_path, is_there):
     run = load(tmp_path, emptied(RUNTIME), without=() if is_there else (RUNTIME,), lazy=False)
     assert figures(run) == STEADY | {"overlap_backward_ns": None}
     row = run.steps().to_pylist()[1]
-    causes = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]  # fmt: skip
+    causes = [
+        row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")
+    ]
     assert causes == [0, None, None, 0, 760]
     assert ("no-launches" in codes(run), run.idle_calls().num_rows) == (True, 0)
 
@@ -167,10 +203,16 @@ def test_ranks_without_a_common_clock_are_not_aligned_at_all(tmp_path, missing):
     assert problem_of(run, "no-session-start")["report"] == f"a_{missing}.sqlite"
 
 
-@pytest.mark.parametrize(("table", "field", "empty"), [
-    ("TARGET_INFO_SYSTEM_ENV", "hosts", []), (META, "nsys_versions", []), (META, "export_schema_versions", []),
-    ("META_DATA_CAPTURE", "world_size", None), ("TARGET_INFO_GPU", "gpu_names", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "field", "empty"),
+    [
+        ("TARGET_INFO_SYSTEM_ENV", "hosts", []),
+        (META, "nsys_versions", []),
+        (META, "export_schema_versions", []),
+        ("META_DATA_CAPTURE", "world_size", None),
+        ("TARGET_INFO_GPU", "gpu_names", []),
+    ],
+)
 def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field, empty):
     run = load(tmp_path, without=(table,))
     assert (figures(run), getattr(run.header, field)) == (STEADY, empty)
@@ -179,10 +221,14 @@ def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field
         assert problem_of(run, "no-gpu-name")["severity"] == "info"
 
 
-def test_two_models_are_told_apart_by_the_device_map_and_a_hidden_order_without_it_gives_none(tmp_path):
+def test_two_models_are_told_apart_by_the_device_map_and_a_hidden_order_without_it_gives_none(
+    tmp_path,
+):
     builder = TraceBuilder(version="3.24.0 2025.5.2")
     builder.rows.update(rank().rows, TARGET_INFO_GPU=[])
-    builder.gpu(0, "A100").gpu(1, "H100").add("TARGET_INFO_CUDA_DEVICE", pid=1000, cudaId=0, gpuId=1)
+    builder.gpu(0, "A100").gpu(1, "H100").add(
+        "TARGET_INFO_CUDA_DEVICE", pid=1000, cudaId=0, gpuId=1
+    )
     assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == ["H100"]
     builder = rank().gpu(1, "A100").env(CUDA_VISIBLE_DEVICES="1,0")
     assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == [None]

@@ -51,7 +51,10 @@ def two_hours_later():
 
 def job(variable, first, second, folder):
     """Write ranks that captured these values of a variable."""
-    builders = [lambda: steady_rank(0).env(**{variable: first}), lambda: steady_rank(1).env(**{variable: second})]
+    builders = [
+        lambda: steady_rank(0).env(**{variable: first}),
+        lambda: steady_rank(1).env(**{variable: second}),
+    ]
     two(*builders, folder)
 
 
@@ -73,18 +76,32 @@ CONFLICTS = {
     "jobs of Slurm": partial(job, "SLURM_JOB_ID", "100", "101"),
     "ports": partial(job, "MASTER_PORT", "29500", "33433"),
     "names of captures": partial(captures, ([0], {"name": "before"}), ([1], {"name": "after"})),
-    "world sizes of sidecars": partial(captures, ([0], {"world_size": 1}), ([1], {"world_size": 2})),
+    "world sizes of sidecars": partial(
+        captures, ([0], {"world_size": 1}), ([1], {"world_size": 2})
+    ),
     "two captures of a rank": partial(captures, ([0, 1], {}), ([1], LATER)),
     "a hard link": partial(copied_by, os.link),
     "a link": partial(copied_by, os.symlink),
     "a copy": partial(copied_by, shutil.copy),
-    "two exports": partial(two, *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
-    "one rank": partial(two, *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))),
-    "world sizes": partial(two, *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
+    "two exports": partial(
+        two, *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)
+    ),
+    "one rank": partial(
+        two, *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))
+    ),
+    "world sizes": partial(
+        two, *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))
+    ),
     "hours between": partial(two, lambda: steady_rank(0), two_hours_later),
 }
 # Which the user may decide: a rank map makes one run of them.
-DECIDED = ["jobs of torchrun", "names of captures", "two captures of a rank", "a hard link", "hours between"]
+DECIDED = [
+    "jobs of torchrun",
+    "names of captures",
+    "two captures of a rank",
+    "a hard link",
+    "hours between",
+]
 
 
 @pytest.mark.parametrize("name", CONFLICTS)
@@ -117,38 +134,55 @@ def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
         bare(rank).write(folder / f"ddp_{rank}.sqlite")
         ranks = [{"rank": at, "report": f"ddp_{at}", "pid": 1000 + at} for at in range(2)]
         (folder / "ddp.capture.json").write_text(json.dumps({"name": "ddp", "ranks": ranks}))
-    assert nsyspipe.load([tmp_path / "here", tmp_path / "there"]).ranks["rank_source"].to_pylist() == ["sidecar"] * 2
+    assert (
+        nsyspipe.load([tmp_path / "here", tmp_path / "there"]).ranks["rank_source"].to_pylist()
+        == ["sidecar"] * 2
+    )
 
 
 def two_ranks():
-    return [TraceBuilder(pid=1000 + rank).session(SESSION).gpu().env(RANK=rank, WORLD_SIZE=2) for rank in (0, 1)]
+    return [
+        TraceBuilder(pid=1000 + rank).session(SESSION).gpu().env(RANK=rank, WORLD_SIZE=2)
+        for rank in (0, 1)
+    ]
 
 
 def strangers(folder, **environment):
     """Write two ranks that have no collective in common: one reduces, the other gathers."""
-    for rank, (name, builder) in enumerate(zip(("AllReduce", "AllGather"), two_ranks(), strict=True)):
+    for rank, (name, builder) in enumerate(
+        zip(("AllReduce", "AllGather"), two_ranks(), strict=True)
+    ):
         builder.env(MASTER_PORT=29500, **environment)
         for at in range(0, 4000, 1000):
-            builder.range(at, at + 600, f"step {at // 1000}").kernel(at + 100, at + 500, launch=at + 10)
+            builder.range(at, at + 600, f"step {at // 1000}").kernel(
+                at + 100, at + 500, launch=at + 10
+            )
             builder.nccl(at + 500, at + 700, launch=at + 20, name=f"ncclDevKernel_{name}_f32_RING")
         builder.write(folder / f"x_{rank}.sqlite")
     return nsyspipe.load(folder)
 
 
-def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(tmp_path, worded):
+def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(
+    tmp_path, worded
+):
     run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")  # the default id of torchrun says nothing
     first = run.problems.to_pylist()[0]
     assert (first["code"], first["severity"]) == ("different-runs", "error")
     assert "8" in words.figures(first["message"])  # 2 ranks, 4 steps
     worded(first["message"], "different runs")
     assert "unmatched-collectives" not in codes(run)
-    checks = {row["check"]: row["blocks"] for row in nsyspipe.diff(run, strangers(tmp_path)).comparability.to_pylist()}
+    checks = {
+        row["check"]: row["blocks"]
+        for row in nsyspipe.diff(run, strangers(tmp_path)).comparability.to_pylist()
+    }
     assert checks["mixed-runs"]
     worded(run.verdict, "verdict")
     caution = run.verdict.partition(".")[0]
     for text in (summary_text(run, Console(width=100)), markdown(run)):
         assert caution in text
-    run = strangers(tmp_path, SLURM_JOB_ID=7)  # ranks that captured one job's id are of one run, whatever matches
+    run = strangers(
+        tmp_path, SLURM_JOB_ID=7
+    )  # ranks that captured one job's id are of one run, whatever matches
     assert "8" in words.figures(problem_of(run, "unmatched-collectives")["message"])
     assert "different-runs" not in codes(run)
     assert caution not in summary_text(run, Console(width=100))
@@ -182,16 +216,27 @@ def test_a_minute_without_any_activity_parts_two_runs(tmp_path, pause):
         assert "61" in words.figures(conflict(tmp_path / "a_0.sqlite", tmp_path / "a_1.sqlite"))
 
 
-@pytest.mark.parametrize(("name", "host", "pause", "is_one"), [
-    ("b", "node0", 11, False), ("b", "node0", 9, True), ("a", "node0", 11, True), ("b", "node1", 11, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "host", "pause", "is_one"),
+    [
+        ("b", "node0", 11, False),
+        ("b", "node0", 9, True),
+        ("a", "node0", 11, True),
+        ("b", "node1", 11, True),
+    ],
+)
 def test_reports_of_two_names_on_one_host_are_of_one_run_only_if_they_work_at_once(
     tmp_path, name, host, pause, is_one, worded
 ):
     builder = shift(steady_rank(1), pause * SECOND)
-    next(row for row in builder.rows["TARGET_INFO_SYSTEM_ENV"] if row["name"] == "Hostname")["value"] = host
+    next(row for row in builder.rows["TARGET_INFO_SYSTEM_ENV"] if row["name"] == "Hostname")[
+        "value"
+    ] = host
     builder.rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"] -= 1  # as rank 0's
-    paths = steady_rank(0).write(tmp_path / "a_0.sqlite"), builder.write(tmp_path / f"{name}_1.sqlite")
+    paths = (
+        steady_rank(0).write(tmp_path / "a_0.sqlite"),
+        builder.write(tmp_path / f"{name}_1.sqlite"),
+    )
     if is_one:
         assert nsyspipe.load(paths).ranks.num_rows == 2
     else:
@@ -201,10 +246,15 @@ def test_reports_of_two_names_on_one_host_are_of_one_run_only_if_they_work_at_on
         worded(caught.value.lines())
 
 
-def test_reports_of_two_names_that_say_one_jobs_id_are_of_one_run_though_they_work_in_turn(tmp_path):
+def test_reports_of_two_names_that_say_one_jobs_id_are_of_one_run_though_they_work_in_turn(
+    tmp_path,
+):
     builders = steady_rank(0), shift(steady_rank(1), 10 * SECOND)
     builders[1].rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"] -= 1  # as rank 0's
-    paths = [one.env(SLURM_JOB_ID=7).write(tmp_path / f"rank{at}_x.sqlite") for at, one in enumerate(builders)]
+    paths = [
+        one.env(SLURM_JOB_ID=7).write(tmp_path / f"rank{at}_x.sqlite")
+        for at, one in enumerate(builders)
+    ]
     assert nsyspipe.load(paths).ranks.num_rows == 2
 
 
@@ -215,7 +265,9 @@ def test_a_rank_that_works_in_between_joins_two_others(tmp_path):
 
 
 def test_equal_ranks_of_other_variables_and_times_of_no_common_clock_are_no_conflict(tmp_path):
-    builders = [shift(bare(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)]
+    builders = [
+        shift(bare(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)
+    ]
     run = run_of(tmp_path, *builders, without=("TARGET_INFO_SESSION_START_TIME",))
     assert run.ranks["rank_source"].to_pylist() == ["file_name"] * 2
 
@@ -225,18 +277,24 @@ def test_several_processes_of_one_report_are_several_ranks(tmp_path):
     builder = one_report(steady_rank(0), shift(steady_rank(1), 50), shift(steady_rank(2), 90))
     run = nsyspipe.load(builder.write(tmp_path / "node_5.sqlite"))
     assert run.ranks.select(["rank", "pid", "rank_source", "local_rank"]).to_pylist() == [
-        {"rank": rank, "pid": 1000 + rank, "rank_source": "order", "local_rank": None} for rank in range(3)
+        {"rank": rank, "pid": 1000 + rank, "rank_source": "order", "local_rank": None}
+        for rank in range(3)
     ]
     assert [figures(run, rank=rank) for rank in range(3)] == [STEADY] * 3
 
 
 def test_mpis_names_or_a_rank_map_tell_the_processes_of_one_report_apart(tmp_path, worded):
     builder = one_report(steady_rank(0), steady_rank(1))
-    builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(0, None, "MPI Rank 0", kind=39, pid=1001)
+    builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(
+        0, None, "MPI Rank 0", kind=39, pid=1001
+    )
     path = builder.write(tmp_path / "a.sqlite")
     assert nsyspipe.load(path).ranks["pid"].to_pylist() == [1001, 1000]
     run = nsyspipe.load(path, rank_map="a.sqlite:1000=0,a.sqlite:1001=1")
-    assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 0, "pid": 1000}, {"rank": 1, "pid": 1001}]
+    assert run.ranks.select(["rank", "pid"]).to_pylist() == [
+        {"rank": 0, "pid": 1000},
+        {"rank": 1, "pid": 1001},
+    ]
     with pytest.raises(OptionError) as caught:
         _ = nsyspipe.load(path, rank_map="a.sqlite:1000=0,a.sqlite:1001=5").ranks
     worded(str(caught.value))
@@ -250,7 +308,9 @@ def test_mpis_names_or_a_rank_map_tell_the_processes_of_one_report_apart(tmp_pat
         pytest.param((0, 2), 2, {"1", "2"}, id="one"),
     ],
 )
-def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, world_size, missing, worded):
+def test_ranks_that_are_not_among_the_reports_are_a_problem(
+    tmp_path, present, world_size, missing, worded
+):
     run = run_of(tmp_path, *(steady_rank(rank, world_size=world_size) for rank in present))
     row = problem_of(run, "ranks-missing")
     # How many, of how many, and which.
@@ -259,10 +319,17 @@ def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, w
     assert (row["severity"], run.header.world_size) == ("warning", world_size)
 
 
-@pytest.mark.parametrize(("stems", "options", "size"), [
-    (("x_0", "x_3"), {}, 4), (("x_2", "x_5"), {}, None), (("x_1", "x_2"), {}, None), (("x_0", "x_1"), {}, None),  # a %p has gaps too
-    (("a", "b"), {"rank_map": "a=1,b=3"}, 4), (("a", "b"), {}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stems", "options", "size"),
+    [
+        (("x_0", "x_3"), {}, 4),
+        (("x_2", "x_5"), {}, None),
+        (("x_1", "x_2"), {}, None),
+        (("x_0", "x_1"), {}, None),  # a %p has gaps too
+        (("a", "b"), {"rank_map": "a=1,b=3"}, 4),
+        (("a", "b"), {}, None),
+    ],
+)
 def test_gaps_in_the_numbers_prove_that_ranks_are_missing(tmp_path, stems, options, size):
     for at, stem in enumerate(stems):
         bare(at).write(tmp_path / f"{stem}.sqlite")
@@ -272,7 +339,10 @@ def test_gaps_in_the_numbers_prove_that_ranks_are_missing(tmp_path, stems, optio
 
 
 def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path, worded):
-    row = problem_of(run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3))), "more-ranks-than-world")
+    row = problem_of(
+        run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3))),
+        "more-ranks-than-world",
+    )
     assert row["severity"] == "error"
     assert {"3", "2"} <= words.figures(row["message"])
     worded(row["message"])
@@ -291,7 +361,9 @@ def test_a_world_of_any_size_costs_no_memory(tmp_path):
     assert peak < 10_000_000
 
 
-def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_missing(steady, tmp_path):
+def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_missing(
+    steady, tmp_path
+):
     assert "ranks-missing" not in codes(nsyspipe.load(steady))
     run = nsyspipe.load(bare(0).write(tmp_path / "x_3.sqlite"))
     assert (run.header.world_size, "ranks-missing" in codes(run)) == (None, False)
@@ -300,7 +372,9 @@ def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_
 def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path, worded):
     builders = two_ranks()
     for builder in builders:
-        builder.range(0, 100, "step").range(10, 50, "backward").kernel(5, 60, launch=1).nccl(60, 80, launch=20)
+        builder.range(0, 100, "step").range(10, 50, "backward").kernel(5, 60, launch=1).nccl(
+            60, 80, launch=20
+        )
     message = problem_of(run_of(tmp_path, *builders), "no-steps")["message"]
     assert "--step '^step$'" in message
     worded(message, "no steps")

@@ -25,7 +25,10 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def read(run, steps=None, **options):
     """Return EVENTS and PHASE_RANGES by rank, in the order in which they came."""
-    return {rank: tables for rank, *tables in run_operations(run._tables, run.reading, steps=steps, **options)}
+    return {
+        rank: tables
+        for rank, *tables in run_operations(run._tables, run.reading, steps=steps, **options)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +42,65 @@ def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(plain
     events, _ = read(plain, (1, 1))[1]
     assert events.schema == schema.EVENTS.arrow
     common = {"rank": 1, "step": 1, "device_id": 0}
-    compute = {"category": "compute", "name": "gemm", "stream_id": 7, "dur_ns": 100, "bytes": None, "collective": None, "seq": None}  # fmt: skip
+    compute = {
+        "category": "compute",
+        "name": "gemm",
+        "stream_id": 7,
+        "dur_ns": 100,
+        "bytes": None,
+        "collective": None,
+        "seq": None,
+    }
     assert events.to_pylist() == [
-        common | compute | {"phase": "forward", "start_ns": 1100, "end_ns": 1200, "launch_ns": 1010, "correlation_id": 5},
-        common | compute | {"phase": "backward", "start_ns": 1200, "end_ns": 1300, "launch_ns": 1070, "correlation_id": 6},
-        common | {"phase": "backward", "category": "comm", "name": REDUCE, "stream_id": 19, "start_ns": 1270,
-                  "end_ns": 1330, "dur_ns": 60, "launch_ns": 1080, "correlation_id": 7, "bytes": None,
-                  "collective": "all_reduce", "seq": 0},
-        common | {"phase": "backward", "category": "memory", "name": "memcpy DtoD", "stream_id": 7, "start_ns": 1340,
-                  "end_ns": 1350, "dur_ns": 10, "launch_ns": 1090, "correlation_id": 8, "bytes": 64,
-                  "collective": None, "seq": None},
-    ]  # fmt: skip
+        common
+        | compute
+        | {
+            "phase": "forward",
+            "start_ns": 1100,
+            "end_ns": 1200,
+            "launch_ns": 1010,
+            "correlation_id": 5,
+        },
+        common
+        | compute
+        | {
+            "phase": "backward",
+            "start_ns": 1200,
+            "end_ns": 1300,
+            "launch_ns": 1070,
+            "correlation_id": 6,
+        },
+        common
+        | {
+            "phase": "backward",
+            "category": "comm",
+            "name": REDUCE,
+            "stream_id": 19,
+            "start_ns": 1270,
+            "end_ns": 1330,
+            "dur_ns": 60,
+            "launch_ns": 1080,
+            "correlation_id": 7,
+            "bytes": None,
+            "collective": "all_reduce",
+            "seq": 0,
+        },
+        common
+        | {
+            "phase": "backward",
+            "category": "memory",
+            "name": "memcpy DtoD",
+            "stream_id": 7,
+            "start_ns": 1340,
+            "end_ns": 1350,
+            "dur_ns": 10,
+            "launch_ns": 1090,
+            "correlation_id": 8,
+            "bytes": 64,
+            "collective": None,
+            "seq": None,
+        },
+    ]
 
 
 def test_graphs_are_compute_and_memsets_memory(tmp_path):
@@ -59,7 +110,10 @@ def test_graphs_are_compute_and_memsets_memory(tmp_path):
         builder.range(at, at + 900, f"step {step}").graph(at + 100, at + 400, launch=at + 10)
         builder.memset(at + 410, at + 420, launch=at + 20)
     events, _ = read(run_of(tmp_path, builder), (1, 1))[0]
-    assert rows(events, "category", "name", "bytes") == [("compute", "CUDA graph", None), ("memory", "memset", 8)]
+    assert rows(events, "category", "name", "bytes") == [
+        ("compute", "CUDA graph", None),
+        ("memory", "memset", 8),
+    ]
 
 
 def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
@@ -77,7 +131,12 @@ def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
 
 
 def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(tmp_path):
-    builder = steady_rank(0).range(4000, 4900, "step 4").range(4005, 4050, "forward").copy(4100, 4150, launch=4010)
+    builder = (
+        steady_rank(0)
+        .range(4000, 4900, "step 4")
+        .range(4005, 4050, "forward")
+        .copy(4100, 4150, launch=4010)
+    )
     run = run_of(tmp_path, builder)
     assert 4 not in run.steps()["step"].to_pylist()
     for steps in ((4, 4), (3, 4), (-1, 3)):
@@ -130,18 +189,33 @@ def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(t
     builder = steady_rank(0)
     for step in range(4):
         builder.kernel(1000 * step + 400, 1000 * step + 450, "my_reduce", launch=1000 * step + 95)
-    run = run_of(tmp_path, builder, step="^step", comm_kernel="my_reduce", forward="backward", backward="nothing")  # fmt: skip
+    run = run_of(
+        tmp_path,
+        builder,
+        step="^step",
+        comm_kernel="my_reduce",
+        forward="backward",
+        backward="nothing",
+    )
     events, ranges = read(run, (1, 1))[0]
-    assert rows(events, "name", "category", "collective", "seq")[-1] == ("my_reduce", "comm", "reduce", 1)  # fmt: skip
+    assert rows(events, "name", "category", "collective", "seq")[-1] == (
+        "my_reduce",
+        "comm",
+        "reduce",
+        1,
+    )
     # No range is the backward pass: it is what the other thread launches.
     assert set(ranges["phase"].to_pylist()) == {None, "forward", "backward"}
 
 
 # Short names have no parameters, and what ends with a parenthesis has no short name.
 @pytest.mark.parametrize(
-    ("pattern", "is_matched"), [("^my_reduce$", True), (r"my_reduce\(", True), ("^my_gather", False)]
+    ("pattern", "is_matched"),
+    [("^my_reduce$", True), (r"my_reduce\(", True), ("^my_gather", False)],
 )
-def test_a_pattern_for_communication_that_is_no_kernels_name_is_told(tmp_path, pattern, is_matched, worded):
+def test_a_pattern_for_communication_that_is_no_kernels_name_is_told(
+    tmp_path, pattern, is_matched, worded
+):
     builder = steady_rank(0).kernel(1400, 1450, "my_reduce", launch=1095)
     builder.kernel(1460, 1470, "my_allReduce", launch=1096)
     run = run_of(tmp_path, builder, comm_kernel=pattern)
@@ -164,7 +238,9 @@ def test_the_processes_of_one_report_are_told_apart(tmp_path):
     run = nsyspipe.load(path)
     for steps, n_rows in ((None, 16), ((1, 1), 4)):
         found = read(run, steps).values()
-        assert [(events.num_rows, ranges.num_rows) for events, ranges in found] == [(n_rows, 3 * n_rows // 4)] * 2
+        assert [(events.num_rows, ranges.num_rows) for events, ranges in found] == [
+            (n_rows, 3 * n_rows // 4)
+        ] * 2
         assert [set(events["stream_id"].to_pylist()) for events, _ in found] == [{7, 19}, {3, 7}]
 
 
@@ -180,7 +256,11 @@ def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
 
 
 def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp_path):
-    builder = steady_rank(0).nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
+    builder = (
+        steady_rank(0)
+        .nccl(1500, 1520, launch=1096, stream=21)
+        .nccl(1500, 1510, launch=1095, stream=23)
+    )
     run = run_of(tmp_path, builder)
     for steps in (None, (1, 1)):
         own = rows(read(run, steps)[0][0], "start_ns", "stream_id", "seq")
@@ -193,14 +273,22 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
     "changes",
     [
         (),
-        (f"UPDATE {KERNEL} SET rowid = -rowid", f"UPDATE {RUNTIME} SET rowid = 1000 - rowid"),  # last rows first
+        (
+            f"UPDATE {KERNEL} SET rowid = -rowid",
+            f"UPDATE {RUNTIME} SET rowid = 1000 - rowid",
+        ),  # last rows first
         (f"UPDATE {KERNEL} SET rowid = rowid + 500 WHERE rowid > 2",),
         (f'CREATE INDEX calls ON {RUNTIME} (correlationId DESC, start, "end", globalTid, nameId)',),
-        (f"ALTER TABLE {KERNEL} ADD COLUMN rowid INTEGER", f'UPDATE {KERNEL} SET rowid = "end" / 100'),
+        (
+            f"ALTER TABLE {KERNEL} ADD COLUMN rowid INTEGER",
+            f'UPDATE {KERNEL} SET rowid = "end" / 100',
+        ),
         (f'UPDATE {KERNEL} SET "end" = start - 1 WHERE streamId = 7 AND start < 1200',),
     ],
 )
-def test_a_span_is_a_part_of_all_whatever_the_order_of_rows_and_their_numbers(tmp_path, monkeypatch, changes):
+def test_a_span_is_a_part_of_all_whatever_the_order_of_rows_and_their_numbers(
+    tmp_path, monkeypatch, changes
+):
     monkeypatch.setattr(report, "_ZONE_ROWS", 2)
     run = nsyspipe.load(edit(steady_rank(0, world_size=1).write(tmp_path / "a.sqlite"), *changes))
     (events, _), (some, _) = read(run)[0], read(run, (2, 2))[0]
@@ -216,13 +304,21 @@ def test_zones_are_all_that_may_reach_into_a_span_and_no_others(tmp_path, monkey
     with open_report(builder.write(tmp_path / "a.sqlite")) as opened:
         times = opened.select(KERNEL, {"start": "int", "end": "int"})
         zones = opened.zones(KERNEL, times["start"], times["end"])[KERNEL]
-    spans = {(0, 5): "1 AND 2", (20, 20): "1 AND 4", (21, 39): "3 AND 4", (41, 90): "5 AND 6", (60, 90): "0 AND -1"}
+    spans = {
+        (0, 5): "1 AND 2",
+        (20, 20): "1 AND 4",
+        (21, 39): "3 AND 4",
+        (41, 90): "5 AND 6",
+        (60, 90): "0 AND -1",
+    }
     for span, between in spans.items():
         assert zones.condition(*span) == f"rowid BETWEEN {between}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler", "fsdp-4gpu"])
+@pytest.mark.parametrize(
+    "name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler", "fsdp-4gpu"]
+)
 def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
     run = runs(name)
     step = representative_step(run.steps())
@@ -230,8 +326,14 @@ def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
     for row in run.steps().to_pylist():
         if row["step"] == step:
             events, ranges = whole[row["rank"]]
-            runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
-            assert some[row["rank"]] == [events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))]
+            runs_in = pc.and_(
+                pc.less(events["start_ns"], row["end_ns"]),
+                pc.greater(events["end_ns"], row["start_ns"]),
+            )
+            assert some[row["rank"]] == [
+                events.filter(runs_in),
+                ranges.filter(pc.equal(ranges["step"], step)),
+            ]
 
 
 class Counting(Executor):
@@ -261,7 +363,9 @@ def test_few_reports_are_read_ahead_of_the_one_that_is_waited_for(tmp_path):
         assert (counting.most, counting.ahead) == (most, 0)
 
 
-def test_a_report_is_read_when_its_rank_is_asked_for_and_one_that_is_gone_is_an_error_that_names_it(steady):
+def test_a_report_is_read_when_its_rank_is_asked_for_and_one_that_is_gone_is_an_error_that_names_it(
+    steady,
+):
     run = nsyspipe.load(steady)
     found = run_operations(run._tables, run.reading, jobs=1)
     assert next(found)[0] == 0
@@ -306,7 +410,9 @@ def test_who_stops_early_leaves_no_thread_behind_and_no_report_is_touched(steady
     next(found)
     found.close()
     assert list(read(run)) == list(read(run, (1, 1))) == [0, 1]
-    assert before == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in steady.iterdir()}
+    assert before == {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in steady.iterdir()
+    }
 
 
 @pytest.mark.slow
@@ -319,7 +425,9 @@ def test_rows_without_a_valid_time_are_left_out_again(tmp_path):
     path = steady_rank(0).memset(1400, 1410, launch=1100).write(tmp_path / "a_0.sqlite")
     edit(path, f'UPDATE {MEMSET} SET "end" = "start" - 1', f'UPDATE {MEMCPY} SET "end" = 0')
     run = nsyspipe.load(path)
-    assert all("memory" not in read(run, steps)[0][0]["category"].to_pylist() for steps in (None, (1, 1)))
+    assert all(
+        "memory" not in read(run, steps)[0][0]["category"].to_pylist() for steps in (None, (1, 1))
+    )
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -362,25 +470,32 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady, word
         future.result()
 
 
-@pytest.mark.parametrize(("sizes", "requested", "available", "expected"), [
-    ([], 4, 10**12, 1),
-    ([2**20] * 4, None, 10**12, 1),  # small reports are not worth a process
-    ([2**20] * 4, 3, 10**12, 3),  # unless asked for
-    ([2**20] * 2, 8, 10**12, 2),  # never more than reports
-    ([500 << 20] * 8, 8, 2300 << 20, 2),  # 100 MiB + twice the report each: 1100 MiB
-    ([500 << 20] * 8, 8, 10 << 20, 1),  # at least one
-    ([500 << 20] * 8, 8, 0, 8),  # a system that does not say
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "requested", "available", "expected"),
+    [
+        ([], 4, 10**12, 1),
+        ([2**20] * 4, None, 10**12, 1),  # small reports are not worth a process
+        ([2**20] * 4, 3, 10**12, 3),  # unless asked for
+        ([2**20] * 2, 8, 10**12, 2),  # never more than reports
+        ([500 << 20] * 8, 8, 2300 << 20, 2),  # 100 MiB + twice the report each: 1100 MiB
+        ([500 << 20] * 8, 8, 10 << 20, 1),  # at least one
+        ([500 << 20] * 8, 8, 0, 8),  # a system that does not say
+    ],
+)
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
 
 
-def test_a_timeline_of_many_ranks_is_of_those_that_tell_most_and_of_any_that_are_asked_for(tmp_path, monkeypatch):
+def test_a_timeline_of_many_ranks_is_of_those_that_tell_most_and_of_any_that_are_asked_for(
+    tmp_path, monkeypatch
+):
     whole = run_of(tmp_path, *(steady_rank(rank) for rank in range(4))).timeline()
     monkeypatch.setattr("nsyspipe.analysis.timeline.MAX_RANKS", 2)
     few = run_of(tmp_path, *(steady_rank(rank) for rank in range(4)))
     assert set(whole["rank"].to_pylist()) == {0, 1, 2, 3}
-    assert few.timeline() == whole.filter(pc.is_in(whole["rank"], pc.unique(few.timeline()["rank"])))
+    assert few.timeline() == whole.filter(
+        pc.is_in(whole["rank"], pc.unique(few.timeline()["rank"]))
+    )
     assert len(few.timeline()["rank"].unique()) == 2
     for given in ((None, [3]), (whole["step"][0].as_py(), 3)):
         assert few.timeline(*given) == whole.filter(pc.equal(whole["rank"], 3))

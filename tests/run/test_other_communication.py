@@ -14,7 +14,17 @@ DTOD, PEER = 8, 10
 STEP = 100_000
 
 
-def gathering_rank(rank, *, kind=PEER, domain=1, text="ncclAllGather", world_size=2, n_steps=4, n_copies=2, device=0):
+def gathering_rank(
+    rank,
+    *,
+    kind=PEER,
+    domain=1,
+    text="ncclAllGather",
+    world_size=2,
+    n_steps=4,
+    n_copies=2,
+    device=0,
+):
     """Return a rank that gathers by copies once a step: two of 10 us with 5 us between them, of which compute hides 4 us.
 
     Launched besides: a copy of a gradient (DtoD) outside of the call.
@@ -29,7 +39,9 @@ def gathering_rank(rank, *, kind=PEER, domain=1, text="ncclAllGather", world_siz
         builder.range(at + 200, at + 400, text, domain=domain)
         for copy in range(n_copies):
             start = at + 20_000 + 15_000 * copy
-            builder.copy(start, start + 10_000, kind, 1000, launch=at + 210 + 50 * copy, device=device)
+            builder.copy(
+                start, start + 10_000, kind, 1000, launch=at + 210 + 50 * copy, device=device
+            )
         builder.copy(at + 60_000, at + 61_000, DTOD, 64, launch=at + 500)
         builder.nccl(at + 70_000, at + 75_000, launch=at + 600)
     return builder
@@ -52,7 +64,11 @@ def test_copies_that_nccl_launches_are_communication(tmp_path, kind):
 
 def test_they_leave_the_copies(tmp_path):
     run = run_of(tmp_path, gathering_rank(0, kind=DTOD), gathering_rank(1, kind=DTOD))
-    assert (step_of(run, "n_dtod"), step_of(run, "dtod_bytes"), step_of(run, "dtod_ns")) == ({1}, {64}, {1_000})
+    assert (step_of(run, "n_dtod"), step_of(run, "dtod_bytes"), step_of(run, "dtod_ns")) == (
+        {1},
+        {64},
+        {1_000},
+    )
     assert run.ranks["n_dtod"].to_pylist() == [4, 4]
     assert run.ranks["n_comm"].to_pylist() == [8, 8]
 
@@ -67,7 +83,9 @@ def test_they_are_matched_across_ranks(tmp_path):
 
 def test_they_are_a_row_among_kernels_and_traffic(tmp_path):
     run = run_of(tmp_path, gathering_rank(0), gathering_rank(1))
-    kernels = {row["name"]: row["n_kernels"] for row in run.kernels().to_pylist() if row["rank"] == 0}
+    kernels = {
+        row["name"]: row["n_kernels"] for row in run.kernels().to_pylist() if row["rank"] == 0
+    }
     assert kernels["ncclAllGather [copies]"] == 4
     assert {row["collective"] for row in run.traffic().to_pylist()} == {"all_gather", "all_reduce"}
 
@@ -77,7 +95,9 @@ def test_a_second_reading_finds_the_same_collectives(tmp_path, steps):
     run = run_of(tmp_path, gathering_rank(0), gathering_rank(1))
     for _, events, _ in run_operations(run._tables, run.reading, steps=steps):
         gathers = [row for row in events.to_pylist() if row["name"] == "ncclAllGather [copies]"]
-        assert {(row["dur_ns"], row["bytes"], row["category"]) for row in gathers} == {(25_000, 2_000, "comm")}
+        assert {(row["dur_ns"], row["bytes"], row["category"]) for row in gathers} == {
+            (25_000, 2_000, "comm")
+        }
         assert {row["stream_id"] for row in gathers} == {7}
         assert "memcpy PtoP" not in events["name"].to_pylist()
 
@@ -89,7 +109,9 @@ def test_a_second_reading_of_a_step_has_all_of_a_collective_that_began_before_it
         builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_000_000_000)
         for step in range(4):
             at = STEP * step
-            builder.range(at, at + 90_000, f"step {step}").kernel(at + 1_000, at + 2_000, launch=at + 100)
+            builder.range(at, at + 90_000, f"step {step}").kernel(
+                at + 1_000, at + 2_000, launch=at + 100
+            )
             builder.range(at + 200, at + 400, "ncclAllGather", domain=1)
             builder.copy(at + 80_000, at + 81_000, PEER, launch=at + 210)
             builder.copy(at + 110_000, at + 111_000, PEER, launch=at + 220)
@@ -104,7 +126,9 @@ def test_a_second_reading_of_a_step_has_all_of_a_collective_that_began_before_it
 def test_where_the_size_of_communicators_is_not_known_that_is_said(tmp_path):
     run = run_of(tmp_path, gathering_rank(0, kind=DTOD), gathering_rank(1, kind=DTOD))
     assert "copies-of-unknown-communicators" in codes(run)
-    assert "copies-of-unknown-communicators" not in codes(run_of(tmp_path, gathering_rank(0), gathering_rank(1)))
+    assert "copies-of-unknown-communicators" not in codes(
+        run_of(tmp_path, gathering_rank(0), gathering_rank(1))
+    )
 
 
 def test_ordinary_copies_of_gradients_remain_memory(tmp_path):
@@ -128,7 +152,9 @@ def test_a_range_of_another_name_launches_copies(tmp_path):
 
 def test_copies_of_symmetric_memory_are_communication(tmp_path):
     text = "symm_mem::_low_contention_all_gather, op_id = 7"
-    run = run_of(tmp_path, *(gathering_rank(rank, kind=DTOD, text=text, domain=0) for rank in range(2)))
+    run = run_of(
+        tmp_path, *(gathering_rank(rank, kind=DTOD, text=text, domain=0) for rank in range(2))
+    )
     assert step_of(run, "comm_ns") == {30_000}
     assert "low_contention_all_gather [copies]" in run.kernels()["name"].to_pylist()
 
@@ -156,7 +182,9 @@ def library_rank(rank, name, *, with_nccl=True):
     builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_000_000_000)
     for step in range(4):
         at = STEP * step
-        builder.range(at, at + 90_000, f"step {step}").kernel(at + 1_000, at + 20_000, launch=at + 100)
+        builder.range(at, at + 90_000, f"step {step}").kernel(
+            at + 1_000, at + 20_000, launch=at + 100
+        )
         builder.kernel(at + 20_000, at + 50_000, name, launch=at + 200, stream=9)
         if with_nccl:
             builder.nccl(at + 60_000, at + 65_000, launch=at + 300)
@@ -194,18 +222,32 @@ def test_the_option_makes_it_count(tmp_path):
 def test_a_generic_kernel_takes_the_collective_of_its_call(tmp_path):
     ranks = []
     for rank in range(2):
-        builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_000_000_000).domain("NCCL", 1)
+        builder = (
+            TraceBuilder(pid=1000 + rank)
+            .env(RANK=rank, WORLD_SIZE=2)
+            .session(1_000_000_000)
+            .domain("NCCL", 1)
+        )
         for step in range(4):
             at = STEP * step
-            builder.range(at, at + 90_000, f"step {step}").kernel(at + 1_000, at + 20_000, launch=at + 100)
+            builder.range(at, at + 90_000, f"step {step}").kernel(
+                at + 1_000, at + 20_000, launch=at + 100
+            )
             builder.range(at + 200, at + 400, "ncclReduceScatter", domain=1)
-            builder.nccl(at + 20_000 + 1000 * rank, at + 50_000, launch=at + 210, name="ncclDevKernel_Generic_4")
+            builder.nccl(
+                at + 20_000 + 1000 * rank,
+                at + 50_000,
+                launch=at + 210,
+                name="ncclDevKernel_Generic_4",
+            )
         ranks.append(builder)
     run = run_of(tmp_path, *ranks)
     assert set(run.collectives()["collective"].to_pylist()) == {"reduce_scatter"}
     assert "clock-error-unknown" not in codes(run)
     for _, events, _ in run_operations(run._tables, run.reading):
-        assert {row["collective"] for row in events.to_pylist() if row["category"] == "comm"} == {"reduce_scatter"}
+        assert {row["collective"] for row in events.to_pylist() if row["category"] == "comm"} == {
+            "reduce_scatter"
+        }
 
 
 def serial_rank(rank, *, stream=7, thread="main"):
@@ -217,7 +259,9 @@ def serial_rank(rank, *, stream=7, thread="main"):
         for number in range(3):
             begin = at + 1_000 + 20_000 * number
             builder.kernel(begin, begin + 10_000, launch=at + 100 + 10 * number)
-            builder.nccl(begin + 10_000, begin + 20_000, launch=at + 105 + 10 * number, stream=stream)
+            builder.nccl(
+                begin + 10_000, begin + 20_000, launch=at + 105 + 10 * number, stream=stream
+            )
     return builder
 
 
@@ -249,7 +293,13 @@ def test_parts_of_exposed_time_sum_to_it(tmp_path):
     for builder in ranks:
         for step in range(4):  # beside the first all-reduce of each step, for 6 us
             at = STEP * step
-            builder.nccl(at + 13_000, at + 19_000, launch=at + 106, stream=23, name="ncclDevKernel_AllGather_RING_LL")
+            builder.nccl(
+                at + 13_000,
+                at + 19_000,
+                launch=at + 106,
+                stream=23,
+                name="ncclDevKernel_AllGather_RING_LL",
+            )
     run = run_of(tmp_path, *ranks)
     rows = [row for row in run.traffic().to_pylist() if row["rank"] == 0]
     assert {row["collective"]: row["exposed_ns_per_step"] for row in rows} == {

@@ -9,7 +9,16 @@ from nsyspipe.report.export import document, dumps
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.work import has_whole_graphs
-from tests.build.tools import STEADY, codes, figures, nullable, one_report, problem_of, run_of, shift
+from tests.build.tools import (
+    STEADY,
+    codes,
+    figures,
+    nullable,
+    one_report,
+    problem_of,
+    run_of,
+    shift,
+)
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank
 from tests.golden.words import figures as numbers_of
 
@@ -24,7 +33,9 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     # Everything of the second process happens 137 ns later. With the first one's launches its steps
     # would move by one.
     first, second = steady_rank(0), shift(steady_rank(1), 137)
-    assert [row["correlationId"] for row in first.rows[KERNEL]] == [row["correlationId"] for row in second.rows[KERNEL]]
+    assert [row["correlationId"] for row in first.rows[KERNEL]] == [
+        row["correlationId"] for row in second.rows[KERNEL]
+    ]
     run = run_of(tmp_path, one_report(first, second))
     assert [figures(run, rank=rank) for rank in (0, 1)] == [STEADY] * 2
     starts = {(row["rank"], row["step"]): row["start_ns"] for row in run.steps().to_pylist()}
@@ -34,8 +45,13 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
 def test_of_calls_with_one_id_the_earliest_launches_and_that_of_another_process_nothing(tmp_path):
     builder = steady_rank(0)
     calls = builder.rows[RUNTIME]
-    elsewhere = [row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000} for row in calls]
-    builder.rows[RUNTIME] = [row | {"start": row["start"] + 1000} for row in calls] + calls + elsewhere
+    elsewhere = [
+        row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000}
+        for row in calls
+    ]
+    builder.rows[RUNTIME] = (
+        [row | {"start": row["start"] + 1000} for row in calls] + calls + elsewhere
+    )
     run = run_of(tmp_path, builder)
     assert (figures(run), run.steps()["step"].to_pylist()) == (STEADY, [0, 1, 2, 3])
     assert run.ranks["pid"].to_pylist() == [1000]
@@ -81,8 +97,14 @@ def test_a_rank_whose_only_kernels_are_graphs_has_windows(tmp_path):
     builder = TraceBuilder()
     for at in range(0, 3000, 1000):
         builder.range(at, at + 900, f"step {at // 1000}").graph(at + 100, at + 400, launch=at + 10)
-    rows = run_of(tmp_path, builder).steps().select(["start_ns", "end_ns", "compute_ns"]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [(100, 1100, 300), (1100, 2100, 300), (2100, 2400, 300)]
+    rows = (
+        run_of(tmp_path, builder).steps().select(["start_ns", "end_ns", "compute_ns"]).to_pylist()
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        (100, 1100, 300),
+        (1100, 2100, 300),
+        (2100, 2400, 300),
+    ]
 
 
 def test_kernels_of_a_graph_captured_by_node_share_the_launch(tmp_path):
@@ -110,7 +132,14 @@ def test_copies_are_null_in_the_steps_that_hold_a_graph_and_only_there(tmp_path)
     run = run_of(tmp_path, builder)
     assert has_whole_graphs(run)
     rows = run.steps().to_pylist()
-    hidden = ("exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "grad_copy_ns", "n_grad_copies")
+    hidden = (
+        "exposed_memory_ns",
+        "dtod_ns",
+        "dtod_bytes",
+        "n_dtod",
+        "grad_copy_ns",
+        "n_grad_copies",
+    )
     assert all(row[name] is None for row in rows[:2] for name in hidden)
     assert [(row["n_dtod"], row["exposed_memory_ns"]) for row in rows[2:]] == [(1, MS)] * 4
     assert all(row["idle_ns"] is not None for row in rows)
@@ -127,7 +156,9 @@ def six_steps(path, *, is_whole):
         if is_whole:
             builder.graph(at + MS, at + 10 * MS, launch=at - 400)
         else:
-            builder.kernel(at + MS, at + 4 * MS, launch=at - 400).kernel(at + 6 * MS, at + 10 * MS, launch=at - 300)
+            builder.kernel(at + MS, at + 4 * MS, launch=at - 400).kernel(
+                at + 6 * MS, at + 10 * MS, launch=at - 300
+            )
     return nsyspipe.load(builder.write(path))
 
 
@@ -175,20 +206,34 @@ def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
     run = run_of(tmp_path, steady_rank(0), idle_process())
     assert (figures(run), run.ranks["report"].to_pylist()) == (STEADY, ["a_0.sqlite"])
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
-    found = run.host_steps().num_rows, document(run)["host_steps"], 'id="host-steps"' in run_page(run)
+    found = (
+        run.host_steps().num_rows,
+        document(run)["host_steps"],
+        'id="host-steps"' in run_page(run),
+    )
     assert found == (0, [], False)
 
 
 def test_a_process_that_only_copies_is_a_rank(tmp_path):
     builder = TraceBuilder()
     for at in range(0, 3000, 1000):
-        builder.range(at, at + 900, f"step {at // 1000}").copy(at + 100, at + 150, n_bytes=7, launch=at + 10)
+        builder.range(at, at + 900, f"step {at // 1000}").copy(
+            at + 100, at + 150, n_bytes=7, launch=at + 10
+        )
     run = run_of(tmp_path, builder)
     # A step starts with a kernel, so the capture [100, 2150) is one window; it is used although it is not complete.
     expected = {
-        "step": 0, "start_ns": 100, "end_ns": 2150, "is_complete": False, "dtod_ns": 150, "n_dtod": 3, "dtod_bytes": 21,
-        "exposed_memory_ns": 150, "idle_ns": 1900, "in_summary": True,
-    }  # fmt: skip
+        "step": 0,
+        "start_ns": 100,
+        "end_ns": 2150,
+        "is_complete": False,
+        "dtod_ns": 150,
+        "n_dtod": 3,
+        "dtod_bytes": 21,
+        "exposed_memory_ns": 150,
+        "idle_ns": 1900,
+        "in_summary": True,
+    }
     assert run.steps().select([*expected]).to_pylist() == [expected]
     assert (run.step_family, "no-steps" in codes(run)) == (None, True)
 
@@ -202,7 +247,12 @@ def rank(number, *blocked, world_size=2):
 
     Each step: kernel [0, 100), a call from 90 on that blocks until its time after 100, launch, kernel 10 later.
     """
-    builder = TraceBuilder(pid=1000 + number).env(RANK=number, WORLD_SIZE=world_size).session(10**18).gpu()  # fmt: skip
+    builder = (
+        TraceBuilder(pid=1000 + number)
+        .env(RANK=number, WORLD_SIZE=world_size)
+        .session(10**18)
+        .gpu()
+    )
     for step, (call, ns) in enumerate(blocked):
         at = 1000 * step
         builder.range(at - 10, at + 900, f"step {step}").kernel(at, at + 100, launch=at - 10)
@@ -229,10 +279,16 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     assert SYNC in found["title"]
     assert json.loads(found["evidence"])["idle_ns_per_step_by_call"] == dict(calls(run))
     assert found["saving_ns_per_step"] == (110 + 210) / 2  # of the rank with most
-    assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95, "of_copies_ns_per_step": 0}
+    assert document(run)["idle_calls"][0] == {
+        "call": SYNC,
+        "blocked_ns_per_step": 95,
+        "of_copies_ns_per_step": 0,
+    }
 
 
-def test_calls_with_equal_time_stand_in_order_of_the_alphabet_and_the_steps_that_are_chosen_decide(tmp_path):
+def test_calls_with_equal_time_stand_in_order_of_the_alphabet_and_the_steps_that_are_chosen_decide(
+    tmp_path,
+):
     builder = rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1)
     assert calls(run_of(tmp_path, builder)) == [(SYNC, 50), (ALLOC, 50)]
     assert calls(nsyspipe.load(tmp_path, skip_first=0)) == [(ALLOC, 200 / 3), (SYNC, 100 / 3)]

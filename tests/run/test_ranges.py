@@ -29,7 +29,11 @@ def test_a_text_or_its_id_that_first_appears_after_rows_without_any_is_read(tmp_
     path = builder.write(tmp_path / "a_0.sqlite")
     pad(path, NVTX, 300_000, start=5, end=6, eventType=59, globalTid=builder.global_tid(), **layer)
     run = nsyspipe.load(path)
-    assert (run.step_family, run.steps()["step"].to_pylist(), figures(run)) == ("step #", [0, 1, 2, 3], STEADY)
+    assert (run.step_family, run.steps()["step"].to_pylist(), figures(run)) == (
+        "step #",
+        [0, 1, 2, 3],
+        STEADY,
+    )
 
 
 @pytest.mark.parametrize("kind", [59, 60])
@@ -42,13 +46,16 @@ def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
     assert figures(run) == figures(run, step=2) == STEADY
 
 
-@pytest.mark.parametrize(("add", "end"), [
-    (lambda builder: None, 3351),  # the last copy runs [3340, 3350)
-    (lambda builder: builder.range(3900, 4000, "checkpoint"), 4001),
-    (lambda builder: builder.launch(5000), 5002),  # [5000, 5001)
-    (lambda builder: builder.kernel(5900, 6000), 6001),
-    (lambda builder: builder.range(7000, None, "unclosed"), 7001),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("add", "end"),
+    [
+        (lambda builder: None, 3351),  # the last copy runs [3340, 3350)
+        (lambda builder: builder.range(3900, 4000, "checkpoint"), 4001),
+        (lambda builder: builder.launch(5000), 5002),  # [5000, 5001)
+        (lambda builder: builder.kernel(5900, 6000), 6001),
+        (lambda builder: builder.range(7000, None, "unclosed"), 7001),
+    ],
+)
 def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
     builder = steady_rank(0)
     add(builder)
@@ -56,7 +63,12 @@ def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
         if row["textId"] == builder.strings["step 3"]:
             row["end"] = None
     # Without launches the last window ends with its range.
-    assert run_of(tmp_path, blank(builder, "correlationId", KERNEL, MEMCPY)).steps()["end_ns"].to_pylist()[-1] == end
+    assert (
+        run_of(tmp_path, blank(builder, "correlationId", KERNEL, MEMCPY))
+        .steps()["end_ns"]
+        .to_pylist()[-1]
+        == end
+    )
 
 
 def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
@@ -66,7 +78,9 @@ def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
-    path = inline(steady_rank(0).host("n").gpu(), lambda text: text == "step 2").write(tmp_path / "a_0.sqlite")
+    path = inline(steady_rank(0).host("n").gpu(), lambda text: text == "step 2").write(
+        tmp_path / "a_0.sqlite"
+    )
     edit(
         path,
         f"UPDATE {STRINGS} SET value = CAST(x'737465ff70' || substr(value, 5) AS TEXT) WHERE value LIKE 'step%'",
@@ -78,7 +92,10 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
     run = nsyspipe.load(path)
     assert run.step_family == "ste\N{REPLACEMENT CHARACTER}p #"
     assert figures(run, step=2) == STEADY
-    assert (run.header.gpu_names, run.header.hosts) == (["H\N{REPLACEMENT CHARACTER}"], ["n\N{REPLACEMENT CHARACTER}"])
+    assert (run.header.gpu_names, run.header.hosts) == (
+        ["H\N{REPLACEMENT CHARACTER}"],
+        ["n\N{REPLACEMENT CHARACTER}"],
+    )
     dumps(document(run)).encode("ascii")
 
 

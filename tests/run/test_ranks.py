@@ -22,20 +22,31 @@ def write(tmp_path, **builders):
         builder.write(tmp_path / f"{name}.sqlite")
 
 
-def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path, worded):
+def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(
+    tmp_path, worded
+):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
     (tmp_path / "map.txt").write_text("# rank by report\n{}\n# a comment\n{},\n".format(*pairs))
     by_stem_and_path = f"x_0=7,{tmp_path / 'x_1.sqlite'}=3"
     forms = [",".join(pairs), " , ".join(pairs), ",\n".join(pairs), "\n# a comment\n".join(pairs)]
     said = set()
-    for form in (*forms, by_stem_and_path, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}):
+    for form in (
+        *forms,
+        by_stem_and_path,
+        str(tmp_path / "map.txt"),
+        {"x_0.sqlite": 7, "x_1.sqlite": 3},
+    ):
         run = nsyspipe.load(tmp_path, rank_map=form)
         assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
         said.add(problem_of(run, "rank-map-differs")["message"])
     worded(sorted(said))
     # As many numbers as names; a bracket with one number is a part of a name.
-    assert parse_rank_map("n_[9-10].sqlite=7-8,x[0-1]=3") == {"n_9.sqlite": 7, "n_10.sqlite": 8, "x[0-1]": 3}
+    assert parse_rank_map("n_[9-10].sqlite=7-8,x[0-1]=3") == {
+        "n_9.sqlite": 7,
+        "n_10.sqlite": 8,
+        "x[0-1]": 3,
+    }
     assert "rank-map-differs" not in codes(nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1}))
 
 
@@ -49,32 +60,75 @@ def mpi(*ranks, inline=False):
 # Stems, their ranks, the reports of these stems, the source.
 SOURCES = [
     # Neither the file's name nor the order of arguments agrees with it.
-    *((("x_0", "x_1"), (12, 4), lambda name=name: [bare(0, **{name: 12}), bare(1, **{name: 4})], f"env:{name}")
-      for name in ("RANK", *VARIABLES)),
-    *((("x_0", "x_1"), (1, 0), lambda name=name: [bare(0, RANK=1, **{name: 0}), bare(1, RANK=0, **{name: 1})], "env:RANK")
-      for name in VARIABLES[:1]),
+    *(
+        (
+            ("x_0", "x_1"),
+            (12, 4),
+            lambda name=name: [bare(0, **{name: 12}), bare(1, **{name: 4})],
+            f"env:{name}",
+        )
+        for name in ("RANK", *VARIABLES)
+    ),
+    *(
+        (
+            ("x_0", "x_1"),
+            (1, 0),
+            lambda name=name: [bare(0, RANK=1, **{name: 0}), bare(1, RANK=0, **{name: 1})],
+            "env:RANK",
+        )
+        for name in VARIABLES[:1]
+    ),
     # One SLURM task that starts all ranks itself: a variable that says the same of all is passed over.
-    (("x_0", "x_1"), (6, 2), lambda: [bare(at, OMPI_COMM_WORLD_RANK=6 - 4 * at, SLURM_PROCID=0) for at in (0, 1)],
-     "env:OMPI_COMM_WORLD_RANK"),
+    (
+        ("x_0", "x_1"),
+        (6, 2),
+        lambda: [bare(at, OMPI_COMM_WORLD_RANK=6 - 4 * at, SLURM_PROCID=0) for at in (0, 1)],
+        "env:OMPI_COMM_WORLD_RANK",
+    ),
     # A source that names only some ranks is passed over.
-    *((("x_4", "x_2"), (4, 2), lambda name=name: [bare(0, **{name: 0}), bare(1)], "file_name")
-      for name in ("PMI_RANK", "RANK")),
-    *((("x_4",), (4,), lambda value=value: [bare(0, RANK=value)], "file_name")
-      for value in ("", "-1", "1.0", 2**63)),
-    (("x_4",), (4,), lambda: [bare(0, XRANK=1, rank=2, PMIXRANK=3, RANK_ID=5, LOCALXRANK=6)], "file_name"),
-    (("x_0", "x_1"), (5, 2), lambda: [bare(at).comm_payload(10, n_ranks=8, rank=at) for at in (5, 2)], "nccl_payload"),
-    (("x_0", "x_1"), (5, 2), lambda: [bare(at).comm_payload(10, n_ranks=8, rank=at, swap=True) for at in (5, 2)],
-     "nccl_payload"),
+    *(
+        (("x_4", "x_2"), (4, 2), lambda name=name: [bare(0, **{name: 0}), bare(1)], "file_name")
+        for name in ("PMI_RANK", "RANK")
+    ),
+    *(
+        (("x_4",), (4,), lambda value=value: [bare(0, RANK=value)], "file_name")
+        for value in ("", "-1", "1.0", 2**63)
+    ),
+    (
+        ("x_4",),
+        (4,),
+        lambda: [bare(0, XRANK=1, rank=2, PMIXRANK=3, RANK_ID=5, LOCALXRANK=6)],
+        "file_name",
+    ),
+    (
+        ("x_0", "x_1"),
+        (5, 2),
+        lambda: [bare(at).comm_payload(10, n_ranks=8, rank=at) for at in (5, 2)],
+        "nccl_payload",
+    ),
+    (
+        ("x_0", "x_1"),
+        (5, 2),
+        lambda: [bare(at).comm_payload(10, n_ranks=8, rank=at, swap=True) for at in (5, 2)],
+        "nccl_payload",
+    ),
     # The largest communicator tells the rank.
-    (("x_0", "x_1"), (3, 1), lambda: [bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
-                                      for rank in (3, 1)], "nccl_payload"),
+    (
+        ("x_0", "x_1"),
+        (3, 1),
+        lambda: [
+            bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
+            for rank in (3, 1)
+        ],
+        "nccl_payload",
+    ),
     (("x_0", "x_1"), (9, 4), lambda: [mpi(9), mpi(4)], "nvtx_mpi"),
     (("x_0", "x_1"), (9, 4), lambda: [mpi(9, inline=True), mpi(4, inline=True)], "nvtx_mpi"),
     # Two MPI ranks of one process name none.
     (("x_3",), (3,), lambda: [mpi(1, 2)], "file_name"),
     (("x_2", "x_10"), (2, 10), lambda: [bare(0), bare(1)], "file_name"),
     (("ddp8",), (0,), lambda: [bare(0)], "order"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("stems", "ranks", "build", "source"), SOURCES)
@@ -105,7 +159,9 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     assert figures_of(problem_of(run, "undecoded-payload")["message"]) == {"1"}
 
 
-def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(tmp_path):
+def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(
+    tmp_path,
+):
     write(tmp_path, first=bare(0), second=bare(1))
     paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
     for given, severity in ((paths, "warning"), (paths[:1], "info")):
@@ -124,24 +180,42 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
     run = nsyspipe.load(builder.write(tmp_path / "a_7.sqlite"))
     rows = run.ranks.select(["rank", "process_rank", "pid", "device_id", "device_ids"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
-        (0, 0, 40, 0, "0"), (1, 1, 20, 1, "1"), (2, 2, 30, 1, "1,2"), (3, 2, 30, 2, "1,2"),
-        (4, 3, 10, 2, "2,3"), (5, 3, 10, 3, "2,3"),
-    ]  # fmt: skip
+        (0, 0, 40, 0, "0"),
+        (1, 1, 20, 1, "1"),
+        (2, 2, 30, 1, "1,2"),
+        (3, 2, 30, 2, "1,2"),
+        (4, 3, 10, 2, "2,3"),
+        (5, 3, 10, 3, "2,3"),
+    ]
 
 
 BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
 
 
-@pytest.mark.parametrize(("environments", "ranks", "size", "source"), [
-    *(([{rank: 6, size: 8}], [6], 8, rank) for rank, size in (
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "PMIX_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"))),
-    # Variables that contradict each other are sources of their own.
-    ([BOTH | {"OMPI_COMM_WORLD_RANK": 6}, BOTH | {"OMPI_COMM_WORLD_RANK": 2}], [2, 6], 8, "OMPI_COMM_WORLD_RANK"),
-    # A size without room for the ranks, or of another source, is none.
-    ([{"SLURM_PROCID": 3, "SLURM_NTASKS": 1}], [3], None, "SLURM_PROCID"),
-    ([{"OMPI_COMM_WORLD_RANK": 3, "SLURM_NTASKS": 8}], [3], None, "OMPI_COMM_WORLD_RANK"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("environments", "ranks", "size", "source"),
+    [
+        *(
+            ([{rank: 6, size: 8}], [6], 8, rank)
+            for rank, size in (
+                ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+                ("PMI_RANK", "PMI_SIZE"),
+                ("PMIX_RANK", "PMIX_SIZE"),
+                ("SLURM_PROCID", "SLURM_NTASKS"),
+            )
+        ),
+        # Variables that contradict each other are sources of their own.
+        (
+            [BOTH | {"OMPI_COMM_WORLD_RANK": 6}, BOTH | {"OMPI_COMM_WORLD_RANK": 2}],
+            [2, 6],
+            8,
+            "OMPI_COMM_WORLD_RANK",
+        ),
+        # A size without room for the ranks, or of another source, is none.
+        ([{"SLURM_PROCID": 3, "SLURM_NTASKS": 1}], [3], None, "SLURM_PROCID"),
+        ([{"OMPI_COMM_WORLD_RANK": 3, "SLURM_NTASKS": 8}], [3], None, "OMPI_COMM_WORLD_RANK"),
+    ],
+)
 def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, ranks, size, source):
     for at, environment in enumerate(environments):
         builder = TraceBuilder(pid=1000 + at).env(**environment).session(10**18 + at)
@@ -181,20 +255,32 @@ def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, worded):
     worded(caught.value.lines())
 
 
-@pytest.mark.parametrize(("asked", "names", "options", "chosen"), [
-    # By name: the others are not even opened.
-    ("0, 2-3", "0123", {}, "023"), ([3], "0123", {}, "3"), (1, "0123", {}, "1"), ("9-10,10", ("9", "10"), {}, ("9", "10")),
-    # By the map, which goes before names; what it has of the others is passed over.
-    ("1-2", "0123", {"rank_map": {"x_3": 1, "x_0.sqlite": 2, "x_1": 3, "x_2": 0}}, "03"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "names", "options", "chosen"),
+    [
+        # By name: the others are not even opened.
+        ("0, 2-3", "0123", {}, "023"),
+        ([3], "0123", {}, "3"),
+        (1, "0123", {}, "1"),
+        ("9-10,10", ("9", "10"), {}, ("9", "10")),
+        # By the map, which goes before names; what it has of the others is passed over.
+        ("1-2", "0123", {"rank_map": {"x_3": 1, "x_0.sqlite": 2, "x_1": 3, "x_2": 0}}, "03"),
+    ],
+)
 def test_ranks_that_are_asked_for_are_read_alone(tmp_path, asked, names, options, chosen):
     for name in names:
         path = tmp_path / f"x_{name}.sqlite"
-        steady_rank(int(name), world_size=12).write(path) if name in chosen else path.write_text("no report")
+        steady_rank(int(name), world_size=12).write(path) if name in chosen else path.write_text(
+            "no report"
+        )
     run = nsyspipe.load(tmp_path, ranks=asked, **options)
     kept = {name: rank for name, rank in options.get("rank_map", {}).items() if name[2] in chosen}
-    alone = nsyspipe.load([tmp_path / f"x_{name}.sqlite" for name in chosen], **({"rank_map": kept} if kept else {}))
-    assert all(run.table(name).equals(alone.table(name)) for name in RUN_TABLES if name != "problems")
+    alone = nsyspipe.load(
+        [tmp_path / f"x_{name}.sqlite" for name in chosen], **({"rank_map": kept} if kept else {})
+    )
+    assert all(
+        run.table(name).equals(alone.table(name)) for name in RUN_TABLES if name != "problems"
+    )
     assert run.header == alone.header
     assert {"ranks-missing", *(["ranks-not-read"] * (len(chosen) < len(names)))} <= {*codes(run)}
 

@@ -21,20 +21,26 @@ PROGRAMS = json.loads((REAL / "4gpu" / "programs.json").read_text())
 # How the programs call what traffic has other names for.
 ROLES = {"shard": "sharded", "replicate (all-reduce)": "data"}
 COLLECTIVES = {
-    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "all_to_all_single": "all_to_all",
-    "send": "send_recv", "recv": "send_recv",
-}  # fmt: skip
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
 # Of two GPUs, nobody's hand in the program: role, calls in a step, and rank 0's steps by its own clock (ms).
 # 12 blocks: the block and the root are gathered, and not again for backward; tensor parallel sums what o and down give,
 # and the gradients of what q, k, v and up take. Of a block DDP makes buckets of up, down and the four of attention.
 UNTOUCHED = {
     "fsdp2-keep": ("sharded", {"all_gather": 12 + 1, "reduce_scatter": 12 + 1}, [85.9, 87.3, 83.7]),
-    "tp-none": ("tensor", {"all_reduce": 12 * (2 + 4)},
-                [208.2, 179.9, 193.0, 232.6, 224.1, 191.5, 178.3, 194.3, 180.9]),
+    "tp-none": (
+        "tensor",
+        {"all_reduce": 12 * (2 + 4)},
+        [208.2, 179.9, 193.0, 232.6, 224.1, 191.5, 178.3, 194.3, 180.9],
+    ),
     "ddp-sync-big": ("data", {"all_reduce": 3 * (12 * 3 + 2)}, [281.1, 206.8]),
     "ddp-nosync-big": ("data", {"all_reduce": 12 * 3 + 2}, [190.1, 198.9]),
     "trainer": ("data", {"all_gather": 1}, []),
-}  # fmt: skip
+}
 
 
 def unpacked(pattern, folder):
@@ -56,13 +62,17 @@ def test_steps_are_those_that_the_program_counted(captured):
     assert run.header.steps_from == "repetition"
     assert run.summary()["n_steps"].to_pylist() == [programs[0]["n_captured"]]
     # Of the first the program waits for the profiler. Its clock is the host's, ours the device's.
-    told = statistics.median(max(laps) for laps in zip(*(one["step_ms_captured"][1:] for one in programs), strict=True))
+    told = statistics.median(
+        max(laps) for laps in zip(*(one["step_ms_captured"][1:] for one in programs), strict=True)
+    )
     assert run.summary()["step_time_ns"][0].as_py() / 1e6 == pytest.approx(told, rel=0.1)
 
 
 def test_communicators_have_the_roles_and_ranks_that_the_program_gave_them(captured):
     run, programs = captured
-    groups = [(role, ranks) for role, all_ranks in programs[0]["groups"].items() for ranks in all_ranks]
+    groups = [
+        (role, ranks) for role, all_ranks in programs[0]["groups"].items() for ranks in all_ranks
+    ]
     of_program = {(ROLES.get(role, role), ",".join(map(str, ranks))) for role, ranks in groups}
     rows = [row for row in run.traffic().to_pylist() if row["rank"] is None]
     assert {(row["role"], row["ranks"]) for row in rows} == of_program
@@ -90,14 +100,18 @@ def test_only_the_program_that_sends_in_every_micro_batch_is_told_so(captured):
     is_broken = programs[0]["job"] == "accum-broken"
     assert ("no-sync" in run.findings()["id"].to_pylist()) == is_broken
     if "data" not in programs[0]["groups"]:
-        assert not {"single-bucket", "too-many-buckets", "grad-copy"} & {*run.findings()["id"].to_pylist()}
+        assert not {"single-bucket", "too-many-buckets", "grad-copy"} & {
+            *run.findings()["id"].to_pylist()
+        }
 
 
 @pytest.fixture(scope="module", params=UNTOUCHED)
 def untouched(request, tmp_path_factory):
     """Return the name of a capture, its run as it comes and by repetition, and what its program does."""
     folder = unpacked(f"2gpu/{request.param}", tmp_path_factory.mktemp(request.param))
-    return request.param, *(nsyspipe.load(folder, step=step, jobs=1) for step in (None, "repetition"))
+    return request.param, *(
+        nsyspipe.load(folder, step=step, jobs=1) for step in (None, "repetition")
+    )
 
 
 def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(untouched):
@@ -112,7 +126,9 @@ def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(un
     assert run.summary()["step_time_ns"] == by_repetition.summary()["step_time_ns"]
 
 
-def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_time_is_told_so(untouched):
+def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_time_is_told_so(
+    untouched,
+):
     name, *runs = untouched
     role, calls, _ = UNTOUCHED[name]
     for run in runs:
@@ -135,7 +151,9 @@ def log_of(run):
     """Return what NCCL's log says of the communicators of a run on one host that names them."""
     pids = {row["rank"]: row["pid"] for row in run.ranks.to_pylist()}
     pairs = {(row["comm_id"], row["rank"]) for row in run.collectives().to_pylist()}
-    members = {comm_id: sorted(rank for one, rank in pairs if one == comm_id) for comm_id, _ in pairs}
+    members = {
+        comm_id: sorted(rank for one, rank in pairs if one == comm_id) for comm_id, _ in pairs
+    }
     lines = []
     for comm_id, ranks in members.items():
         for place, rank in enumerate(ranks):
@@ -147,7 +165,9 @@ def log_of(run):
     return "".join(lines)
 
 
-def test_waits_of_tensor_and_data_parallelism_by_the_log_are_those_by_payloads(runs, real, tmp_path):
+def test_waits_of_tensor_and_data_parallelism_by_the_log_are_those_by_payloads(
+    runs, real, tmp_path
+):
     by_payload = runs("4gpu-tpddp")
     log = tmp_path / "run.nccl.log"
     log.write_text(log_of(by_payload))
@@ -163,14 +183,25 @@ def test_waits_of_stages_by_the_log_are_those_by_payloads(tmp_path):
     folder = unpacked("4gpu/pp", tmp_path)
     by_payload = nsyspipe.load(folder, jobs=1)
     steps, stragglers = by_payload.steps(), by_payload.stragglers()
-    columns = "step", "rank", "collective", "comm_id", "start_ns", "wait_ns", "transfer_ns", "late_by_ns"
+    columns = (
+        "step",
+        "rank",
+        "collective",
+        "comm_id",
+        "start_ns",
+        "wait_ns",
+        "transfer_ns",
+        "late_by_ns",
+    )
     collectives = by_payload.collectives().select(columns)
     log = tmp_path / "run.nccl.log"
     log.write_text(log_of(by_payload))
     by_log = nsyspipe.load(without_payloads(folder), nccl_log=log, jobs=1)
     assert set(collectives["collective"].to_pylist()) == {"send_recv", "all_reduce"}
     assert by_log.collectives().select(columns).to_pylist() == collectives.to_pylist()
-    assert by_log.steps().select(["wait_ns", "exposed_wait_ns"]) == steps.select(["wait_ns", "exposed_wait_ns"])
+    assert by_log.steps().select(["wait_ns", "exposed_wait_ns"]) == steps.select(
+        ["wait_ns", "exposed_wait_ns"]
+    )
     assert by_log.stragglers() == stragglers
 
 

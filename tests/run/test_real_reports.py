@@ -14,8 +14,10 @@ from tests.pairs import reports
 # Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
 ONCE, BUCKETS = {"all_reduce": 1}, {"all_reduce": 11}
 GROUPS = {
-    "baseline": (1, {}, 72, 471_859_200), "ddp-1gpu": (1, {}, 368, 1_698_000_800),
-    "ddp-2gpu": (2, ONCE, 368, 1_698_000_800), "ddp-2gpu-straggler": (2, BUCKETS, 368, 1_698_000_800),
+    "baseline": (1, {}, 72, 471_859_200),
+    "ddp-1gpu": (1, {}, 368, 1_698_000_800),
+    "ddp-2gpu": (2, ONCE, 368, 1_698_000_800),
+    "ddp-2gpu-straggler": (2, BUCKETS, 368, 1_698_000_800),
     "ddp-2gpu-bucket100": (2, BUCKETS, 72, 471_859_200),
     "ddp-2gpu-bucket100-nsys2025": (2, BUCKETS, 72, 471_859_200),
     "ddp-4gpu": (4, ONCE, 368, 1_698_000_800),
@@ -24,24 +26,48 @@ GROUPS = {
     "ddp-4gpu-shm-powersgd": (4, {"all_reduce": 3}, 567, 2_925_645_536),
     "ddp-4gpu-onefile": (4, BUCKETS, 368, 1_698_000_800),
     "fsdp-4gpu": (4, {"all_gather": 49, "reduce_scatter": 25}, 72, 3_774_873_600),
-}  # fmt: skip
+}
 ACROSS = [name for name, (n_ranks, *_) in GROUPS.items() if n_ranks > 1]
 # How far the ends of one collective may be apart, in general and through host memory (ns).
 NEAR, SHARED_MEMORY = 100_000, {"ddp-4gpu-shm": 200_000, "ddp-4gpu-shm-bucket100": 200_000}
 # Of other programs: their steps are named otherwise, or not all of them do the same.
-OTHERS = [f"2gpu-{name}" for name in (
-    "fsdp2", "gpt-accum", "gpt-accum-shm", "gpt-b25", "gpt-b25-shm", "gpt-b25-shm-bf16hook", "gpt-one-shm", "graph",
-    "graph-node", "moe", "pp", "tp",
-)]  # fmt: skip
+OTHERS = [
+    f"2gpu-{name}"
+    for name in (
+        "fsdp2",
+        "gpt-accum",
+        "gpt-accum-shm",
+        "gpt-b25",
+        "gpt-b25-shm",
+        "gpt-b25-shm-bf16hook",
+        "gpt-one-shm",
+        "graph",
+        "graph-node",
+        "moe",
+        "pp",
+        "tp",
+    )
+]
 OF_FOUR = ["4gpu-item-pageable", "4gpu-tpddp", "4gpu-tpddp-nsys2024"]
-N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2) | dict.fromkeys(OF_FOUR, 4)
+N_RANKS = (
+    {name: counts[0] for name, counts in GROUPS.items()}
+    | dict.fromkeys(OTHERS, 2)
+    | dict.fromkeys(OF_FOUR, 4)
+)
 MS = 1_000_000
 
 # One of each kind; what holds of the others is tried with the slow tests.
 QUICK = {
-    "baseline", "ddp-2gpu-straggler", "ddp-2gpu-bucket100-nsys2025", "ddp-4gpu-onefile", "ddp-4gpu-shm-powersgd",
-    "fsdp-4gpu", "2gpu-graph", "2gpu-graph-node", "2gpu-pp",
-}  # fmt: skip
+    "baseline",
+    "ddp-2gpu-straggler",
+    "ddp-2gpu-bucket100-nsys2025",
+    "ddp-4gpu-onefile",
+    "ddp-4gpu-shm-powersgd",
+    "fsdp-4gpu",
+    "2gpu-graph",
+    "2gpu-graph-node",
+    "2gpu-pp",
+}
 
 
 def each(names):
@@ -76,14 +102,19 @@ def test_every_step_makes_the_same_and_operations_are_as_many_as_sqlite_counts(r
     n_ranks, kinds, *copies = GROUPS[name]
     run = runs(name)
     assert (run.ranks["rank"].to_pylist(), run.step_family) == (list(range(n_ranks)), "Batch #")
-    found = {(row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()}
+    found = {
+        (row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()
+    }
     assert found == {(sum(kinds.values()), *copies)}
     statement = (
         "SELECT count(*), sum(value LIKE 'nccl%') FROM CUPTI_ACTIVITY_KIND_KERNEL "
         "JOIN StringIds ON id = shortName GROUP BY globalPid ORDER BY deviceId"
     )
     counted = [row for path in reports(name, real) for row in query(path, statement)]
-    assert list(zip(run.ranks["n_kernels"].to_pylist(), run.ranks["n_comm"].to_pylist(), strict=True)) == counted
+    assert (
+        list(zip(run.ranks["n_kernels"].to_pylist(), run.ranks["n_comm"].to_pylist(), strict=True))
+        == counted
+    )
     steps = run.breakdown().to_pylist()
     for step in {row["step"] for row in steps}:  # in aligned time
         own = [row for row in steps if row["step"] == step]
@@ -143,7 +174,9 @@ def by_collective(captures):
 
 
 @pytest.mark.parametrize("name", each(ACROSS))
-def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_us(runs, by_collective, name):
+def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_us(
+    runs, by_collective, name
+):
     n_ranks, kinds, *_ = GROUPS[name]
     run, found = runs(name), by_collective(name)
     steps = sorted(set(run.steps()["step"].to_pylist()))
@@ -157,7 +190,11 @@ def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_u
         assert len({(row["collective"], row["comm_id"], row["algorithm"]) for row in rows}) == 1
         first, *_, last = sorted(row["start_ns"] for row in rows)
         for row in rows:
-            assert (row["is_matched"], row["n_ranks"], row["arrival_skew_ns"]) == (True, n_ranks, last - first)
+            assert (row["is_matched"], row["n_ranks"], row["arrival_skew_ns"]) == (
+                True,
+                n_ranks,
+                last - first,
+            )
             assert row["wait_ns"] == last - row["start_ns"] < row["end_ns"] - row["start_ns"]
             assert row["wait_ns"] + row["transfer_ns"] == row["end_ns"] - row["start_ns"]
             assert row["transfer_ns"] > 0
@@ -186,7 +223,9 @@ def test_the_waiting_of_steps_and_stragglers_is_what_collectives_say(runs, by_co
     chosen = [row for row in rows if row["in_summary"]]
     lateness = dict.fromkeys(range(GROUPS[name][0]), 0)
     for step in {row["step"] for row in chosen}:
-        worst = max((row for row in chosen if row["step"] == step), key=lambda row: row["late_by_ns"])
+        worst = max(
+            (row for row in chosen if row["step"] == step), key=lambda row: row["late_by_ns"]
+        )
         lateness[worst["rank"]] += worst["late_by_ns"]
     for row in run.stragglers().to_pylist():
         delays = [one["late_by_ns"] for one in chosen if one["rank"] == row["rank"]]
@@ -232,7 +271,9 @@ def by_counting(run):
     found = collections.defaultdict(lambda: [0, 0])
     for rank, events, _ in run.operations():
         for row in events.to_pylist():
-            if row["category"] != "memory" and any(start <= row["start_ns"] < end for start, end in windows[rank]):
+            if row["category"] != "memory" and any(
+                start <= row["start_ns"] < end for start, end in windows[rank]
+            ):
                 cost = found[rank, row["phase"], row["name"]]
                 cost[0] += 1
                 cost[1] += row["end_ns"] - row["start_ns"]
@@ -243,13 +284,18 @@ def by_counting(run):
 def test_kernels_and_their_difference_are_those_of_the_events(runs):
     # A sharded run, whose ranks all gather in both passes, and one that reduces gradients.
     both = {"baseline": runs("fsdp-4gpu"), "candidate": runs("ddp-4gpu")}
-    rows = {(row["phase"], row["name"]): row for row in nsyspipe.diff(*both.values(), force=True).kernels.to_pylist()}
+    rows = {
+        (row["phase"], row["name"]): row
+        for row in nsyspipe.diff(*both.values(), force=True).kernels.to_pylist()
+    }
     for side, run in both.items():
         counted = by_counting(run)
         kernels = run.kernels().to_pylist()
         names = ("rank", "phase", "name", "n_in_summary", "in_summary_ns")
         found = [tuple(row[name] for name in names) for row in kernels if row["n_in_summary"]]
-        assert sorted(found, key=str) == sorted(((*key, *cost) for key, cost in counted.items()), key=str)
+        assert sorted(found, key=str) == sorted(
+            ((*key, *cost) for key, cost in counted.items()), key=str
+        )
         # There are others: in the step that is skipped and in the one that is cut off.
         assert all(row["n_kernels"] > row["n_in_summary"] for row in kernels)
         sums = collections.defaultdict(lambda: [0, 0])

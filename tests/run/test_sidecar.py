@@ -41,16 +41,23 @@ def two(folder):
 
 
 def messages(run, code):
-    return [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == code]
+    return [
+        (row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == code
+    ]
 
 
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
 
 
-def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(tmp_path):
+def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(
+    tmp_path,
+):
     one_report(*(bare(number) for number in range(3))).write(tmp_path / "ddp_node0.sqlite")
     assert numbered(nsyspipe.load(tmp_path), "pid") == ({1000: 0, 1001: 1, 1002: 2}, "order")
-    ranks = [rank(at, "ddp_node0", pid, local_rank=at - 4) for at, pid in ((5, 1001), (4, 1002), (6, 1000))]
+    ranks = [
+        rank(at, "ddp_node0", pid, local_rank=at - 4)
+        for at, pid in ((5, 1001), (4, 1002), (6, 1000))
+    ]
     sidecar(tmp_path, *ranks[:2])
     assert numbered(nsyspipe.load(tmp_path), "pid")[1] == "order"
     sidecar(tmp_path, *ranks, world_size=8)
@@ -63,39 +70,65 @@ def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_know
 IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
 
 
-@pytest.mark.parametrize(("ranks", "build", "options", "numbers", "source"), [
-    (SWAPPED, bare, {}, REVERSED, "sidecar"),
-    (SWAPPED, lambda at: bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at), {}, REVERSED, "sidecar"),
-    # Without process ids a report of one rank is that rank.
-    ((rank(1, "ddp_0"), rank(0, "ddp_1")), bare, {}, REVERSED, "sidecar"),
-    # A report without its entry leaves ranks to the next source.
-    ((rank(7, "ddp_0", 1000),), bare, {}, IN_ORDER, "file_name"),
-    ((), bare, {}, IN_ORDER, "file_name"),
-    # What the report captured and options go before the sidecar.
-    (SWAPPED, lambda at: bare(at, RANK=at), {}, IN_ORDER, "env:RANK"),
-    (SWAPPED, lambda at: bare(at, RANK=at), {"rank_map": "ddp_0=8,ddp_1=9"}, {1000: 8, 1001: 9}, "rank_map"),
-])  # fmt: skip
-def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, options, numbers, source):
+@pytest.mark.parametrize(
+    ("ranks", "build", "options", "numbers", "source"),
+    [
+        (SWAPPED, bare, {}, REVERSED, "sidecar"),
+        (
+            SWAPPED,
+            lambda at: bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at),
+            {},
+            REVERSED,
+            "sidecar",
+        ),
+        # Without process ids a report of one rank is that rank.
+        ((rank(1, "ddp_0"), rank(0, "ddp_1")), bare, {}, REVERSED, "sidecar"),
+        # A report without its entry leaves ranks to the next source.
+        ((rank(7, "ddp_0", 1000),), bare, {}, IN_ORDER, "file_name"),
+        ((), bare, {}, IN_ORDER, "file_name"),
+        # What the report captured and options go before the sidecar.
+        (SWAPPED, lambda at: bare(at, RANK=at), {}, IN_ORDER, "env:RANK"),
+        (
+            SWAPPED,
+            lambda at: bare(at, RANK=at),
+            {"rank_map": "ddp_0=8,ddp_1=9"},
+            {1000: 8, 1001: 9},
+            "rank_map",
+        ),
+    ],
+)
+def test_the_sidecar_goes_before_payload_and_file_names(
+    tmp_path, ranks, build, options, numbers, source
+):
     write(tmp_path, build(0), build(1))
     sidecar(tmp_path, *ranks)
     assert numbered(nsyspipe.load(tmp_path, **options), "pid") == (numbers, source)
 
 
 def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
-    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]
+    ranks = [
+        rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)
+    ]
     sidecar(tmp_path, *ranks, host="n7", world_size=64)
     write(tmp_path, steady_rank(0), steady_rank(1))
     run = nsyspipe.load(tmp_path)
     assert run.ranks["local_rank"].to_pylist() == [0, 1]
-    assert (run.header.hosts, run.header.gpu_names, run.header.world_size) == (["node0"], ["NVIDIA H200"], 2)
+    assert (run.header.hosts, run.header.gpu_names, run.header.world_size) == (
+        ["node0"],
+        ["NVIDIA H200"],
+        2,
+    )
     builders = [bare(at) for at in (0, 1)]
     for builder in builders:
         del builder.rows["TARGET_INFO_GPU"], builder.rows["TARGET_INFO_SYSTEM_ENV"]
     write(tmp_path, *builders)
     run = nsyspipe.load(tmp_path)
-    assert [tuple(row.values()) for row in run.ranks.select(["gpu_name", "local_rank"]).to_pylist()] == [
-        ("GPU 0", 3), ("GPU 1", 2),
-    ]  # fmt: skip
+    assert [
+        tuple(row.values()) for row in run.ranks.select(["gpu_name", "local_rank"]).to_pylist()
+    ] == [
+        ("GPU 0", 3),
+        ("GPU 1", 2),
+    ]
     assert (run.header.hosts, run.header.world_size) == (["n7"], 64)
     assert "no-gpu-name" not in codes(run)
     (tmp_path / "ddp.capture.json").unlink()
@@ -108,8 +141,13 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
         del builder.rows["TARGET_INFO_GPU"]
     one_report(*builders).write(tmp_path / "ddp_node0.sqlite")
     for names in (["B", "A"], ["B", None]):
-        sidecar(tmp_path, *(rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(names)))
-        expected = names if all(names) else [None, None]  # a name for one of them only says nothing of the other
+        sidecar(
+            tmp_path,
+            *(rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(names)),
+        )
+        expected = (
+            names if all(names) else [None, None]
+        )  # a name for one of them only says nothing of the other
         assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
 
 
@@ -132,9 +170,12 @@ def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
 
 # The last: the launcher's own pattern, in a program that names its steps otherwise.
 @pytest.mark.parametrize(
-    ("pattern", "is_told"), [("^pair [0-9]+$", True), ("^(step|pair) [0-9]+$", True), ("^iteration [0-9]+$", False)]
+    ("pattern", "is_told"),
+    [("^pair [0-9]+$", True), ("^(step|pair) [0-9]+$", True), ("^iteration [0-9]+$", False)],
 )
-def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, is_told, worded):
+def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(
+    tmp_path, pattern, is_told, worded
+):
     write(tmp_path, with_batches(bare(0)), bare(1))
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern=pattern)
     run = nsyspipe.load(tmp_path)
@@ -159,7 +200,9 @@ SIDECARS = {
 @pytest.mark.parametrize(("change", "is_stale"), SIDECARS.values(), ids=SIDECARS)
 def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, is_stale, worded):
     two(tmp_path)
-    sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)
+    sidecar(
+        tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change
+    )
     run = nsyspipe.load(tmp_path)
     assert numbered(run, "pid") == ((IN_ORDER, "file_name") if is_stale else (REVERSED, "sidecar"))
     assert (run.header.capture is None) == is_stale
@@ -170,7 +213,9 @@ def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, is_
     assert run.header.world_size == (None if is_stale else 64)
 
 
-def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts_nothing(tmp_path, worded):
+def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts_nothing(
+    tmp_path, worded
+):
     two(tmp_path)
     shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
@@ -191,7 +236,9 @@ def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
     assert after | {"problems": before["problems"]} == before
 
 
-def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(tmp_path, worded):
+def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(
+    tmp_path, worded
+):
     write(tmp_path, bare(0))
     ranks = [rank(0, "ddp_0"), rank(1, None), rank(2, None)]
     sidecar(tmp_path, *ranks, world_size=3)
@@ -255,7 +302,10 @@ def name_files(folder, **more):
 
 def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_over_them(linked):
     options = {"nccl_log": LOGS / "ddp-2gpu.nccl.log", "topology": LOGS / "topo-2gpu.txt"}
-    alone, given = nsyspipe.load(linked / "*.sqlite", logs=False), nsyspipe.load(linked / "*.sqlite", **options)
+    alone, given = (
+        nsyspipe.load(linked / "*.sqlite", logs=False),
+        nsyspipe.load(linked / "*.sqlite", **options),
+    )
     assert (alone.links().num_rows, alone.nccl) == (0, None)
     name_files(linked)
     found = nsyspipe.load(linked / "*.sqlite")
@@ -271,7 +321,9 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
         assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen)
 
 
-def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(linked):
+def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(
+    linked,
+):
     shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
     # Names that say nothing of the run, by which no file is found without the sidecar.
     (linked / "ddp-2gpu.nccl.n.1.log").rename(linked / "mine.log")
@@ -285,15 +337,26 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
 
 
 FACTS = {
-    "command": ["torchrun", "train.py", "--token", "abc"], "git_commit": "0123456789abcdef", "git_is_dirty": True,
-    "torch_version": "2.9.0", "cuda_version": "13.0", "nccl_version": "2.27.3", "driver_version": "580.159.04",
-    "nsys_version": "2025.3.1", "python_version": "3.11.9", "trace": ["cuda", "nvtx"],
-    "capture_range": "cudaProfilerApi", "environment": {"NCCL_P2P_DISABLE": "1", "HOME": "/root"},
-}  # fmt: skip
+    "command": ["torchrun", "train.py", "--token", "abc"],
+    "git_commit": "0123456789abcdef",
+    "git_is_dirty": True,
+    "torch_version": "2.9.0",
+    "cuda_version": "13.0",
+    "nccl_version": "2.27.3",
+    "driver_version": "580.159.04",
+    "nsys_version": "2025.3.1",
+    "python_version": "3.11.9",
+    "trace": ["cuda", "nvtx"],
+    "capture_range": "cudaProfilerApi",
+    "environment": {"NCCL_P2P_DISABLE": "1", "HOME": "/root"},
+}
 SAID = FACTS | {
-    "name": "ddp", "captured_at_utc": AT, "command": ["torchrun", "train.py", "--token", "***"], "hash_key": None,
+    "name": "ddp",
+    "captured_at_utc": AT,
+    "command": ["torchrun", "train.py", "--token", "***"],
+    "hash_key": None,
     "environment": {"NCCL_P2P_DISABLE": "1"},
-}  # fmt: skip
+}
 
 
 def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp_path):
@@ -305,9 +368,14 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
     run = nsyspipe.load(reports)
     found = document(run)
     assert found["run"]["capture"] == SAID
-    assert [found["run"]["run_id"], found["summary"]] == [before["run"]["run_id"], before["summary"]]
+    assert [found["run"]["run_id"], found["summary"]] == [
+        before["run"]["run_id"],
+        before["summary"],
+    ]
     assert (found["run"]["label"], nsyspipe.load(reports, label="x").header.label) == ("ddp", "x")
-    assert nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"  # a single report has the capture's name too
+    assert (
+        nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"
+    )  # a single report has the capture's name too
     save(run, tmp_path / "store")
     assert document(nsyspipe.load(tmp_path / "store")) == found
 
@@ -318,7 +386,14 @@ def test_several_nodes_are_joined(tmp_path):
         variables = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": f"eth{at}"}
         facts = {"driver_version": f"580.{at}", "torch_version": "2.9.0", "git_is_dirty": bool(at)}
         own = rank(1 - at, f"ddp_{at}", 1000 + at)
-        sidecar(tmp_path, own, file=f"ddp.node{at}.capture.json", environment=variables, world_size=2, **facts)
+        sidecar(
+            tmp_path,
+            own,
+            file=f"ddp.node{at}.capture.json",
+            environment=variables,
+            world_size=2,
+            **facts,
+        )
     run = nsyspipe.load(tmp_path)
     assert numbered(run, "pid") == (REVERSED, "sidecar")
     capture = run.header.capture
@@ -351,12 +426,22 @@ def test_a_run_without_gpu_activity_is_numbered_too(tmp_path):
     run = nsyspipe.load(tmp_path)
     assert not [code for code in codes(run) if "sidecar" in code or "pattern" in code]
     assert run.header.capture is not None
-    assert {(row["rank"], row["report"][:5]) for row in run.host_steps().to_pylist()} == {(0, "cpu_1"), (1, "cpu_0")}
+    assert {(row["rank"], row["report"][:5]) for row in run.host_steps().to_pylist()} == {
+        (0, "cpu_1"),
+        (1, "cpu_0"),
+    }
 
 
 def test_a_topology_of_the_first_node_holds_for_all(tmp_path):
     two(tmp_path)
     (tmp_path / "t.txt").write_text(TOPOLOGY)
-    sidecar(tmp_path, rank(0, "ddp_0", local_rank=0), rank(1, "ddp_1", local_rank=1), topology_file="t.txt")  # fmt: skip
+    sidecar(
+        tmp_path,
+        rank(0, "ddp_0", local_rank=0),
+        rank(1, "ddp_1", local_rank=1),
+        topology_file="t.txt",
+    )
     run = nsyspipe.load(tmp_path)
-    assert [(row["from_rank"], row["to_rank"], row["path"]) for row in run.links().to_pylist()] == [(0, 1, "NV18")]
+    assert [(row["from_rank"], row["to_rank"], row["path"]) for row in run.links().to_pylist()] == [
+        (0, 1, "NV18")
+    ]

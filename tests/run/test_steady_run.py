@@ -21,29 +21,62 @@ def test_run_figures_are_pooled_over_ranks_and_summary_steps(run):
     idle = {"input": 100.0, "launch": 650.0, "blocked": 0.0, "dependency": 10.0, "unknown": 0.0}
     assert run.summary().to_pylist() == [
         {
-            "n_steps": 4, "n_summary_steps": 2, "step_time_ns": 1000.0, "throughput_steps_per_s": 1e6,
-            "comm_share": 0.06, "exposed_comm_share": 0.03, "overlap_ratio": 0.5, "backward_overlap_ratio": 0.5,
-            "idle_share": 0.76, "compute_share": 0.2, "exposed_memory_share": 0.01, "dtod_ns_per_step": 10.0,
-            "dtod_bytes_per_step": 64.0, "collectives_per_step": 1.0, "wait_share": 0.0, "transfer_share": 0.06,
+            "n_steps": 4,
+            "n_summary_steps": 2,
+            "step_time_ns": 1000.0,
+            "throughput_steps_per_s": 1e6,
+            "comm_share": 0.06,
+            "exposed_comm_share": 0.03,
+            "overlap_ratio": 0.5,
+            "backward_overlap_ratio": 0.5,
+            "idle_share": 0.76,
+            "compute_share": 0.2,
+            "exposed_memory_share": 0.01,
+            "dtod_ns_per_step": 10.0,
+            "dtod_bytes_per_step": 64.0,
+            "collectives_per_step": 1.0,
+            "wait_share": 0.0,
+            "transfer_share": 0.06,
             # No payload says sizes.
-            "message_bytes_per_step": None, "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+            "message_bytes_per_step": None,
+            "algbw_bytes_per_s": None,
+            "busbw_bytes_per_s": None,
             **{f"idle_{cause}_ns_per_step": ns for cause, ns in idle.items()},
         }
-    ]  # fmt: skip
+    ]
     assert run.skipped_steps == [0]
 
 
-def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its_last_operation(run):
+def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its_last_operation(
+    run,
+):
     row = run.breakdown().to_pylist()[0]
     assert {name: row[name] for name in STEADY} == STEADY
     # The least time from launch to start is 90: forward, launched at 10, starts at 100. The copy
     # was launched long before the 10 ns without work that it ends; the next step's forward was not
     # while 350 to 1100 went by, and no call blocked the host; of that it was in no range and in no call
     # from 900, where the step's range ends, to 1000.
-    idle = {"input": 100, "between_steps": 100, "launch": 650, "pause": 0, "blocked": 0, "dependency": 10, "unknown": 0}
+    idle = {
+        "input": 100,
+        "between_steps": 100,
+        "launch": 650,
+        "pause": 0,
+        "blocked": 0,
+        "dependency": 10,
+        "unknown": 0,
+    }
     # Getting input lasted 100 and makes at most as much idle time. No call blocked the host, and nothing started late.
-    idle |= {"made_by_input": 100, "made_by_calls": 0, "made_by_copies": 0, "blocked_by_copies": 0, "late_start": 0}
-    expected = {f"idle_{cause}_ns": ns for cause, ns in idle.items()} | {"idle_ns": 760, "idle_share": 0.76}
+    idle |= {
+        "made_by_input": 100,
+        "made_by_calls": 0,
+        "made_by_copies": 0,
+        "blocked_by_copies": 0,
+        "late_start": 0,
+    }
+    expected = {f"idle_{cause}_ns": ns for cause, ns in idle.items()} | {
+        "idle_ns": 760,
+        "idle_share": 0.76,
+    }
     assert {name: row[name] for name in row if name.startswith("idle_")} == expected
     last = run.steps().to_pylist()[3]
     names = ("step", "start_ns", "end_ns", "is_complete", "in_summary")
@@ -61,9 +94,18 @@ def test_phases_hold_what_was_launched_inside_them_by_any_thread(run):
     rows = {(row["rank"], row["step"], row["phase"]): row for row in run.phases().to_pylist()}
     # On the device [200, 330) and the copy [340, 350), which ends the 10 ns without work.
     assert rows[0, 1, "backward"] == {
-        "rank": 0, "step": 1, "phase": "backward", "host_ns": 100, "n_kernels": 2, "compute_ns": 100, "comm_ns": 60,
-        "exposed_comm_ns": 30, "device_ns": 140, "idle_ns": 10, "n_blocking_copies": 0,
-    }  # fmt: skip
+        "rank": 0,
+        "step": 1,
+        "phase": "backward",
+        "host_ns": 100,
+        "n_kernels": 2,
+        "compute_ns": 100,
+        "comm_ns": 60,
+        "exposed_comm_ns": 30,
+        "device_ns": 140,
+        "idle_ns": 10,
+        "n_blocking_copies": 0,
+    }
     forward = rows[0, 1, "forward"]
     # Its gap is that which the next step's forward ends.
     assert (forward["compute_ns"], forward["host_ns"], forward["idle_ns"]) == (100, 45, 750)
@@ -76,7 +118,9 @@ def test_every_export_version_gives_the_same_figures(tmp_path, version):
     assert (figures(run), run.ranks["rank"].to_pylist()) == (STEADY, [0, 1])
     # Where the environment was not exported, the file name tells the rank.
     has_environment = "META_DATA_CAPTURE" in schemas()[version]
-    assert set(run.ranks["rank_source"].to_pylist()) == {"env:RANK" if has_environment else "file_name"}
+    assert set(run.ranks["rank_source"].to_pylist()) == {
+        "env:RANK" if has_environment else "file_name"
+    }
     assert run.ranks["gpu_name"].to_pylist() == ["NVIDIA H200"] * 2
 
 
@@ -100,19 +144,35 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
     for run in (captured, steady_run(tmp_path, without=(NVTX,), step="none")):
         found = json.loads(dumps(document(run)))
         assert found["run"]["steps_from"] == "capture"
-        steps = [(row["rank"], row["step"], row["is_complete"], row["in_summary"]) for row in found["steps"]]
+        steps = [
+            (row["rank"], row["step"], row["is_complete"], row["in_summary"])
+            for row in found["steps"]
+        ]
         assert steps == [(0, 0, False, True), (1, 0, False, True)]
         summary = found["summary"]
         assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0)
         # Four times 200 ns of compute and 60 of communication, from 100 to 3350.
-        assert (summary["compute_share"], summary["comm_share"], summary["wait_share"]) == (800 / 3250, 240 / 3250, 0)
+        assert (summary["compute_share"], summary["comm_share"], summary["wait_share"]) == (
+            800 / 3250,
+            240 / 3250,
+            0,
+        )
         of_a_step = {name for name in summary if name.endswith("_per_step")}
         of_a_step |= {"step_time_ns", "throughput_steps_per_s"}
-        assert {summary[name] for name in of_a_step} == {row["lateness_ns"] for row in found["stragglers"]} == {None}
-        assert (found["findings"], "no-steps" in [row["code"] for row in found["problems"]]) == ([], True)
+        assert (
+            {summary[name] for name in of_a_step}
+            == {row["lateness_ns"] for row in found["stragglers"]}
+            == {None}
+        )
+        assert (found["findings"], "no-steps" in [row["code"] for row in found["problems"]]) == (
+            [],
+            True,
+        )
 
 
-def test_it_cannot_be_replayed(captured, worded):  # outputs: tests/golden/frozen/report/run/without-steps.txt
+def test_it_cannot_be_replayed(
+    captured, worded
+):  # outputs: tests/golden/frozen/report/run/without-steps.txt
     worded(sorted({str(one.refused) for one in nsyspipe.whatif(captured).scenarios}))
 
 
@@ -126,7 +186,10 @@ def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and
     assert (time["baseline"], time["verdict"]) == (None, "inconclusive")
     worded(time["why"])
     found = nsyspipe.diff(captured, steady_run(tmp_path))
-    assert (found.is_comparable, "steps-from" in found.comparability["check"].to_pylist()) == (False, True)
+    assert (found.is_comparable, "steps-from" in found.comparability["check"].to_pylist()) == (
+        False,
+        True,
+    )
     row = nsyspipe.compare([captured]).table.to_pylist()[0]
     assert (row["n_summary_steps"], row["step_time_ns"], row["comm_share"]) == (0, None, 240 / 3250)
 
@@ -141,7 +204,9 @@ def test_copies_of_unified_memory_lack_no_launch(tmp_path):
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_whole(tmp_path, is_told):
+def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_whole(
+    tmp_path, is_told
+):
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).kernel(0, 9, launch=0)
     builder.launch(3, api="cudaMemsetAsync_v3020")
     if is_told:
@@ -152,7 +217,9 @@ def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_who
 
 
 @pytest.mark.parametrize("launched", [False, True])
-def test_a_step_range_without_a_window_says_whether_a_kernel_was_launched_in_it(tmp_path, launched, worded):
+def test_a_step_range_without_a_window_says_whether_a_kernel_was_launched_in_it(
+    tmp_path, launched, worded
+):
     builder = steady_rank(0, world_size=1).range(3900, 3950, "step 4")
     if launched:  # before step 3 begins on the device
         builder.kernel(3050, 3060, launch=3910)

@@ -20,7 +20,16 @@ NEW = "3.25.0 2026.2.1 mfu"
 
 
 def grid_rank(
-    rank, tensor=2, n_ranks=4, *, n_steps=5, has_payloads=True, node=0, clock_ns=0, late_ns=0, is_apart=False
+    rank,
+    tensor=2,
+    n_ranks=4,
+    *,
+    n_steps=5,
+    has_payloads=True,
+    node=0,
+    clock_ns=0,
+    late_ns=0,
+    is_apart=False,
 ):
     """Return a rank of a grid of tensor x data ranks: groups of `tensor` neighbours, and of every `tensor`-th rank.
 
@@ -29,7 +38,9 @@ def grid_rank(
     all of backward, 60 long, 40 of them beside a kernel, and shorter by how late the rank is for it.
     """
     builder = TraceBuilder(NEW, pid=1000 + rank)
-    builder.env(RANK=rank, WORLD_SIZE=n_ranks, LOCAL_RANK=rank).session(10**18 + clock_ns).gpu().host(f"node{node}")
+    builder.env(RANK=rank, WORLD_SIZE=n_ranks, LOCAL_RANK=rank).session(
+        10**18 + clock_ns
+    ).gpu().host(f"node{node}")
     groups = {"tensor": 16 + rank // tensor, "data": 64 + rank % tensor}
     if is_apart:  # gradients stay inside the node
         groups["data"] = 64 + node
@@ -45,7 +56,9 @@ def grid_rank(
     def reduce(group, launch, start, end, n_bytes):
         if has_payloads:
             fields = {COMM: groups[group], BYTES: n_bytes}
-            builder.nccl_payload(launch - 2, "ncclAllReduce", fields, nccl.NCCL_2_21, end=launch - 1)
+            builder.nccl_payload(
+                launch - 2, "ncclAllReduce", fields, nccl.NCCL_2_21, end=launch - 1
+            )
         builder.nccl(start, end, launch=launch, stream=19 if group == "tensor" else 23)
 
     for at in range(0, 1000 * n_steps, 1000):
@@ -68,31 +81,51 @@ def rows_of(run, rank):
 
 def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
     run = run_of(tmp_path, *map(grid_rank, range(4)))
-    assert [(row["communicator"], row["role"], row["ranks"], row["n_ranks"]) for row in rows_of(run, None)] == [
-        ("0x10", "tensor", "0,1", 2), ("0x11", "tensor", "2,3", 2), ("0x40", "data", "0,2", 2), ("0x41", "data", "1,3", 2)
-    ]  # fmt: skip
+    assert [
+        (row["communicator"], row["role"], row["ranks"], row["n_ranks"])
+        for row in rows_of(run, None)
+    ] == [
+        ("0x10", "tensor", "0,1", 2),
+        ("0x11", "tensor", "2,3", 2),
+        ("0x40", "data", "0,2", 2),
+        ("0x41", "data", "1,3", 2),
+    ]
     assert parallelism(run.traffic()) == ["data", "tensor"]
     for rank in range(4):
         tensor, data = rows_of(run, rank)
         own = 20 - 5 * (rank % 2)
         times = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns", "bubble_ns")
         assert [tensor[f"{name}_per_step"] for name in times] == [
-            4, 4 * MIB, 4 * own, 4 * own, 0, 0 if rank % 2 else 20, None
-        ]  # fmt: skip
+            4,
+            4 * MIB,
+            4 * own,
+            4 * own,
+            0,
+            0 if rank % 2 else 20,
+            None,
+        ]
         assert [data[f"{name}_per_step"] for name in times] == [1, 4 * MIB, 60, 20, 40, 0, None]
-        assert tensor["algbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)  # of each the last arrives 15 before its end
+        assert tensor["algbw_bytes_per_s"] == pytest.approx(
+            MIB / 15e-9
+        )  # of each the last arrives 15 before its end
         assert tensor["busbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)
         assert data["algbw_bytes_per_s"] == pytest.approx(4 * MIB / 60e-9)
     of_all = rows_of(run, None)[0]
-    assert (of_all["comm_ns_per_step"], of_all["wait_ns_per_step"]) == (70, 10)  # means of 80 and 60, of 20 and 0
+    assert (of_all["comm_ns_per_step"], of_all["wait_ns_per_step"]) == (
+        70,
+        10,
+    )  # means of 80 and 60, of 20 and 0
 
 
-@pytest.mark.parametrize(("step", "n_more", "n_comm", "percent"), [
-    ("^step", 1, 0, None),  # kernels that each step launches behind its range: 4 of 54
-    ("^step", 3, 0, "19%"),  # 12 of 62
-    ("^backward$", 0, 8, "35%"),  # 4 of each step but the first: 16 of 46
-    ("^step [024]$", 0, 10, "40%"),  # all 10 of steps 1 and 3, of 50
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "n_more", "n_comm", "percent"),
+    [
+        ("^step", 1, 0, None),  # kernels that each step launches behind its range: 4 of 54
+        ("^step", 3, 0, "19%"),  # 12 of 62
+        ("^backward$", 0, 8, "35%"),  # 4 of each step but the first: 16 of 46
+        ("^step [024]$", 0, 10, "40%"),  # all 10 of steps 1 and 3, of 50
+    ],
+)
 def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
     tmp_path, step, n_more, n_comm, percent, worded
 ):
@@ -101,17 +134,23 @@ def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
         builder.kernel(at + 700 + number, at + 701 + number, launch=at + 950 + number)
     run = run_of(tmp_path, *builders, step=step)
     said = {row["code"]: row["message"] for row in run.problem_rows if "-between-" in row["code"]}
-    assert [*said] == ([] if percent is None else ["comm-between-steps" if n_comm else "launches-between-steps"])
+    assert [*said] == (
+        [] if percent is None else ["comm-between-steps" if n_comm else "launches-between-steps"]
+    )
     for text in said.values():
         assert percent in text
         assert n_comm == 0 or str(n_comm) in figures_of(text)
         worded(text, "problem")
     (figures,), (tensor, *_) = run.summary().to_pylist(), rows_of(run, None)
     assert figures["collectives_per_step"] == (10 if "024" in step else 5)
-    known = [figures[name] for name in ("message_bytes_per_step", "wait_share", "backward_overlap_ratio")]
+    known = [
+        figures[name] for name in ("message_bytes_per_step", "wait_share", "backward_overlap_ratio")
+    ]
     known += [tensor[f"{name}_per_step"] for name in ("calls", "bytes", "wait_ns")]
     # In the mean of ranks 10 of 1000 are waited, and 40 of 130 hidden.
-    assert known == ([None] * 6 if n_comm else [8 * MIB, 0.01, pytest.approx(40 / 130), 4, 4 * MIB, 10])
+    assert known == (
+        [None] * 6 if n_comm else [8 * MIB, 0.01, pytest.approx(40 / 130), 4, 4 * MIB, 10]
+    )
     assert (None in run.stragglers()["lateness_ns"].to_pylist()) == (n_comm > 0)
     # A difference gives that reason too, and what mends it.
     worded(verdict_text(nsyspipe.diff(run, run, metrics="wait", force=True)), "difference")
@@ -119,17 +158,28 @@ def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
 
 def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):
     run = run_of(tmp_path, *(grid_rank(rank, has_payloads=False) for rank in range(4)))
-    named = [(row["communicator"], row["role"], row["ranks"], row["bytes_per_step"]) for row in rows_of(run, None)]
-    assert named == [("all_reduce/0", "tensor", "0,1,2,3", None), ("all_reduce/1", "data", "0,1,2,3", None)]
+    named = [
+        (row["communicator"], row["role"], row["ranks"], row["bytes_per_step"])
+        for row in rows_of(run, None)
+    ]
+    assert named == [
+        ("all_reduce/0", "tensor", "0,1,2,3", None),
+        ("all_reduce/1", "data", "0,1,2,3", None),
+    ]
 
 
-@pytest.mark.parametrize(("asked", "has_payloads", "tensor", "data"), [
-    ("0-1", True, ((20, 0), MIB / 15e-9), ((None, None), None)),
-    ("0,2", True, ((None, None), None), ((0, 0), 4 * MIB / 60e-9)),
-    # Streams are of all ranks, as far as anybody can tell.
-    ("0-1", False, ((None, None), None), ((None, None), None)),
-])  # fmt: skip
-def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, asked, has_payloads, tensor, data):
+@pytest.mark.parametrize(
+    ("asked", "has_payloads", "tensor", "data"),
+    [
+        ("0-1", True, ((20, 0), MIB / 15e-9), ((None, None), None)),
+        ("0,2", True, ((None, None), None), ((0, 0), 4 * MIB / 60e-9)),
+        # Streams are of all ranks, as far as anybody can tell.
+        ("0-1", False, ((None, None), None), ((None, None), None)),
+    ],
+)
+def test_of_some_ranks_only_communicators_read_whole_say_who_waits(
+    tmp_path, asked, has_payloads, tensor, data
+):
     for rank in range(4):
         grid_rank(rank, has_payloads=has_payloads).write(tmp_path / f"x_{rank}.sqlite")
     run, whole = nsyspipe.load(tmp_path, ranks=asked), nsyspipe.load(tmp_path)
@@ -140,9 +190,15 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, ask
         assert [row["algbw_bytes_per_s"] for row in rows] == pytest.approx([bandwidth] * 2)
         # What a rank did itself it did, whoever else is read.
         own = "calls_per_step", "bytes_per_step", "comm_ns_per_step", "exposed_ns_per_step", "role"
-        assert all(row[name] == rows_of(whole, row["rank"])[place][name] for row in rows for name in own)
+        assert all(
+            row[name] == rows_of(whole, row["rank"])[place][name] for row in rows for name in own
+        )
     # A step has one of either, and who is late may be so for one that was not read.
-    unknown = run.steps()["wait_ns"], run.steps()["transfer_ns"], *run.stragglers().drop_columns("rank").columns
+    unknown = (
+        run.steps()["wait_ns"],
+        run.steps()["transfer_ns"],
+        *run.stragglers().drop_columns("rank").columns,
+    )
     assert all(column.null_count == len(column) for column in unknown)
     row = problem_of(run, "ranks-not-read")
     assert row["severity"] == "info"
@@ -151,7 +207,9 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, ask
 
 
 def test_thousands_of_rows_list_the_ranks_of_a_communicator_in_one_text(tmp_path):
-    listed = run_of(tmp_path, *(grid_rank(rank, 2, 4, has_payloads=False) for rank in range(4))).traffic()["ranks"]
+    listed = run_of(
+        tmp_path, *(grid_rank(rank, 2, 4, has_payloads=False) for rank in range(4))
+    ).traffic()["ranks"]
     assert len({chunk.buffers()[2].address for chunk in listed.chunks}) == 1 < listed.num_chunks
 
 
@@ -162,22 +220,29 @@ def test_rows_of_a_rank_without_overlap_sum_to_its_communication(tmp_path):
         own = [row for row in steps if row["rank"] == rank]
         for name in ("comm_ns", "exposed_comm_ns"):
             traffic = f"{name.replace('_comm', '')}_per_step"
-            assert sum(row[traffic] for row in rows_of(run, rank)) == sum(row[name] for row in own) / len(own)
+            assert sum(row[traffic] for row in rows_of(run, rank)) == sum(
+                row[name] for row in own
+            ) / len(own)
 
 
 @pytest.mark.slow
 def test_64_ranks_are_8_tensor_groups_and_8_data_groups(tmp_path):
     run = run_of(tmp_path, *(grid_rank(rank, 8, 64, n_steps=3) for rank in range(64)))
     there = [(row["role"], row["ranks"]) for row in rows_of(run, None)]
-    assert there[:8] == [("tensor", ",".join(map(str, range(8 * group, 8 * group + 8)))) for group in range(8)]
+    assert there[:8] == [
+        ("tensor", ",".join(map(str, range(8 * group, 8 * group + 8)))) for group in range(8)
+    ]
     assert there[8:] == [("data", ",".join(map(str, range(group, 64, 8)))) for group in range(8)]
     assert {row["n_ranks"] for row in rows_of(run, None)} == {8}
 
 
-@pytest.mark.parametrize(("capture", "expected"), [
-    ("ddp-2gpu-bucket100", {"all_reduce": "data"}),
-    ("fsdp-4gpu", {"all_gather": "sharded", "reduce_scatter": "sharded"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        ("ddp-2gpu-bucket100", {"all_reduce": "data"}),
+        ("fsdp-4gpu", {"all_gather": "sharded", "reduce_scatter": "sharded"}),
+    ],
+)
 def test_real_runs_have_the_roles_of_their_programs(real, capture, expected):
     run = nsyspipe.load(real / f"{capture}_*.sqlite")
     assert {row["collective"]: row["role"] for row in rows_of(run, None)} == expected
@@ -197,7 +262,12 @@ def run(tmp_path_factory):
     """Build the run; node 2 comes 30 late for each all-reduce of gradients, with all its ranks."""
     ranks = [
         grid_rank(
-            rank, N_LOCAL, N_NODES * N_LOCAL, node=node, clock_ns=CLOCKS[node], late_ns=LATE_NS * (node == LATE_NODE)
+            rank,
+            N_LOCAL,
+            N_NODES * N_LOCAL,
+            node=node,
+            clock_ns=CLOCKS[node],
+            late_ns=LATE_NS * (node == LATE_NODE),
         )
         for node in range(N_NODES)
         for rank in range(N_LOCAL * node, N_LOCAL * (node + 1))
@@ -206,9 +276,16 @@ def run(tmp_path_factory):
 
 
 def test_clocks_of_nodes_are_recovered_although_most_collectives_stay_inside_one(run):
-    found = [(row["host"], row["clock_offset_ns"], row["clock_error_ns"]) for row in run.ranks.to_pylist()]
-    assert found == [(f"node{node}", CLOCKS[node] - MEDIAN, 0) for node in range(N_NODES) for _ in range(N_LOCAL)]
-    assert not {"clock-error-unknown", "no-common-clock", "ended-before-last-arrived"} & set(codes(run))
+    found = [
+        (row["host"], row["clock_offset_ns"], row["clock_error_ns"])
+        for row in run.ranks.to_pylist()
+    ]
+    assert found == [
+        (f"node{node}", CLOCKS[node] - MEDIAN, 0) for node in range(N_NODES) for _ in range(N_LOCAL)
+    ]
+    assert not {"clock-error-unknown", "no-common-clock", "ended-before-last-arrived"} & set(
+        codes(run)
+    )
 
 
 def test_roles_and_waiting_are_as_built(run):
@@ -240,17 +317,28 @@ def test_the_late_node_is_named_with_all_its_ranks(run, worded):
 
 
 def test_clocks_of_nodes_that_never_meet_are_not_known(tmp_path):
-    ranks = (grid_rank(rank, node=rank // 2, clock_ns=CLOCKS[rank // 2], is_apart=True) for rank in range(4))
+    ranks = (
+        grid_rank(rank, node=rank // 2, clock_ns=CLOCKS[rank // 2], is_apart=True)
+        for rank in range(4)
+    )
     run = run_of(tmp_path, *ranks)
-    assert {(row["clock_offset_ns"], row["clock_error_ns"]) for row in run.ranks.to_pylist()} == {(None, None)}
+    assert {(row["clock_offset_ns"], row["clock_error_ns"]) for row in run.ranks.to_pylist()} == {
+        (None, None)
+    }
     assert "clock-error-unknown" in codes(run)
     # Within a node waiting is as it was: the last of a tensor group comes 5 late to each of 4.
-    assert {(row["rank"] % 2, row["wait_ns"]) for row in run.steps().to_pylist()} == {(0, 20), (1, 0)}
+    assert {(row["rank"] % 2, row["wait_ns"]) for row in run.steps().to_pylist()} == {
+        (0, 20),
+        (1, 0),
+    }
 
 
 def test_links_between_hosts_stand_beside_those_within(tmp_path):
     # What tensor parallelism connects is within a host, and larger.
-    of_comms = (("0x9", 8, [("node0", at) for at in range(8)]), ("0x1", 4, [(f"node{at}", 0) for at in (0, 0, 1, 1)]))
+    of_comms = (
+        ("0x9", 8, [("node0", at) for at in range(8)]),
+        ("0x1", 4, [(f"node{at}", 0) for at in (0, 0, 1, 1)]),
+    )
     lines = []
     for comm_id, n_ranks, seats in of_comms:
         for rank, (host, gpu) in enumerate(seats):
@@ -274,9 +362,13 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
     columns = ("from_rank", "to_rank", "kind", "transport", "algorithms")
     # How NCCL goes from 0 to 2 and back no line says.
     assert [tuple(row[name] for name in columns) for row in table.to_pylist()] == [
-        (0, 1, "p2p", "P2P/CUMEM", "ring, tree"), (0, 2, "unknown", None, "tree"), (1, 2, "net", "NET/IB/0/GDRDMA", "ring"),
-        (2, 0, "unknown", None, "tree"), (2, 3, "p2p", "P2P/CUMEM", "ring, tree"), (3, 0, "net", "NET/IB/0/GDRDMA", "ring"),
-    ]  # fmt: skip
+        (0, 1, "p2p", "P2P/CUMEM", "ring, tree"),
+        (0, 2, "unknown", None, "tree"),
+        (1, 2, "net", "NET/IB/0/GDRDMA", "ring"),
+        (2, 0, "unknown", None, "tree"),
+        (2, 3, "p2p", "P2P/CUMEM", "ring, tree"),
+        (3, 0, "net", "NET/IB/0/GDRDMA", "ring"),
+    ]
     worst = slowest(table)
     assert (worst.text, worst.edges) == (
         "network (NET/IB/0/GDRDMA)",
@@ -286,6 +378,8 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
 
 def test_who_is_late_is_not_known_where_only_stages_meet(real):
     run = nsyspipe.load(f"{real}/2gpu-pp_*.sqlite")
-    delays = run.stragglers().select(["n_arrived_last", "wait_caused_ns", "lateness_ns", "held_up_ns"])
+    delays = run.stragglers().select(
+        ["n_arrived_last", "wait_caused_ns", "lateness_ns", "held_up_ns"]
+    )
     assert {value for row in delays.to_pylist() for value in row.values()} == {None}
     assert run.stragglers()["wait_ns"].null_count == 0

@@ -23,7 +23,16 @@ from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
 
 # What changes a directory or a file, by the names of Python's audit events.
-CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")
+CHANGES = (
+    "open",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.utime",
+    "shutil.rmtree",
+)
 GROWS = ("open", "os.mkdir", "os.symlink")
 REFUSED, INTERRUPTED = 3, 130
 
@@ -54,7 +63,12 @@ def _save(run: Any, request: dict[str, Any]) -> int:
     stop = Stop(request.get("how", ""), request.get("at", 0))
     sys.addaudithook(stop)
     try:
-        save(run, Path(request["store"]), events=request.get("events", False), force=request.get("force", False))
+        save(
+            run,
+            Path(request["store"]),
+            events=request.get("events", False),
+            force=request.get("force", False),
+        )
     except OutputError:
         return REFUSED
     except KeyboardInterrupt:
@@ -73,11 +87,17 @@ def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, float]:
         time.sleep(request["after_s"])
         os.kill(child, signal.SIGKILL)
     start = time.perf_counter()
-    return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "seconds": time.perf_counter() - start}
+    return {
+        "status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def main() -> None:
-    runs = {name: nsyspipe.load(store) for name, _, store in (one.partition("=") for one in sys.argv[1:])}
+    runs = {
+        name: nsyspipe.load(store)
+        for name, _, store in (one.partition("=") for one in sys.argv[1:])
+    }
     for run in runs.values():
         with tempfile.TemporaryDirectory() as folder:
             save(run, Path(folder))  # its tables are read once, not by each child
@@ -110,7 +130,9 @@ class Saver:
         listed = store.with_name("events")
         assert self.save(run, store, events_to=str(listed), **request) == 0
         kinds = json.loads(listed.read_text())
-        ends = [at for at in range(1, len(kinds) + 1) if at == len(kinds) or kinds[at] != kinds[at - 1]]
+        ends = [
+            at for at in range(1, len(kinds) + 1) if at == len(kinds) or kinds[at] != kinds[at - 1]
+        ]
         assert len(kinds) > len(ends) > 10
         return sorted({1, *ends, *(at + 1 for at in ends), 10**6})
 

@@ -7,7 +7,16 @@ import duckdb
 import nsyspipe
 from nsyspipe.store.layout import run_ids
 from tests.store import store_tools
-from tests.store.store_tools import OTHER_ID, RUN_ID, TABLES, by_duckdb, by_pandas, by_polars, contents, stored
+from tests.store.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    TABLES,
+    by_duckdb,
+    by_pandas,
+    by_polars,
+    contents,
+    stored,
+)
 
 IDS = {"old": RUN_ID, "new": RUN_ID, "other": OTHER_ID}
 
@@ -20,7 +29,10 @@ class Expected:
         self.stores = {name: folder / f"alone-{name}" for name in runs}  # with their operations
         self.files = {}  # bytes by path, without operations and with
         for name, run in runs.items():
-            stores = stored(folder / f"without-{name}", run), stored(self.stores[name], run, events=True)
+            stores = (
+                stored(folder / f"without-{name}", run),
+                stored(self.stores[name], run, events=True),
+            )
             self.files[name] = [*map(contents, stores)]
         self.sums = {name: by_duckdb(store)[IDS[name]] for name, store in self.stores.items()}
         self.loaded = {name: tables_of(store, IDS[name]) for name, store in self.stores.items()}
@@ -45,17 +57,27 @@ class Expected:
         there = {}
         for run_id in run_ids(store):
             found = tables_of(store, run_id)
-            (there[run_id],) = (name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name]))
+            (there[run_id],) = (
+                name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name])
+            )
         for path, found in contents(store).items():  # each is a whole file of one of the runs
-            assert any(found == files.get(path) for both in self.files.values() for files in both), path
+            assert any(
+                found == files.get(path) for both in self.files.values() for files in both
+            ), path
         if not any((store / ".nsyspipe" / "switch").glob("*")):
             assert self.by_files(store) == there.get(RUN_ID)
             if there:  # before its first run, DuckDB finds no file to read
-                rows = {run_id: runs_rows(self.stores[name])[run_id] for run_id, name in there.items()}
+                rows = {
+                    run_id: runs_rows(self.stores[name])[run_id] for run_id, name in there.items()
+                }
                 assert runs_rows(store) == rows
                 sums = by_duckdb(store, WITHOUT_RUNS)
-                assert sums == {run_id: without_runs(self.sums[name]) for run_id, name in there.items()}
-                assert frames_of(store) == {k: v for name in there.values() for k, v in self.frames[name].items()}
+                assert sums == {
+                    run_id: without_runs(self.sums[name]) for run_id, name in there.items()
+                }
+                assert frames_of(store) == {
+                    k: v for name in there.values() for k, v in self.frames[name].items()
+                }
         return there.get(RUN_ID)
 
     def meanwhile(self, store):
@@ -72,10 +94,14 @@ class Expected:
             sums = by_duckdb(store, WITHOUT_RUNS)
             assert sums[OTHER_ID] == without_runs(self.sums["other"])
             for table in WITHOUT_RUNS:
-                assert sums[RUN_ID].get(table) in [self.sums[name].get(table) for name in ("old", "new")]
+                assert sums[RUN_ID].get(table) in [
+                    self.sums[name].get(table) for name in ("old", "new")
+                ]
 
     def by_files(self, store):
-        files = {path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path}
+        files = {
+            path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path
+        }
         if not files:
             return None
         (which,) = (name for name in ("old", "new") if files in self.files[name])
@@ -99,7 +125,9 @@ def runs_rows(store):
 def tables_of(store, run_id):
     run = nsyspipe.load(store, run_id=run_id)
     assert run.header.run_id == run_id
-    found = {name: getattr(run, name) for name in ("summary", *TABLES) if name not in ("runs", "metrics")}
+    found = {
+        name: getattr(run, name) for name in ("summary", *TABLES) if name not in ("runs", "metrics")
+    }
     return {name: table() if callable(table) else table for name, table in found.items()}
 
 

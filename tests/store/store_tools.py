@@ -49,7 +49,9 @@ def write_reports(folder: Path, scale: int, *, n_ranks: int = 2, n_steps: int = 
 
 
 def old_run(folder: Path, run_id: str = RUN_ID) -> Run:
-    return nsyspipe.load(write_reports(folder / "old", 1), run_id=run_id, nccl_log=LOG, topology=TOPOLOGY, jobs=1)
+    return nsyspipe.load(
+        write_reports(folder / "old", 1), run_id=run_id, nccl_log=LOG, topology=TOPOLOGY, jobs=1
+    )
 
 
 def new_run(folder: Path, run_id: str = RUN_ID) -> Run:
@@ -82,7 +84,9 @@ def left_behind(store: Path) -> list[str]:
     found = [*hidden.glob("s*/*")]  # staging and switch
     found += [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
     # The directory of a table may be empty: it could be the user's own.
-    found += [path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())]
+    found += [
+        path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())
+    ]
     return sorted(str(path.relative_to(store)) for path in found)
 
 
@@ -100,7 +104,9 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:  # as one of an older n
     table = pq.read_table(path, partitioning=None)
     details = json.loads(table["details"][0].as_py())
     details.pop("files", None)
-    table = table.set_column(table.column_names.index("details"), "details", pa.array([json.dumps(details)]))
+    table = table.set_column(
+        table.column_names.index("details"), "details", pa.array([json.dumps(details)])
+    )
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
     return store
 
@@ -123,7 +129,9 @@ def by_pandas(store: Path, name: str) -> dict[str, list[tuple]]:
     frame = pd.read_parquet(store / name, dtype_backend="pyarrow")
     frame["run_id"] = frame["run_id"].astype(object)
     return {
-        str(run_id): list(rows.astype(object).where(rows.notna(), None).itertuples(name=None, index=False))
+        str(run_id): list(
+            rows.astype(object).where(rows.notna(), None).itertuples(name=None, index=False)
+        )
         for run_id, rows in frame.groupby("run_id", observed=True)
     }
 

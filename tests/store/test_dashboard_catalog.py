@@ -22,18 +22,25 @@ def store(tmp_path):
 
 # By time of capture whatever their ids; an unknown one is never the latest, equal ones go by id.
 @pytest.mark.parametrize(
-    ("captured", "order"), [({"a": 3, "b": 1, "c": 2}, "bca"), ({"d": 1, "b": None, "c": 1, "a": None}, "abcd")]
+    ("captured", "order"),
+    [({"a": 3, "b": 1, "c": 2}, "bca"), ({"d": 1, "b": None, "c": 1, "a": None}, "abcd")],
 )
 def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, captured, order):
     for run_id, day in captured.items():
-        findings = [finding_row(id="comm-bound"), finding_row(id="grad-copy")] if run_id == "a" else []
-        add_run(store, run_id, captured_at_utc=None if day is None else days(day), findings=findings)
+        findings = (
+            [finding_row(id="comm-bound"), finding_row(id="grad-copy")] if run_id == "a" else []
+        )
+        add_run(
+            store, run_id, captured_at_utc=None if day is None else days(day), findings=findings
+        )
     seen = []
     found = stored_runs(store, on_progress=lambda *counts: seen.append(counts))
     assert found.runs["run_id"].to_pylist() == [*order]
     assert found.runs.schema.equals(INDEX.arrow, check_metadata=True)
     assert found.unreadable == ()
-    firsts = {row["run_id"]: (row["n_findings"], row["first_finding"]) for row in found.runs.to_pylist()}
+    firsts = {
+        row["run_id"]: (row["n_findings"], row["first_finding"]) for row in found.runs.to_pylist()
+    }
     assert firsts == dict.fromkeys(captured, (0, None)) | {"a": (2, "comm-bound")}
     assert seen == [(at, len(order)) for at in range(1, len(order) + 1)]
 
@@ -49,7 +56,9 @@ DAMAGE = {
     "empty": lambda path: path.write_bytes(b""),
     "later version": later_version,
     "other types": rewritten(lambda table: table.set_column(1, "label", pa.array([[1, 2]]))),
-    "null label": rewritten(lambda table: table.set_column(1, "label", pa.array([None], pa.string()))),
+    "null label": rewritten(
+        lambda table: table.set_column(1, "label", pa.array([None], pa.string()))
+    ),
     "time beyond all dates": rewritten(
         lambda table: table.drop_columns(["captured_at_utc"]).append_column("captured_at_utc", FAR)
     ),
@@ -66,7 +75,12 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, damage):
     found = stored_runs(store)
     assert found.runs["run_id"].to_pylist() == ["good"]
     (told,) = found.unreadable
-    assert (told.run_id, told.table, bool(told.message), bool(told.fix)) == ("bad", "runs", True, True)
+    assert (told.run_id, told.table, bool(told.message), bool(told.fix)) == (
+        "bad",
+        "runs",
+        True,
+        True,
+    )
     if damage == "later version":
         assert ("99" in told.message, told.fix) == (True, "a newer nsyspipe")
 
@@ -83,7 +97,9 @@ def indexed(steady, store):
     found = read_index(store)
     assert found["run_id"].to_pylist() == [*"abc"]
     labels = pa.array(["of the index"] * 3)
-    pq.write_table(found.set_column(2, INDEX.arrow.field("label"), labels), store / ".nsyspipe" / "index")
+    pq.write_table(
+        found.set_column(2, INDEX.arrow.field("label"), labels), store / ".nsyspipe" / "index"
+    )
     return store
 
 
@@ -94,13 +110,18 @@ def test_the_index_is_believed_of_no_file_but_the_one_it_was_made_of(indexed):
     assert labels_by_time(indexed) == {"a": "replaced", "c": "of the file"}
 
 
-@pytest.mark.parametrize("damage", [
-    lambda index: index.unlink(), lambda index: index.write_bytes(b""),
-    lambda index: index.write_bytes(index.read_bytes()[:-9]), later_version,
-    rewritten(lambda table: table.set_column(2, "label", pa.nulls(3, pa.string()))),
-    lambda index: index.rename(index.with_name("other")) and index.symlink_to("other"),
-    lambda index: index.unlink() or index.mkdir(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda index: index.unlink(),
+        lambda index: index.write_bytes(b""),
+        lambda index: index.write_bytes(index.read_bytes()[:-9]),
+        later_version,
+        rewritten(lambda table: table.set_column(2, "label", pa.nulls(3, pa.string()))),
+        lambda index: index.rename(index.with_name("other")) and index.symlink_to("other"),
+        lambda index: index.unlink() or index.mkdir(),
+    ],
+)
 def test_a_store_reads_the_same_without_an_index_that_can_be_used(indexed, damage):
     damage(indexed / ".nsyspipe" / "index")
     assert [*labels_by_time(indexed).values()] == ["of the file"] * 3
@@ -110,7 +131,9 @@ def test_a_label_of_millions_of_characters_is_cut_in_the_index_and_in_the_run(in
     index, cut = indexed / ".nsyspipe" / "index", "x" * 500
     rewritten(lambda table: table.set_column(2, "label", pa.array(["x" * 5_000_000] * 3)))(index)
     assert labels_by_time(indexed) == dict.fromkeys("abc", cut)
-    rewritten(lambda table: table.set_column(1, "label", pa.array(["x" * 5_000_000])))(file_of(indexed, "runs", "a"))
+    rewritten(lambda table: table.set_column(1, "label", pa.array(["x" * 5_000_000])))(
+        file_of(indexed, "runs", "a")
+    )
     assert labels_by_time(indexed) == {"a": cut, "b": cut, "c": cut}
     index.unlink()
     assert labels_by_time(indexed) == {"a": cut, "b": "of the file", "c": "of the file"}
@@ -148,6 +171,8 @@ def test_a_store_of_damaged_runs_only_is_an_error_that_says_why(store, worded):
 
 def test_a_run_of_a_former_version_is_listed_without_what_was_not_known_then(store):
     path = write(store, "runs", "old", [run_row("old")])
-    rewritten(lambda table: table.drop_columns(["n_findings", "first_finding", "first_action"]))(path)
+    rewritten(lambda table: table.drop_columns(["n_findings", "first_finding", "first_action"]))(
+        path
+    )
     (row,) = stored_runs(store).runs.to_pylist()
     assert (row["label"], row["n_findings"], row["first_finding"]) == ("nightly", None, None)

@@ -22,7 +22,15 @@ from tests.build.trace import steady_rank
 SAVED = Path(__file__).parent / "definitions_v1"
 STORE = SAVED / "store"
 RUN_IDS = ("ddp", "ddp-4gpu-after", "ddp-4gpu-before")
-UNCHANGED = {"step_time", "throughput", "idle", "idle_share", "idle_input", "idle_dependency", "idle_unknown"}
+UNCHANGED = {
+    "step_time",
+    "throughput",
+    "idle",
+    "idle_share",
+    "idle_input",
+    "idle_dependency",
+    "idle_unknown",
+}
 
 
 def saved(store, run_id):
@@ -97,7 +105,9 @@ def test_across_versions_only_figures_that_mean_the_same_are_compared(mixed, wor
     worded(rows["exposed_comm"]["why"])
     assert rows["exposed_comm"]["verdict"] == "inconclusive"
     assert difference.verdict == "improvement"
-    (check,) = [row for row in difference.comparability.to_pylist() if row["check"] == "definitions"]
+    (check,) = [
+        row for row in difference.comparability.to_pylist() if row["check"] == "definitions"
+    ]
     assert (check["baseline"], check["candidate"], check["blocks"]) == ("1", "2", False)
 
 
@@ -135,8 +145,17 @@ def test_definitions_of_a_later_nsyspipe_block_a_comparison_with_others(mixed):
 def test_a_scoreboard_leaves_out_what_an_older_run_measured_otherwise(mixed, worded):
     board = nsyspipe.compare(saved(mixed, "ddp-4gpu-before"), saved(mixed, "ddp-4gpu-after"))
     before, after = board.table.to_pylist()
-    assert (before["comm_share"], before["compute_ns"], before["message_bytes_per_step"]) == (None, None, None)
-    assert None not in (after["comm_share"], after["compute_ns"], before["idle_share"], before["step_time_ns"])
+    assert (before["comm_share"], before["compute_ns"], before["message_bytes_per_step"]) == (
+        None,
+        None,
+        None,
+    )
+    assert None not in (
+        after["comm_share"],
+        after["compute_ns"],
+        before["idle_share"],
+        before["step_time_ns"],
+    )
     (row,) = [row for row in board.problem_rows if row["code"] == "older-definitions"]
     assert row["label"] == "before"
     worded(row["fix"])
@@ -145,7 +164,11 @@ def test_a_scoreboard_leaves_out_what_an_older_run_measured_otherwise(mixed, wor
 def test_a_dashboard_draws_no_line_from_one_definition_to_another(mixed):
     rows = {run["row"]["run_id"]: run["row"] for run in dashboard_runs(stored_runs(mixed), {})}
     before, after = rows["ddp-4gpu-before"], rows["ddp-4gpu-after"]
-    assert (before["comm_share"], before["is_outdated"], after["is_outdated"]) == (None, True, False)
+    assert (before["comm_share"], before["is_outdated"], after["is_outdated"]) == (
+        None,
+        True,
+        False,
+    )
     assert None not in (before["step_time_ns"], before["idle_share"], after["comm_share"])
     of_one_version = [run["row"] for run in dashboard_runs(stored_runs(STORE), {})]
     assert not any(row["is_outdated"] or row["comm_share"] is None for row in of_one_version)

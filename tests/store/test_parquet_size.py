@@ -22,21 +22,30 @@ def read(text, fields=_PAGE):
     return _Thrift(bytes.fromhex(text.replace(" ", "")), "it").struct(fields)
 
 
-@pytest.mark.parametrize(("text", "why", "fields"), [
-    (f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}", "out of order", _PAGE),  # field 2 once more, by its number
-    (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order", _PAGE),  # field 3, as i64
-    (f"{TYPE} 16c801 {STORED} {STOP}", "another type", _PAGE),
-    (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large", _PAGE),  # more than 32 bits
-    (f"{TYPE} 15 01 {STORED} {STOP}", "negative", _PAGE),
-    (f"{TYPE} {PLAIN} {STOP}", "lacks a part", _PAGE),
-    (f"{TYPE} {PLAIN} {STORED}", "ends too early", _PAGE),
-    # Numbers beyond all that are known.
-    (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
-    (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
-    ("29 16 02 00", "list of another", _CHUNK),  # encodings are a list of i32, not of i64
-    ("29 f5 ff ff ff ff 0f", "too large", _CHUNK), ("29 f5 7f 00", "longer than it", _CHUNK),
-    ("28 02 61 62 00", "part of another", _CHUNK), ("8c 00 00", "encryption", _FILE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "why", "fields"),
+    [
+        (
+            f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}",
+            "out of order",
+            _PAGE,
+        ),  # field 2 once more, by its number
+        (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order", _PAGE),  # field 3, as i64
+        (f"{TYPE} 16c801 {STORED} {STOP}", "another type", _PAGE),
+        (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large", _PAGE),  # more than 32 bits
+        (f"{TYPE} 15 01 {STORED} {STOP}", "negative", _PAGE),
+        (f"{TYPE} {PLAIN} {STOP}", "lacks a part", _PAGE),
+        (f"{TYPE} {PLAIN} {STORED}", "ends too early", _PAGE),
+        # Numbers beyond all that are known.
+        (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
+        (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
+        ("29 16 02 00", "list of another", _CHUNK),  # encodings are a list of i32, not of i64
+        ("29 f5 ff ff ff ff 0f", "too large", _CHUNK),
+        ("29 f5 7f 00", "longer than it", _CHUNK),
+        ("28 02 61 62 00", "part of another", _CHUNK),
+        ("8c 00 00", "encryption", _FILE),
+    ],
+)
 def test_what_readers_take_in_two_ways_is_refused(text, why, fields):
     with pytest.raises(ValueError, match=why):
         read(text, fields)
@@ -58,7 +67,10 @@ def content(table, **options):
 def stragglers(n_rows, **columns):
     wanted = DATASET["stragglers"]
     nulls = {one.name: pa.nulls(n_rows, one.type) for one in wanted.columns}
-    filled = {"rank": pa.array(range(n_rows)), "run_id": pa.array(["r"] * n_rows).dictionary_encode()}
+    filled = {
+        "rank": pa.array(range(n_rows)),
+        "run_id": pa.array(["r"] * n_rows).dictionary_encode(),
+    }
     return pa.table({**nulls, **filled, **columns}).replace_schema_metadata(wanted.arrow.metadata)
 
 
@@ -80,7 +92,9 @@ def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch, worded):
     monkeypatch.setattr(parquet_size, "_SMALL_ROWS", 2**19)
     n_rows = 20_000  # times two columns of 8 bytes is allowed, times seven is not
     table = stragglers(n_rows).select(["rank", "run_id"])
-    found = content(table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"])
+    found = content(
+        table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"]
+    )
     assert check_size_of(found) == found.size < 5_000
     with pytest.raises(DatasetError) as caught:
         table_of(found, DATASET["stragglers"], Path("it"))
@@ -114,12 +128,19 @@ def test_a_json_text_that_would_fill_the_memory_as_objects_is_refused():
         parsed_object('{"a":[' + "[]," * (6 << 20) + "0]}")
 
 
-@pytest.mark.parametrize(("n_rows", "n_bytes", "is_read"), [
-    (2_000, 10_000, True),  # 20 MB as they are
-    # The ranks of thousands, once for each of them: rows share what they say.
-    (10_000, 20_000, True), (10_000, 120_000, False), (100_001, 1_000, False),
-])  # fmt: skip
-def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run_has(n_rows, n_bytes, is_read):
+@pytest.mark.parametrize(
+    ("n_rows", "n_bytes", "is_read"),
+    [
+        (2_000, 10_000, True),  # 20 MB as they are
+        # The ranks of thousands, once for each of them: rows share what they say.
+        (10_000, 20_000, True),
+        (10_000, 120_000, False),
+        (100_001, 1_000, False),
+    ],
+)
+def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run_has(
+    n_rows, n_bytes, is_read
+):
     texts = pa.array(["a" * n_bytes, "b" * n_bytes])
     codes = pa.array([None, *(at % 2 for at in range(n_rows - 1))], pa.int32())
     column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
@@ -130,5 +151,8 @@ def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run
     found = as_plain_text(column, 9, may_be_shared=True)
     assert (found.type, len(found), found.null_count) == (pa.string(), n_rows, 1)
     assert [text and (text[:1], len(text)) for text in found.slice(0, 4).to_pylist()] == [
-        None, ("a", n_bytes), ("b", n_bytes), ("a", n_bytes),
-    ]  # fmt: skip
+        None,
+        ("a", n_bytes),
+        ("b", n_bytes),
+        ("a", n_bytes),
+    ]

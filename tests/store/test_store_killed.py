@@ -39,7 +39,9 @@ def store(tmp_path, saver):
 def test_every_table_of_the_old_run_differs_from_the_new_ones(expected):
     old, new = expected.sums["old"], expected.sums["new"]
     # Which is of runs without device activity only.
-    assert {table for table in TABLES if old.get(table) == new.get(table)} == {"host_steps"} - old.keys()
+    assert {table for table in TABLES if old.get(table) == new.get(table)} == {
+        "host_steps"
+    } - old.keys()
 
 
 def test_killed_at_random_moments(expected, saver, store):
@@ -49,7 +51,9 @@ def test_killed_at_random_moments(expected, saver, store):
     statuses, seen = [], []
     for number in range(24):
         delay = chosen.uniform(0, most_s)
-        saver.ask("new" if number % 2 else "old", store, after_s=delay, events=number % 4 > 1, force=True)
+        saver.ask(
+            "new" if number % 2 else "old", store, after_s=delay, events=number % 4 > 1, force=True
+        )
         if number % 4 == 0:
             expected.meanwhile(store)
         statuses.append(saver.answer()["status"])
@@ -66,13 +70,24 @@ def clear_up(store):  # as the next writer does
         pass
 
 
-@pytest.mark.parametrize(("runs_before", "before", "after", "states"), [
-    pytest.param([], {}, {"events": True}, (None, "new"), id="first"),
-    pytest.param(["other"], {}, {"events": True}, (None, "new"), id="beside-another"),
-    pytest.param(["other", "old"], {}, {"events": True}, ("old", "new"), id="operations-added"),
-    pytest.param(["other", "old"], {"events": True}, {"force": True}, ("old", "new"), id="operations-dropped"),
-])  # fmt: skip
-def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_before, before, after, states):
+@pytest.mark.parametrize(
+    ("runs_before", "before", "after", "states"),
+    [
+        pytest.param([], {}, {"events": True}, (None, "new"), id="first"),
+        pytest.param(["other"], {}, {"events": True}, (None, "new"), id="beside-another"),
+        pytest.param(["other", "old"], {}, {"events": True}, ("old", "new"), id="operations-added"),
+        pytest.param(
+            ["other", "old"],
+            {"events": True},
+            {"force": True},
+            ("old", "new"),
+            id="operations-dropped",
+        ),
+    ],
+)
+def test_killed_between_changes_of_each_kind(
+    expected, saver, tmp_path, runs_before, before, after, states
+):
     for name in runs_before:
         assert saver.save(name, tmp_path / "before", **before) == 0
     seen = []
@@ -90,7 +105,9 @@ def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_bef
 
 
 @pytest.mark.parametrize(("name", "is_removed"), [("old", False), ("new", False), ("new", True)])
-def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(expected, saver, store, name, is_removed):
+def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(
+    expected, saver, store, name, is_removed
+):
     # Whatever one leaves, the next begins with, and is killed some changes later; the user may remove the run before.
     options = {} if is_removed else {"force": True}
     for at in range(1, 60, 5):
@@ -99,7 +116,9 @@ def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(expected, s
         if is_removed:
             shutil.rmtree(store / ".nsyspipe" / "switch" / RUN_ID, ignore_errors=True)
             assert expected.whole(store) is None
-        status = saver.save(name, store, how="kill", at=at, events=at % 3 == 0 and not is_removed, **options)
+        status = saver.save(
+            name, store, how="kill", at=at, events=at % 3 == 0 and not is_removed, **options
+        )
         assert status in (0, KILLED)
         assert expected.whole(store) in (None if is_removed else "old", name)
     assert saver.save(name, store, **options) == 0
@@ -110,9 +129,12 @@ STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 
 
 @pytest.mark.parametrize(
-    ("how", "events", "old"), [("full", True, "old"), ("interrupt", False, "old"), *((how, False, None) for how in STOPPED)]
-)  # fmt: skip
-def test_stopped_between_changes_a_run_is_made_or_replaced_or_not(expected, saver, tmp_path, how, events, old):
+    ("how", "events", "old"),
+    [("full", True, "old"), ("interrupt", False, "old"), *((how, False, None) for how in STOPPED)],
+)
+def test_stopped_between_changes_a_run_is_made_or_replaced_or_not(
+    expected, saver, tmp_path, how, events, old
+):
     for name in ("other", old) if old else ():
         assert saver.save(name, tmp_path / "before") == 0
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
@@ -173,7 +195,10 @@ def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_p
     opened = nsyspipe.load(store)
     assert opened.header == old.header
     save(new, store, events=True, force=True)
-    assert all(getattr(opened, name)().equals(getattr(old, name)()) for name in ("steps", "kernels", "findings"))
+    assert all(
+        getattr(opened, name)().equals(getattr(old, name)())
+        for name in ("steps", "kernels", "findings")
+    )
     # All of them may be more than memory holds: they alone are read when they are asked for.
     with pytest.raises(DatasetError, match="replaced") as caught:
         list(opened.operations())

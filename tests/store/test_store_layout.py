@@ -24,17 +24,63 @@ from nsyspipe.store.layout import FILE_NAME, check_run_id, file_name, has_run, p
 from tests.build.trace import steady_rank
 
 GOOD = [
-    "nightly", "20260301T043000-1a2b3c4d", "v1.2", "a", "x" * 100, "a+b", "2026-03-01-night", "1-2", "1.2.3", "12-34",
-    "true", "null", "3e", "e5", "0x", "run",
-]  # fmt: skip
+    "nightly",
+    "20260301T043000-1a2b3c4d",
+    "v1.2",
+    "a",
+    "x" * 100,
+    "a+b",
+    "2026-03-01-night",
+    "1-2",
+    "1.2.3",
+    "12-34",
+    "true",
+    "null",
+    "3e",
+    "e5",
+    "0x",
+    "run",
+]
 NO_NAMES = [
-    "", ".", "..", ".hidden", "-x", "_x", "a/b", "a b", "a=b", "a%20b", "é", "a\nb", "a\x00b", "x" * 101, "*",
-    "\ud800", " ", "+1",
-]  # fmt: skip
+    "",
+    ".",
+    "..",
+    ".hidden",
+    "-x",
+    "_x",
+    "a/b",
+    "a b",
+    "a=b",
+    "a%20b",
+    "é",
+    "a\nb",
+    "a\x00b",
+    "x" * 101,
+    "*",
+    "\ud800",
+    " ",
+    "+1",
+]
 NUMBERS = [
-    "1", "007", "1.5", "1e5", "1E400", "0x1F", "0b1", "1_000", "nan", "inf", "Infinity", "5.", "2026-03-01",
-    "2026-3-1", "1-2-3", "epoch", "EPOCH", "20260301",
-]  # fmt: skip
+    "1",
+    "007",
+    "1.5",
+    "1e5",
+    "1E400",
+    "0x1F",
+    "0b1",
+    "1_000",
+    "nan",
+    "inf",
+    "Infinity",
+    "5.",
+    "2026-03-01",
+    "2026-3-1",
+    "1-2-3",
+    "epoch",
+    "EPOCH",
+    "20260301",
+]
 
 
 def test_a_good_name_is_the_same_text_to_every_reader(tmp_path):
@@ -51,11 +97,20 @@ def test_a_good_name_is_the_same_text_to_every_reader(tmp_path):
         assert pl.scan_parquet(table).collect()["run_id"].to_list() == [run_id]
 
 
-FIXES = {"a b/c": "a-b-c", "_x": "x", "": "run-1", "é": "run-1", "2026 03 01": "run-2026-03-01", "5/": "run-5"}
+FIXES = {
+    "a b/c": "a-b-c",
+    "_x": "x",
+    "": "run-1",
+    "é": "run-1",
+    "2026 03 01": "run-2026-03-01",
+    "5/": "run-5",
+}
 
 
 @pytest.mark.parametrize("run_id", dict.fromkeys([*NO_NAMES, *NUMBERS, *FIXES]))
-def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(run_id, worded):
+def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(
+    run_id, worded
+):
     with pytest.raises(OptionError) as caught:
         check_run_id(run_id)
     worded(re.sub("x{50,}", "x...", caught.value.problem))
@@ -64,15 +119,28 @@ def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_
     check_run_id(fix)
 
 
-@pytest.mark.parametrize(("table", "rank", "path"), [
-    ("phase_summary", None, "phase_summary/run_id=a"), ("events", 0, "events/run_id=a/rank=0"),
-    ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "rank", "path"),
+    [
+        ("phase_summary", None, "phase_summary/run_id=a"),
+        ("events", 0, "events/run_id=a/rank=0"),
+        ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12"),
+    ],
+)
 def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path):
     name = file_name(table, rank)
     assert published(name, "a") == Path(path, "part-0.parquet")
     assert FILE_NAME.fullmatch(name)
-    others = ["", "steps", "steps.parquet/x", "../x.parquet", "x-1-2.parquet", "x-01.parquet", "x-.parquet", "files"]
+    others = [
+        "",
+        "steps",
+        "steps.parquet/x",
+        "../x.parquet",
+        "x-1-2.parquet",
+        "x-01.parquet",
+        "x-.parquet",
+        "files",
+    ]
     assert not any(map(FILE_NAME.fullmatch, others))
 
 
@@ -87,7 +155,11 @@ def test_what_is_no_store_has_no_runs(tmp_path):
 
 
 def test_a_run_is_there_whatever_its_files_are_and_before_they_are_in_place(tmp_path):
-    makers = {"link": lambda path: path.symlink_to("nothing"), "directory": Path.mkdir, "file": Path.touch}
+    makers = {
+        "link": lambda path: path.symlink_to("nothing"),
+        "directory": Path.mkdir,
+        "file": Path.touch,
+    }
     for run_id, make in makers.items():
         (tmp_path / "runs" / f"run_id={run_id}").mkdir(parents=True)
         make(tmp_path / "runs" / f"run_id={run_id}" / "part-0.parquet")
@@ -113,7 +185,11 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
         return looked
 
     for name, look, ask in (
-        ("nsyspipe.store.layout.os.path.lexists", os.path.lexists, lambda: has_run(tmp_path, "new")),
+        (
+            "nsyspipe.store.layout.os.path.lexists",
+            os.path.lexists,
+            lambda: has_run(tmp_path, "new"),
+        ),
         ("nsyspipe.store.layout._listed", layout._listed, lambda: [*run_ids(tmp_path)] == ["new"]),
     ):
         (place / "part-0.parquet").unlink(missing_ok=True)
@@ -131,12 +207,18 @@ def store(tmp_path_factory):
         (folder / name).mkdir()
         for rank in range(n_ranks):
             steady_rank(rank, world_size=n_ranks).write(folder / name / f"{name}_{rank}.sqlite")
-        export.parquet(nsyspipe.load(folder / name, run_id=name, jobs=1), folder / "store", events=name == "pair")
+        export.parquet(
+            nsyspipe.load(folder / name, run_id=name, jobs=1),
+            folder / "store",
+            events=name == "pair",
+        )
     return folder / "store"
 
 
 def saved(store, table):
-    files = sorted((store / table).glob("*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet"))
+    files = sorted(
+        (store / table).glob("*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet")
+    )
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
 
 
@@ -154,8 +236,13 @@ def test_every_reader_reads_what_was_saved_to_the_nanosecond(store, table):
     assert expected or table in ("host_steps", "idle_calls", "links")
     levels = "*/*/*" if table in EVENT_TABLES else "*/*"
     for pattern in (f"{store}/{table}/{levels}.parquet", f"{store}/{table}/**/*.parquet"):
-        for options in ("hive_partitioning = true, union_by_name = true", "hive_partitioning = false"):
-            rows = duckdb.sql(f"SELECT * FROM read_parquet('{pattern}', {options})").to_arrow_table()
+        for options in (
+            "hive_partitioning = true, union_by_name = true",
+            "hive_partitioning = false",
+        ):
+            rows = duckdb.sql(
+                f"SELECT * FROM read_parquet('{pattern}', {options})"
+            ).to_arrow_table()
             assert rows.column_names == DATASET[table].names
             assert sorted(map(repr, plain(rows))) == expected
     more = {"partitioning": None} if table in EVENT_TABLES else {}
@@ -186,14 +273,19 @@ def test_tables_are_sorted_by_their_keys(store):
     for table in {*DATASET} - {*EVENT_TABLES, "findings", "idle_calls", "kernels", "problems"}:
         for path in (store / table).rglob("*.parquet"):
             rows = pq.ParquetFile(path).read().to_pylist()
-            keys = [tuple((row[name] is not None, row[name]) for name in DATASET[table].key) for row in rows]
+            keys = [
+                tuple((row[name] is not None, row[name]) for name in DATASET[table].key)
+                for row in rows
+            ]
             assert keys == sorted(keys), table
 
 
 def test_a_time_and_a_null_are_what_they_are(store):
     captured = pq.ParquetFile(store / "runs/run_id=pair/part-0.parquet").read()["captured_at_utc"]
     assert captured.to_pylist()[0].year == 2001  # 10**18 ns after the epoch
-    rows = duckdb.sql(f"SELECT run_id, wait_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id")
+    rows = duckdb.sql(
+        f"SELECT run_id, wait_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
+    )
     alone, pair = rows.fetchall()
     assert alone == ("alone", None)  # nobody to wait for
     assert pair[1] is not None
@@ -208,15 +300,26 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         assert len(rows) == saved(store, "steps").num_rows
         assert all(one == value for one, value in rows)
     of_run = f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER BY run_id"
-    runs = f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
+    runs = (
+        f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
+    )
     assert duckdb.sql(of_run).fetchall() == duckdb.sql(runs).fetchall()
 
 
-@pytest.mark.parametrize(("table", "n_rows", "ranks"), [
-    ("steps", 15, [(0, 1), (2, 3), (4, 5)]),  # 6 steps a rank: two ranks are 12 rows
-    ("steps", 4, [(rank, rank) for rank in range(6) for _ in range(2)]),  # a rank is more than a group
-    ("metrics", 700, None), ("phases", 40, None), ("timeline", 20, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "n_rows", "ranks"),
+    [
+        ("steps", 15, [(0, 1), (2, 3), (4, 5)]),  # 6 steps a rank: two ranks are 12 rows
+        (
+            "steps",
+            4,
+            [(rank, rank) for rank in range(6) for _ in range(2)],
+        ),  # a rank is more than a group
+        ("metrics", 700, None),
+        ("phases", 40, None),
+        ("timeline", 20, None),
+    ],
+)
 def test_row_groups_of_tables_by_rank_hold_whole_ranks_so_that_duckdb_passes_over_the_others(
     tmp_path, monkeypatch, table, n_rows, ranks
 ):

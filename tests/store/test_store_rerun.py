@@ -14,7 +14,17 @@ import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
 from tests.store import store_tools
-from tests.store.store_tools import OTHER_ID, RUN_ID, TABLES, contents, left_behind, new_run, old_run, places, stored
+from tests.store.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    TABLES,
+    contents,
+    left_behind,
+    new_run,
+    old_run,
+    places,
+    stored,
+)
 
 
 def refused(run, store, *names, **options):
@@ -35,7 +45,10 @@ def of_run(found, run_id):
 
 
 def files(store):
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("[!.]*/**/*.parquet")}
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in store.glob("[!.]*/**/*.parquet")
+    }
 
 
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
@@ -82,16 +95,23 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
     save(nsyspipe.load(f"{store}:nightly", label="new"), store)
     assert nsyspipe.load(store).header.label == "new"
     assert len(list(nsyspipe.load(store).operations())) == 2
-    save(nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1), store)
+    save(
+        nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1),
+        store,
+    )
     found = nsyspipe.load(store)
     assert found.nccl is None
     assert len(list(found.operations())) == 2
 
 
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
-def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
+def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
+    runs, tmp_path, options
+):
     store = stored(tmp_path / "store", runs[0], events=True)
-    otherwise = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1, **options)
+    otherwise = nsyspipe.load(
+        store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1, **options
+    )
     assert "--force" in refused(otherwise, store, "events", "phase_ranges", RUN_ID).fix
 
 
@@ -118,7 +138,9 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path, word
     ],
     ids=["damaged", "no run"],
 )
-def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(runs, tmp_path, events, damage, worded):
+def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
+    runs, tmp_path, events, damage, worded
+):
     store = stored(tmp_path / "store", runs[0], events=events)
     damage(places(store))
     worded(refused(runs[0], store).lines())
@@ -128,7 +150,9 @@ def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
 
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
-    one_rank = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
+    one_rank = nsyspipe.load(
+        store_tools.write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1
+    )
     for run in (one_rank, runs[1]):
         refused(run, store, "events", "phase_ranges", RUN_ID, events=True)
     save(one_rank, store, events=True, force=True)
@@ -136,7 +160,9 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
-def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(runs, tmp_path):
+def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(
+    runs, tmp_path
+):
     store, alone = stored(tmp_path / "store", runs[0]), stored(tmp_path / "new", runs[1])
     before = contents(store)
     with pytest.raises(nsyspipe.NsyspipeError, match="events=True"):
@@ -156,7 +182,9 @@ def mounted(tmp_path):
     def mount(*arguments):
         place = tmp_path / f"mount{len(places)}"
         place.mkdir()
-        done = subprocess.run(["mount", *arguments, place], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["mount", *arguments, place], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             pytest.skip(f"cannot mount here: {done.stderr.strip()}")
         places.append(place)
@@ -215,7 +243,13 @@ def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted
     assert nsyspipe.load(place).steps().equals(runs[0].steps())
 
 
-DIRECTORIES = ("steps", f"steps/run_id={RUN_ID}", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch")
+DIRECTORIES = (
+    "steps",
+    f"steps/run_id={RUN_ID}",
+    ".nsyspipe",
+    ".nsyspipe/staging",
+    ".nsyspipe/switch",
+)
 IN_THE_WAY = (
     "store",
     "folder",
@@ -235,7 +269,9 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, worded):
     assert path.read_text() == "mine"
 
 
-def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reason_to_refuse(runs, tmp_path):
+def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reason_to_refuse(
+    runs, tmp_path
+):
     store = tmp_path / "store"
     others = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
     mine = [store / "notes.md", store / "steps" / "notes.md", others, store / "plots" / "empty"]
@@ -253,7 +289,9 @@ def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reas
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_full_disk_leaves_nothing_but_an_empty_directory_that_was_there(runs, mounted, is_there, worded):
+def test_a_full_disk_leaves_nothing_but_an_empty_directory_that_was_there(
+    runs, mounted, is_there, worded
+):
     disk = mounted("-t", "tmpfs", "-o", "size=40k", "none")
     store = disk / "store" if is_there else disk / "a" / "store"
     if is_there:
@@ -299,7 +337,9 @@ def test_a_path_may_be_no_text_and_no_file_is_shared_by_hard_links(runs, tmp_pat
 def test_a_plain_copy_without_what_is_hidden_is_a_store(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     save(runs[2], store)
-    copied = Path(shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns(".nsyspipe")))
+    copied = Path(
+        shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns(".nsyspipe"))
+    )
     before = contents(copied)
     save(new_run(tmp_path, run_id="third"), copied)
     found = contents(copied)

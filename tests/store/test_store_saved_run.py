@@ -36,7 +36,10 @@ def check_same(run, saved):
     for name in ("header", "step_family", "skipped_steps", "nccl", "link"):
         assert getattr(saved, name) == getattr(run, name), name
     assert (dumps(document(saved)), markdown(saved)) == (dumps(document(run)), markdown(run))
-    ours, theirs = (summary_text(one, Console(width=100, force_terminal=True), n_findings=None) for one in (run, saved))
+    ours, theirs = (
+        summary_text(one, Console(width=100, force_terminal=True), n_findings=None)
+        for one in (run, saved)
+    )
     assert ours == theirs
 
 
@@ -44,18 +47,27 @@ def check_saves(run, store):
     save(run, store, events=True)
     saved = nsyspipe.load(store)
     check_same(run, saved)
-    for (rank, *ours), (saved_rank, *theirs) in zip(run.operations(), saved.operations(), strict=True):
+    for (rank, *ours), (saved_rank, *theirs) in zip(
+        run.operations(), saved.operations(), strict=True
+    ):
         assert rank == saved_rank
-        assert all(one.equals(other, check_metadata=True) for one, other in zip(ours, theirs, strict=True))
+        assert all(
+            one.equals(other, check_metadata=True) for one, other in zip(ours, theirs, strict=True)
+        )
     return saved
 
 
 # One without communication, one of another program, several in one file, a plain one of two ranks, one with all files.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["baseline", "ddp-2gpu-straggler", "ddp-4gpu-onefile", "fsdp-4gpu", "sample"])
+@pytest.mark.parametrize(
+    "name", ["baseline", "ddp-2gpu-straggler", "ddp-4gpu-onefile", "fsdp-4gpu", "sample"]
+)
 def test_real_runs_come_back_as_they_are(captures, tmp_path, name):
     if name == "sample":
-        sides = {"nccl_log": SAMPLES / "ddp-4gpu-before.nccl.log", "topology": SAMPLES / "topo-4gpu.txt"}
+        sides = {
+            "nccl_log": SAMPLES / "ddp-4gpu-before.nccl.log",
+            "topology": SAMPLES / "topo-4gpu.txt",
+        }
         run = nsyspipe.load(str(SAMPLES / "ddp-4gpu-before_*.sqlite"), jobs=1, **sides)
     check_saves(run if name == "sample" else captures.run(name), tmp_path / "store")
 
@@ -87,30 +99,45 @@ def far_from_zero(folder):
     return written(folder, *builders)
 
 
-UNKNOWN = ("META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV")
+UNKNOWN = (
+    "META_DATA_CAPTURE",
+    "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_SYSTEM_ENV",
+)
 BUILT = {
     "alone": lambda folder: written(folder, steady_rank(0, world_size=1)),
     "steps of no length": lambda folder: written(
-        folder, TraceBuilder(pid=1000).kernel(0, 0).range(0, 0, "step 0").range(0, 0, "step 1")),
+        folder, TraceBuilder(pid=1000).kernel(0, 0).range(0, 0, "step 0").range(0, 0, "step 1")
+    ),
     "without steps": lambda folder: written(folder, without=("NVTX_EVENTS",)),
     "without launches": lambda folder: written(folder, without=("CUPTI_ACTIVITY_KIND_RUNTIME",)),
     "nothing known of them": lambda folder: written(folder, without=UNKNOWN, run_id="unknown"),
     "blank copies": lambda folder: written(
-        folder, *(blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY") for rank in range(2))),
+        folder,
+        *(blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY") for rank in range(2)),
+    ),
     "hostile names": hostile_names,
     "skipped and named": lambda folder: written(
-        folder, *(steady_rank(rank, n_steps=8) for rank in range(2)),
-        skip_first=3, step="^step", label="three skipped", run_id="x",
+        folder,
+        *(steady_rank(rank, n_steps=8) for rank in range(2)),
+        skip_first=3,
+        step="^step",
+        label="three skipped",
+        run_id="x",
     ),
     "sick": lambda folder: write_sick(folder) and {"nccl_log": LOG, "topology": TOPOLOGY},
     "far from zero": far_from_zero,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("build", BUILT.values(), ids=BUILT)
 def test_built_runs_come_back_as_they_are(tmp_path, build):
     (tmp_path / "reports").mkdir()
-    saved = check_saves(nsyspipe.load(tmp_path / "reports", jobs=1, **build(tmp_path / "reports")), tmp_path / "store")
+    saved = check_saves(
+        nsyspipe.load(tmp_path / "reports", jobs=1, **build(tmp_path / "reports")),
+        tmp_path / "store",
+    )
     save(saved, tmp_path / "again", events=True)  # as often as one likes
     assert contents(tmp_path / "again") == contents(tmp_path / "store")
 
@@ -142,7 +169,11 @@ def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id, wo
 def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     report = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
     for run_id, label in (("r-1", "before"), ("r-2", "after")):
-        save(nsyspipe.load(report, label=label, run_id=run_id), tmp_path / "s", events=label == "before")
+        save(
+            nsyspipe.load(report, label=label, run_id=run_id),
+            tmp_path / "s",
+            events=label == "before",
+        )
     # It has its operations.
     with pytest.raises(OptionError, match=r"s:r-1, or pandas\.read_parquet\('.*/s/runs'\)"):
         nsyspipe.load(tmp_path / "s")
@@ -150,7 +181,12 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
         nsyspipe.load(tmp_path / "s", run_id="before")
     assert caught.value.found == "r-1 (before), r-2 (after)"
     assert caught.value.fix == "--run-id r-1"
-    for name, fix in (("befor", "s:before"), ("Afterr", "s:after"), ("r2", "s:r-2"), ("x", "nsyspipe doctor ")):
+    for name, fix in (
+        ("befor", "s:before"),
+        ("Afterr", "s:after"),
+        ("r2", "s:r-2"),
+        ("x", "nsyspipe doctor "),
+    ):
         with pytest.raises(OptionError) as caught:
             nsyspipe.load(f"{tmp_path}/s:{name}")
         assert fix in caught.value.fix
@@ -178,14 +214,36 @@ def test_the_directory_of_a_run_in_a_table_names_it(runs, store, table):
 
 
 def test_other_paths_are_no_saved_run(tmp_path, saved):
-    names = ["steps", "nothing", "run_id=x", "steps/run_id=x", "x" * 300, "a/" * 3000, "run_id=" + "x" * 300]
-    assert not any(is_saved(folder / name) for folder in (tmp_path, saved / "one") for name in names)
+    names = [
+        "steps",
+        "nothing",
+        "run_id=x",
+        "steps/run_id=x",
+        "x" * 300,
+        "a/" * 3000,
+        "run_id=" + "x" * 300,
+    ]
+    assert not any(
+        is_saved(folder / name) for folder in (tmp_path, saved / "one") for name in names
+    )
     assert not is_saved(tmp_path)
 
 
-@pytest.mark.parametrize("option", [
-    "step", "backward", "forward", "optimizer", "data", "comm_kernel", "skip_first", "rank_map", "nccl_log", "topology",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "option",
+    [
+        "step",
+        "backward",
+        "forward",
+        "optimizer",
+        "data",
+        "comm_kernel",
+        "skip_first",
+        "rank_map",
+        "nccl_log",
+        "topology",
+    ],
+)
 def test_options_of_the_analysis_do_not_go_with_a_saved_run(store, option):
     with pytest.raises(OptionError) as caught:
         nsyspipe.load(store, run_id=RUN_ID, **{option: "0"})
@@ -222,9 +280,24 @@ def damaged(saved, tmp_path):
 
 
 READ = [
-    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "rank_summary", "phase_summary",
-    "idle_calls", "timeline", "findings", "problems", "events-1", "phase_ranges-0", "runs", "host_steps",
-]  # fmt: skip
+    "ranks",
+    "steps",
+    "phases",
+    "collectives",
+    "stragglers",
+    "kernels",
+    "links",
+    "rank_summary",
+    "phase_summary",
+    "idle_calls",
+    "timeline",
+    "findings",
+    "problems",
+    "events-1",
+    "phase_ranges-0",
+    "runs",
+    "host_steps",
+]
 DAMAGES = ["gone", "empty", "cut", "other", "of another save"]
 # Each table once, each damage in turn; two tables with all.
 DAMAGED = {(name, DAMAGES[at % len(DAMAGES)]) for at, name in enumerate(READ[:15])}
@@ -248,19 +321,27 @@ def test_a_damaged_file_is_an_error_that_names_it(saved, damaged, tmp_path, name
         assert caught.value.subject == str(path)
         worded(caught.value.problem)
     else:
-        tables[name].write_bytes({"empty": b"", "cut": whole[:-20], "other": b"x" * len(whole)}[damage])
+        tables[name].write_bytes(
+            {"empty": b"", "cut": whole[:-20], "other": b"x" * len(whole)}[damage]
+        )
         refused(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["steps", "runs", "metrics"])
-def test_a_changed_byte_is_told_or_changes_nothing_and_never_ends_the_process(damaged, tmp_path, name):
+def test_a_changed_byte_is_told_or_changes_nothing_and_never_ends_the_process(
+    damaged, tmp_path, name
+):
     path = damaged[0][name]
     whole = path.read_bytes()
     n, n_footer = len(whole), int.from_bytes(whole[-8:-4], "little")
     # The magic number, pages with their headers, the footer, its length, the magic number again.
     pages, footer = range(4, n - 8 - n_footer), range(n - 8 - n_footer, n - 8)
-    chosen = {at: bit for part, bit in ((pages, 0x10), (footer, 0x55)) for at in part[:: max(len(part) // 50, 1)]}
+    chosen = {
+        at: bit
+        for part, bit in ((pages, 0x10), (footer, 0x55))
+        for at in part[:: max(len(part) // 50, 1)]
+    }
     chosen |= dict.fromkeys((0, 3, *range(n - 8, n)), 0x10)
     before = read_run_files(tmp_path / "store", RUN_ID).table(name)
     told, silent = set(), set()
@@ -284,9 +365,14 @@ def rewrite(path, change):
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(damaged, runs, tmp_path):
+def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(
+    damaged, runs, tmp_path
+):
     added = ["wait_ns", "dtod_bytes"]
-    rewrite(damaged[0]["steps"], lambda table: table.drop_columns(added).append_column("later", pa.nulls(len(table))))
+    rewrite(
+        damaged[0]["steps"],
+        lambda table: table.drop_columns(added).append_column("later", pa.nulls(len(table))),
+    )
     found = nsyspipe.load(tmp_path / "store").steps()
     assert found.schema.equals(runs[0].steps().schema, check_metadata=True)
     assert {found[name].null_count for name in added} == {found.num_rows}
@@ -307,12 +393,18 @@ OTHER_KINDS = (pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array
 VERSIONS = (str(SCHEMA_VERSION + 1), "99", "x", "", "1.5", "-1", "é", None)
 CHANGED = {
     **{f"version {version!r}": ("steps", of_version(version)) for version in VERSIONS},
-    **{f"other {values.type} {at}": ("steps", replaced("wall_ns", values)) for at, values in enumerate(OTHER_KINDS)},
+    **{
+        f"other {values.type} {at}": ("steps", replaced("wall_ns", values))
+        for at, values in enumerate(OTHER_KINDS)
+    },
     "columns": ("steps", lambda table: table.drop_columns(["wall_ns", "rank"])),
-    **{f"details {details}": ("runs", replaced("details", pa.array([details]))) for details in NO_DETAILS},
+    **{
+        f"details {details}": ("runs", replaced("details", pa.array([details])))
+        for details in NO_DETAILS
+    },
     "no row": ("runs", lambda table: table.slice(0, 0)),
     "two rows": ("runs", lambda table: pa.concat_tables([table] * 2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CHANGED)

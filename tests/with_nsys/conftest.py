@@ -19,7 +19,9 @@ def nsys() -> Path:
     """Return an nsys that runs; skip where none can be had, but in CI fail."""
     if (found := find_nsys()) is not None:
         return found.path
-    asked = subprocess.run([INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False)
+    asked = subprocess.run(
+        [INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False
+    )
     if asked.returncode == 0:
         return Path(asked.stdout.split()[-1])
     if os.environ.get("CI"):

@@ -28,7 +28,11 @@ class RealMachine(Machine):
 
     @property
     def environment(self):
-        places = {"PYTHON": sys.executable, "TMPDIR": str(self.temporary), "OF_MACHINE": str(self.root)}
+        places = {
+            "PYTHON": sys.executable,
+            "TMPDIR": str(self.temporary),
+            "OF_MACHINE": str(self.root),
+        }
         return environment() | places | self.variables
 
     def nsyspipe(self, *words):

@@ -40,7 +40,9 @@ def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machi
 
 def test_a_program_of_fewer_steps_is_told_which_to_ask_for(machine):
     machine.put_program(TRAINS)
-    answer = machine.run("ddp.sh", "--cpu", "-n", "2", "--program", "train.py", "--attach-steps", "50:70", timeout=90)
+    answer = machine.run(
+        "ddp.sh", "--cpu", "-n", "2", "--program", "train.py", "--attach-steps", "50:70", timeout=90
+    )
     assert answer.status == 3
     # The words of each outcome: tests/golden/frozen/launchers/verdicts.txt.
     assert {"12", "50"} <= figures(machine.refusal(answer))
@@ -94,15 +96,21 @@ for step in range(9):
 EMPTY = "for group in groups: group['params'] = []"
 LIKE = {
     "ZeRO 1 and 2": ZERO.format(first="base.step()", update=OF_GROUPS),
-    "ZeRO 3": ZERO.format(first=EMPTY + OF_PARTITIONS.replace("\n    ", "\n"), update=OF_PARTITIONS),
+    "ZeRO 3": ZERO.format(
+        first=EMPTY + OF_PARTITIONS.replace("\n    ", "\n"), update=OF_PARTITIONS
+    ),
     "torchtitan": TITAN,
 }
 
 
 @pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
-def test_programs_that_make_the_calls_of_deepspeed_and_torchtitan_are_captured_by_their_steps(machine, text):
+def test_programs_that_make_the_calls_of_deepspeed_and_torchtitan_are_captured_by_their_steps(
+    machine, text
+):
     machine.put_program(text + "print(step + 1)")
-    answer = machine.run("baseline.sh", "--cpu", "--program", "train.py", "--attach-steps", "3:20", timeout=90)
+    answer = machine.run(
+        "baseline.sh", "--cpu", "--program", "train.py", "--attach-steps", "3:20", timeout=90
+    )
     assert answer.status == 0, answer.err
     # What comes behind the last step has a range too, which the end of the program closes.
     assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:6] == [3, 4, 5, 6, 7, 8]

@@ -30,7 +30,9 @@ def captured(nsys, tmp_path_factory):
     # Captures of one machine that share a temporary directory disturb each other.
     variables = environment() | {"TMPDIR": str(tmp_path_factory.mktemp("t"))}
     for _ in range(TRIES):
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=120, check=False
+        )
         if (folder / "a b_0.nsys-rep").exists():
             break
     else:
@@ -40,7 +42,10 @@ def captured(nsys, tmp_path_factory):
 
 @pytest.fixture
 def run(nsys, tmp_path):
-    variables = {"PATH": f"{nsys.parent}:{environment()['PATH']}", "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {
+        "PATH": f"{nsys.parent}:{environment()['PATH']}",
+        "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache"),
+    }
     return lambda *arguments, **options: nsyspipe_here(*arguments, **(variables | options))
 
 
@@ -56,7 +61,10 @@ def test_the_help_of_a_real_nsys_is_understood(nsys):
     found = installed.find(str(nsys))
     assert installed.numbers(found.version_text) >= (2021,)
     assert {"cuda", "nvtx", "osrt", "none"} <= set(found.trace_values())
-    assert all(found.has("export", one) for one in ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"])
+    assert all(
+        found.has("export", one)
+        for one in ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"]
+    )
     assert not found.has("export", "--no-such-option")
 
 

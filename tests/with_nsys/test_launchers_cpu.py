@@ -37,18 +37,27 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
     answer = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY, "--accumulate", "2")
     assert answer.status == 0, answer.err
     found = machine.analysis("a/run_*.sqlite")
-    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}  # the two steps of the warm-up are not captured
+    assert steps_of(found) == {
+        0: [2, 3, 4, 5],
+        1: [2, 3, 4, 5],
+    }  # the two steps of the warm-up are not captured
     assert all(row["backward_ns"] > 0 for row in found["host_steps"])
     assert found["run"]["world_size"] == 2
     sidecar = machine.sidecar("a/run")
     assert sidecar["phase_names"] == ["data", "forward", "backward", "optimizer"]
     assert sidecar["capture_range"] == "nvtx"
     assert {row["pid"] for row in found["host_steps"]} == {row["pid"] for row in sidecar["ranks"]}
-    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [(0, "run_0"), (1, "run_1")]
+    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [
+        (0, "run_0"),
+        (1, "run_1"),
+    ]
     # A step of two passes; nothing else is in the reports.
     step = ["data", "forward", "backward", "forward", "backward", "optimizer"]
     for rank in (0, 1):
-        expected = ["nsyspipe.capture", *(text for n in range(2, 6) for text in (f"step {n}", *step))]
+        expected = [
+            "nsyspipe.capture",
+            *(text for n in range(2, 6) for text in (f"step {n}", *step)),
+        ]
         assert ranges(machine.work / "a" / f"run_{rank}.sqlite") == expected
 
 
@@ -64,20 +73,40 @@ def ranges(report):
 def test_one_of_two_ranks_unexported_is_analyzed(machine):
     answer = own(machine, "ddp.sh", "-n", "2", "-o", "run", "--ranks", "1", "--no-export")
     assert answer.status == 0, answer.err
-    assert [name for name in machine.files() if name.startswith("run")] == ["run.capture.json", "run_1.nsys-rep"]
+    assert [name for name in machine.files() if name.startswith("run")] == [
+        "run.capture.json",
+        "run_1.nsys-rep",
+    ]
     assert steps_of(machine.analysis("run_1.nsys-rep")) == {1: [1, 2, 3]}
     assert "run_1.sqlite" not in machine.files()
 
 
 def test_two_nodes_capture_together_each_in_its_way(machine):
-    words = ["--cpu", "--nnodes", "2", "--rdzv-endpoint", endpoint(), "-o", "run", "--program", "train.py"]
+    words = [
+        "--cpu",
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        endpoint(),
+        "-o",
+        "run",
+        "--program",
+        "train.py",
+    ]
     machine.put_program(OWN.format(n=10, step_s=0.01))
-    nodes = [machine.start("node.sh", "--node-rank", *node, *words) for node in (("0", "--node-wide"), ("1",))]
+    nodes = [
+        machine.start("node.sh", "--node-rank", *node, *words)
+        for node in (("0", "--node-wide"), ("1",))
+    ]
     answers = [ended(node, timeout=90) for node in nodes]
     assert [answer.status for answer in answers] == [0, 0], answers[0].err + answers[1].err
     assert [name for name in machine.files() if name.startswith("run")] == [
         *("run.node0.capture.json", "run.node1.capture.json"),
-        *(f"{name}.{suffix}" for name in ("run_1", "run_node0") for suffix in ("nsys-rep", "sqlite")),
+        *(
+            f"{name}.{suffix}"
+            for name in ("run_1", "run_node0")
+            for suffix in ("nsys-rep", "sqlite")
+        ),
     ]
     assert steps_of(machine.analysis("run_*.sqlite")) == {0: [1, 2, 3], 1: [1, 2, 3]}
 
@@ -91,7 +120,9 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:2] == [1, 2]
 
 
-def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_in_little_room_for_sockets(machine, tmp_path):
+def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_in_little_room_for_sockets(
+    machine, tmp_path
+):
     deep = tmp_path / ("d" * 60)
     deep.mkdir()
     machine.variables["TMPDIR"] = str(deep)
@@ -126,7 +157,9 @@ print("over")
 
 def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine):
     machine.put_program(GOES_ON.format(rest_s=300))
-    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--program", "train.py", "--linger", "2")
+    answer = run(
+        machine, "ddp.sh", "-n", "2", "-o", "run", "--program", "train.py", "--linger", "2"
+    )
     assert answer.status == 124, answer.err
     assert "2 s" in machine.refusal(answer)
     assert "over" not in answer.out
@@ -134,7 +167,9 @@ def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine)
     sidecar = machine.sidecar("run")
     assert sidecar["ended_by"] == "linger"
     assert {(row["is_complete"], row["problem"]) for row in sidecar["ranks"]} == {(True, None)}
-    assert "capture-failed" not in [problem["code"] for problem in machine.analysis("run_*.sqlite")["problems"]]
+    assert "capture-failed" not in [
+        problem["code"] for problem in machine.analysis("run_*.sqlite")["problems"]
+    ]
 
 
 def test_a_program_may_train_on_after_its_capture(machine):
@@ -180,18 +215,27 @@ def test_a_time_limit_in_mid_capture_keeps_the_report(machine):
 
 def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     machine.put_program(
-        "import pathlib\n" + OWN.format(n=10, step_s="1 if item < 3 else 60")
-        .replace("        time.sleep", "        item == 3 and pathlib.Path('up').touch(); time.sleep")
-    )  # fmt: skip
+        "import pathlib\n"
+        + OWN.format(n=10, step_s="1 if item < 3 else 60").replace(
+            "        time.sleep", "        item == 3 and pathlib.Path('up').touch(); time.sleep"
+        )
+    )
     process = machine.start("ddp.sh", "--cpu", "-n", "2", "--program", "train.py")
     wait_for(machine.work / "up", timeout=40)
-    time.sleep(2)  # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
+    time.sleep(
+        2
+    )  # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
     os.killpg(process.pid, signal.SIGINT)
     answer = ended(process, timeout=60)
     assert answer.status == 130
-    assert [rank["report"] for rank in machine.sidecar("ddp-2gpu")["ranks"]] == ["ddp-2gpu_0", "ddp-2gpu_1"]
+    assert [rank["report"] for rank in machine.sidecar("ddp-2gpu")["ranks"]] == [
+        "ddp-2gpu_0",
+        "ddp-2gpu_1",
+    ]
     # Step 3 was cut off; nsys may write an end for it.
-    assert {rank: steps[0] for rank, steps in steps_of(machine.analysis("ddp-2gpu_*.sqlite")).items()} == {0: 1, 1: 1}
+    assert {
+        rank: steps[0] for rank, steps in steps_of(machine.analysis("ddp-2gpu_*.sqlite")).items()
+    } == {0: 1, 1: 1}
 
 
 def test_fewer_steps_than_asked_for_are_captured_and_told_also_from_another_file_system(machine):
@@ -200,7 +244,9 @@ def test_fewer_steps_than_asked_for_are_captured_and_told_also_from_another_file
         answer = own(machine, "baseline.sh", n=3)
         assert answer.status == 0, answer.err
         assert list(Path(folder).iterdir()) == []
-    problem = cut_short(Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=3))
+    problem = cut_short(
+        Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=3)
+    )
     assert f"note: rank 0: {problem}" in answer.err
     assert machine.sidecar("baseline")["ranks"][0]["problem"] == problem
     assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2]}
@@ -241,6 +287,9 @@ def test_what_passes_between_steps_outside_of_every_range_is_said_to_be_the_load
     assert answer.status == 0, answer.err
     steps = machine.analysis("run_0.sqlite")["host_steps"]
     assert len(steps) == 30
-    assert min([after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)]) >= 50_000_000
+    assert (
+        min([after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)])
+        >= 50_000_000
+    )
     captured = nsyspipe.load(machine.work / "run_0.sqlite", jobs=1)
     assert longest_between(host_figures(captured.host_steps())).between_ns >= 50_000_000

@@ -13,7 +13,9 @@ from tests.with_nsys.launching import endpoint
 
 pytestmark = [
     pytest.mark.nsys,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"
+    ),
 ]
 
 QUICK = ("--model", "tiny", "--warmup", "1", "--steps", "2")
@@ -66,15 +68,24 @@ def environment(**variables):
 def two_ranks(tmp_path_factory):
     """What both ranks say of each job, and where rank 0 writes its results."""
     folder = tmp_path_factory.mktemp("trained")
-    jobs = [[*QUICK, "--json", str(folder / f"{at}.json"), *words.split()] for at, words in enumerate(TRAINED)]
+    jobs = [
+        [*QUICK, "--json", str(folder / f"{at}.json"), *words.split()]
+        for at, words in enumerate(TRAINED)
+    ]
     jobs += [[*QUICK, "--warmup", "3", "--hook", hook] for hook in REFUSED]
     jobs += [[*QUICK, "--no-ddp", "--crash-at", "2"]]
     host, port = endpoint().split(":")
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
     command = [sys.executable, "-c", MANY, json.dumps(jobs), f"{folder}/rank_"]
-    done = subprocess.run(command, env=environment(**group), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment(**group), capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return folder, [json.loads((folder / f"rank_{rank}").read_text()) for rank in range(2)], int(done.stdout)
+    return (
+        folder,
+        [json.loads((folder / f"rank_{rank}").read_text()) for rank in range(2)],
+        int(done.stdout),
+    )
 
 
 def test_the_largest_model_is_vit_l_32(two_ranks):
@@ -91,7 +102,9 @@ def test_two_ranks_train_and_one_of_them_says_so(two_ranks):
 
 
 def test_the_gradients_do_not_depend_on_how_they_are_sent(two_ranks):
-    losses = [json.loads((two_ranks[0] / f"{at}.json").read_text())["loss"] for at in range(len(SENT))]
+    losses = [
+        json.loads((two_ranks[0] / f"{at}.json").read_text())["loss"] for at in range(len(SENT))
+    ]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
 
 
@@ -105,8 +118,18 @@ def test_a_hook_that_gloo_cannot_do_is_refused_and_who_asks_for_a_crash_has_it(t
 
 def test_one_process_trains_without_ddp_and_writes_its_result(tmp_path):
     result = tmp_path / "result.json"
-    command = [sys.executable, LAUNCHERS / "train_vit.py", *QUICK, "--workers", "1", "--json", result]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    command = [
+        sys.executable,
+        LAUNCHERS / "train_vit.py",
+        *QUICK,
+        "--workers",
+        "1",
+        "--json",
+        result,
+    ]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert "1 x CPU | no DDP | float32, batch 4 per rank | 1 + 2 steps" in first

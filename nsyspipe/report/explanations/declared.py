@@ -9,7 +9,15 @@ from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_o
 from nsyspipe.model.problems import CATALOGUE, Kind
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
 from nsyspipe.model.table import Column
-from nsyspipe.report.explanations.text import Code, Explanation, Group, Items, Paragraph, Section, normalized
+from nsyspipe.report.explanations.text import (
+    Code,
+    Explanation,
+    Group,
+    Items,
+    Paragraph,
+    Section,
+    normalized,
+)
 
 _UNITS = {
     "ns": "nanoseconds in JSON and tables, milliseconds in text and pages",
@@ -40,9 +48,7 @@ _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
 _TOOL = "nsyspipe"
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
-_NULL_IN_GENERAL = (
-    "Null if the reports do not contain what it is made from. A note in the output names the missing part."
-)
+_NULL_IN_GENERAL = "Null if the reports do not contain what it is made from. A note in the output names the missing part."
 _SYMBOLS = (
     "C, M and P are the times in which compute, communication and copies run. D means device-to-device copies, "
     "B compute of the backward pass, and W wait time. |X| is the length of X, without times counted twice. "
@@ -64,7 +70,9 @@ def _explanation_of_note(name: str, kind: Kind) -> Explanation:
         Section("What it means", (Paragraph(_sentence(message)), *about_values)),
         Section("How to fix it", (Paragraph(_fix_text(_with_values(kind.fix or ""))),)),
     )
-    return Explanation(name, Group.NOTE, name, "A note that outputs print if it applies to your reports.", sections)
+    return Explanation(
+        name, Group.NOTE, name, "A note that outputs print if it applies to your reports.", sections
+    )
 
 
 def _with_values(template: str) -> str:
@@ -106,7 +114,9 @@ def explain_metric(name: str) -> Explanation | None:
     Asked for the column, it includes what a column of the same name is in tables that do not hold metrics.
     """
     by_label = {
-        normalized(label): figure for figure in reversed(METRICS.values()) for label in (figure.short, figure.label)
+        normalized(label): figure
+        for figure in reversed(METRICS.values())
+        for label in (figure.short, figure.label)
     }
     by_column = {normalized(column): figure for column, figure in FIGURES.items()}
     by_name = {normalized(metric): figure for metric, figure in METRICS.items()}
@@ -115,7 +125,11 @@ def explain_metric(name: str) -> Explanation | None:
         return None
     explanation = _explanation_of_metric(figure)
     if name == normalized(figure.column) != normalized(figure.name):
-        elsewhere = [place for place in columns_by_name()[figure.column] if place.table not in _TABLES_OF_METRICS]
+        elsewhere = [
+            place
+            for place in columns_by_name()[figure.column]
+            if place.table not in _TABLES_OF_METRICS
+        ]
         sections = (*explanation.sections, *map(_section_of_column, elsewhere))
         return structs.replace(explanation, sections=sections)
     return explanation
@@ -123,7 +137,9 @@ def explain_metric(name: str) -> Explanation | None:
 
 def _explanation_of_metric(figure: Figure) -> Explanation:
     of_run = [column for column in SUMMARY.columns if column.name == figure.column]
-    of_step = [column for column in STEPS.columns if column.name in (figure.column, *figure.of_step)]
+    of_step = [
+        column for column in STEPS.columns if column.name in (figure.column, *figure.of_step)
+    ]
     formulas = [f"of one step: {figure.formula}"]
     formulas += [f"of the run: {_definition(column)}" for column in of_run]
     formulas += [f"`{column.name}`: {_definition(column)}" for column in of_step]
@@ -196,7 +212,10 @@ def _null_texts(columns: Sequence[Column]) -> list[str]:
     if not nullable:
         return ["Never null."]
     clauses = [
-        f"`{column.name}`: {clause}" for column in nullable for clause in _clauses(column.doc) if _is_about_null(clause)
+        f"`{column.name}`: {clause}"
+        for column in nullable
+        for clause in _clauses(column.doc)
+        if _is_about_null(clause)
     ]
     return [*dict.fromkeys(clauses), _NULL_IN_GENERAL]
 

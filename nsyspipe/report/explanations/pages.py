@@ -18,9 +18,7 @@ from nsyspipe.report.explanations.text import (
 from nsyspipe.report.explanations.timeline import Picture, svg
 
 _SOURCE = "nsyspipe/report/explanations/findings"
-_GENERATED = (
-    "<!-- Generated from {source}. To write it anew: pytest tests/contract/test_explanations.py --update-golden -->"
-)
+_GENERATED = "<!-- Generated from {source}. To write it anew: pytest tests/contract/test_explanations.py --update-golden -->"
 _WHY_NOT_RUN = {
     "python": "a part of your own program",
     "bash": "REPORTS means your reports, train.py means your program",
@@ -46,7 +44,10 @@ def finding_pages() -> dict[str, str]:
     for name in ids_in(subjects.FINDINGS_FOLDER):
         explanation = subjects.explain_finding(name)
         files[f"{name}.md"] = _page(explanation)
-        files |= {drawing.file_name: svg(drawing.picture, drawing.description) for drawing in _drawings(explanation)}
+        files |= {
+            drawing.file_name: svg(drawing.picture, drawing.description)
+            for drawing in _drawings(explanation)
+        }
     return files
 
 
@@ -54,7 +55,12 @@ def _index() -> str:
     lines = [_GENERATED.format(source=_SOURCE), "", "# Findings", "", _INDEX_INTRODUCTION, ""]
     for cause, entries in subjects.findings_by_cause().items():
         heading = subjects.cause_name(cause)
-        lines += [f"## {heading[:1].upper()}{heading[1:]}", "", "| finding | meaning |", "|---|---|"]
+        lines += [
+            f"## {heading[:1].upper()}{heading[1:]}",
+            "",
+            "| finding | meaning |",
+            "|---|---|",
+        ]
         lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
         lines.append("")
     estimates = subjects.explain("estimates")
@@ -101,15 +107,25 @@ def _piece_lines(piece: Paragraph | Items | Code, own_id: str) -> Sequence[str]:
 def _with_links(line: str, own_id: str) -> str:
     """Return a line in which each other finding that it names is a link to its page."""
     others = {*ids_in(subjects.FINDINGS_FOLDER)} - {own_id}
-    return re.sub(r"`([a-z0-9-]+)`", lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in others else name[0], line)
+    return re.sub(
+        r"`([a-z0-9-]+)`",
+        lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in others else name[0],
+        line,
+    )
 
 
 def _drawings(explanation: Explanation) -> list[Drawing]:
     """Return the pictures of a page in their order."""
     pictures = [
-        (section, piece) for section in explanation.sections for piece in section.pieces if isinstance(piece, Picture)
+        (section, piece)
+        for section in explanation.sections
+        for piece in section.pieces
+        if isinstance(piece, Picture)
     ]
-    names = [explanation.id if number == 1 else f"{explanation.id}-{number}" for number in range(1, len(pictures) + 1)]
+    names = [
+        explanation.id if number == 1 else f"{explanation.id}-{number}"
+        for number in range(1, len(pictures) + 1)
+    ]
     return [
         Drawing(f"{name}.svg", picture, _description(section))
         for name, (section, picture) in zip(names, pictures, strict=True)

@@ -7,7 +7,14 @@ from typing import Any
 from nsyspipe.report.blocks import Block, Field, Sentence, Table
 from nsyspipe.report.explanations import subjects
 from nsyspipe.report.explanations.subjects import Entry
-from nsyspipe.report.explanations.text import Code, Explanation, Items, Paragraph, Piece, as_markdown_lines
+from nsyspipe.report.explanations.text import (
+    Code,
+    Explanation,
+    Items,
+    Paragraph,
+    Piece,
+    as_markdown_lines,
+)
 from nsyspipe.report.explanations.timeline import Picture, text_lines
 
 _INDENT = "  "
@@ -40,7 +47,9 @@ def _piece_blocks(piece: Piece, *, is_first: bool) -> Iterator[Block]:
 
 def _items_table(items: Items, *, is_close: bool) -> Table:
     """Return a list as a table of two columns, so that each text stands below its own beginning."""
-    marks = [f"{number}." if items.is_numbered else "-" for number in range(1, len(items.texts) + 1)]
+    marks = [
+        f"{number}." if items.is_numbered else "-" for number in range(1, len(items.texts) + 1)
+    ]
     rows = [[mark, _plain(text)] for mark, text in zip(marks, items.texts, strict=True)]
     columns = [Field("", kind="word"), Field("", kind="prose")]
     return Table("", columns, rows, has_headings=False, is_close=is_close)
@@ -80,7 +89,8 @@ def _entries_blocks(heading: str, entries: Sequence[Entry]) -> Iterator[Block]:
 def explanation_document(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as a JSON document: each section with its text in Markdown."""
     sections = [
-        {"heading": section.heading, "text": section_markdown(section.pieces)} for section in explanation.sections
+        {"heading": section.heading, "text": section_markdown(section.pieces)}
+        for section in explanation.sections
     ]
     return {
         "id": explanation.id,

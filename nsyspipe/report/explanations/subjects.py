@@ -14,23 +14,58 @@ from nsyspipe.report.explanations.declared import (
     explain_note,
     explain_term,
 )
-from nsyspipe.report.explanations.text import Explanation, Group, ids_in, normalized, read_explanation
+from nsyspipe.report.explanations.text import (
+    Explanation,
+    Group,
+    ids_in,
+    normalized,
+    read_explanation,
+)
 
 FINDINGS_FOLDER, WORDS_FOLDER = "findings", "words"
 # Other words that outputs use, and the word whose explanation includes them.
 ALIASES = {
-    "estimate": "estimates", "estimated": "estimates", "range": "estimates", "ranges": "estimates",
-    "upper-bound": "estimates", "upper-bounds": "estimates", "at-most": "estimates", "within-noise": "estimates",
-    "saving": "estimates", "savings": "estimates", "limit": "limits", "perfect-overlap": "limits",
-    "simulated": "simulation", "whatif": "simulation", "exposed": "exposed-communication",
-    "overlapped": "exposed-communication", "overlapped-communication": "exposed-communication",
-    "straggler-delay": "wait-time", "transfer-time": "wait-time", "delay": "wait-time", "idle-causes": "idle-time",
-    "skipped-check": "skipped-checks", "skipped": "skipped-checks", "verdict": "verdicts", "improvement": "verdicts",
-    "regression": "verdicts", "unchanged": "verdicts", "inconclusive": "verdicts", "tied": "verdicts",
-    "tied-with": "verdicts", "warm-up-step": "steps-used", "steps": "steps-used", "bandwidth": "interconnect",
-    "link": "interconnect", "high": "severity", "medium": "severity", "low": "severity",
-}  # fmt: skip
-_NAMES_OF_CAUSES = {"idle devices": "idle GPUs"}  # causes that text calls by another name than JSON does
+    "estimate": "estimates",
+    "estimated": "estimates",
+    "range": "estimates",
+    "ranges": "estimates",
+    "upper-bound": "estimates",
+    "upper-bounds": "estimates",
+    "at-most": "estimates",
+    "within-noise": "estimates",
+    "saving": "estimates",
+    "savings": "estimates",
+    "limit": "limits",
+    "perfect-overlap": "limits",
+    "simulated": "simulation",
+    "whatif": "simulation",
+    "exposed": "exposed-communication",
+    "overlapped": "exposed-communication",
+    "overlapped-communication": "exposed-communication",
+    "straggler-delay": "wait-time",
+    "transfer-time": "wait-time",
+    "delay": "wait-time",
+    "idle-causes": "idle-time",
+    "skipped-check": "skipped-checks",
+    "skipped": "skipped-checks",
+    "verdict": "verdicts",
+    "improvement": "verdicts",
+    "regression": "verdicts",
+    "unchanged": "verdicts",
+    "inconclusive": "verdicts",
+    "tied": "verdicts",
+    "tied-with": "verdicts",
+    "warm-up-step": "steps-used",
+    "steps": "steps-used",
+    "bandwidth": "interconnect",
+    "link": "interconnect",
+    "high": "severity",
+    "medium": "severity",
+    "low": "severity",
+}
+_NAMES_OF_CAUSES = {
+    "idle devices": "idle GPUs"
+}  # causes that text calls by another name than JSON does
 _MOST_SIMILAR, _SIMILARITY = 5, 0.6
 _LEAST_LETTERS = 3  # of a part of an ID that finds the IDs that contain it
 
@@ -71,12 +106,21 @@ def similar_ids(topic: str) -> list[str]:
     close = difflib.get_close_matches(name, known, n=_MOST_SIMILAR, cutoff=_SIMILARITY)
     is_long_enough = len(name) >= _LEAST_LETTERS
     containing = [known_name for known_name in known if is_long_enough and name in known_name]
-    return [known[known_name] for known_name in dict.fromkeys([*close, *containing])][:_MOST_SIMILAR]
+    return [known[known_name] for known_name in dict.fromkeys([*close, *containing])][
+        :_MOST_SIMILAR
+    ]
 
 
 def all_ids() -> list[str]:
     """Return every ID, columns included."""
-    groups = (ids_in(FINDINGS_FOLDER), ids_in(WORDS_FOLDER), CATALOGUE, METRICS, _terms(), columns_by_name())
+    groups = (
+        ids_in(FINDINGS_FOLDER),
+        ids_in(WORDS_FOLDER),
+        CATALOGUE,
+        METRICS,
+        _terms(),
+        columns_by_name(),
+    )
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
@@ -84,7 +128,10 @@ def findings_by_cause() -> dict[str, list[Entry]]:
     """Return the findings by what causes them, in the order of `nsyspipe.findings.judge.CAUSES`."""
     from nsyspipe.findings.judge import CAUSES  # noqa: PLC0415 - only lists need the rules
 
-    return {cause: [Entry(name, explain_finding(name).title) for name in names] for cause, names in CAUSES.items()}
+    return {
+        cause: [Entry(name, explain_finding(name).title) for name in names]
+        for cause, names in CAUSES.items()
+    }
 
 
 def cause_name(cause: str) -> str:
@@ -94,7 +141,10 @@ def cause_name(cause: str) -> str:
 
 def words() -> list[Entry]:
     """Return the words of outputs: those that have a file, and the other terms of the glossary."""
-    of_files = [Entry(name, read_explanation(WORDS_FOLDER, name, Group.WORD).title) for name in ids_in(WORDS_FOLDER)]
+    of_files = [
+        Entry(name, read_explanation(WORDS_FOLDER, name, Group.WORD).title)
+        for name in ids_in(WORDS_FOLDER)
+    ]
     of_glossary = [Entry(name, definition) for name, definition in _terms().items()]
     return sorted([*of_files, *of_glossary], key=lambda entry: entry.id)
 
@@ -102,7 +152,11 @@ def words() -> list[Entry]:
 def _terms() -> dict[str, str]:
     """Return the definitions of those terms of the glossary that no file explains."""
     explained = {*ids_in(FINDINGS_FOLDER), *ids_in(WORDS_FOLDER), *ALIASES}
-    return {name: definition for name, definition in definitions_of_terms().items() if name not in explained}
+    return {
+        name: definition
+        for name, definition in definitions_of_terms().items()
+        if name not in explained
+    }
 
 
 def metrics() -> list[Entry]:

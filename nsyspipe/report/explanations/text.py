@@ -98,7 +98,9 @@ def parse_explanation(text: str, name: str, group: Group) -> Explanation:
     if not title.startswith("# ") or not summary.strip():
         raise ValueError(f"{name}: the title or the summary is missing")
     sections = [_section(part) for part in parts]
-    return Explanation(name, group, title.removeprefix("# "), " ".join(summary.split()), tuple(sections))
+    return Explanation(
+        name, group, title.removeprefix("# "), " ".join(summary.split()), tuple(sections)
+    )
 
 
 def _section(text: str) -> Section:
@@ -133,7 +135,8 @@ def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
             return [piece.text]
         case Items():
             return [
-                f"{f'{number}.' if piece.is_numbered else '-'} {text}" for number, text in enumerate(piece.texts, 1)
+                f"{f'{number}.' if piece.is_numbered else '-'} {text}"
+                for number, text in enumerate(piece.texts, 1)
             ]
         case Code():
             return [f"{_FENCE}{piece.language}", *piece.text.splitlines(), _FENCE]

@@ -43,8 +43,12 @@ KINDS = {
     "backward": Kind("b", "backward", "backward", "#35609c", "#3f76c7"),
     "optimizer": Kind("o", "optimizer", "opt", "#1d3a66", "#2f5c9e"),
     "exposed": Kind("#", "exposed communication", "exposed", "#cb2c30", "#cf3f47"),
-    "overlapped": Kind("+", "overlapped communication", "overlapped", "#b284ea", "#b79bff", has_dark_text=True),
-    "wait": Kind(".", "wait time for other ranks", "wait", "#f7ad0c", "#f2b93a", has_dark_text=True),
+    "overlapped": Kind(
+        "+", "overlapped communication", "overlapped", "#b284ea", "#b79bff", has_dark_text=True
+    ),
+    "wait": Kind(
+        ".", "wait time for other ranks", "wait", "#f7ad0c", "#f2b93a", has_dark_text=True
+    ),
     "copy": Kind("c", "copy", "copy", "#45a995", "#5fe3b8", has_dark_text=True),
     "idle": Kind("-", "idle GPU", "idle", "#d3d6dc", "#8a94a4", has_dark_text=True),
     "launch": Kind("l", "CPU launches kernels", "launch", "#cc6c00", "#b46c00"),
@@ -84,7 +88,9 @@ class Picture(Struct, frozen=True):
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of its bars, in the order of `KINDS`."""
-        used = {bar.kind for timeline in self.timelines for lane in timeline.lanes for bar in lane.bars}
+        used = {
+            bar.kind for timeline in self.timelines for lane in timeline.lanes for bar in lane.bars
+        }
         return [kind for name, kind in KINDS.items() if name in used]
 
 
@@ -127,7 +133,10 @@ def text_lines(picture: Picture) -> list[str]:
     lines: list[str] = []
     for timeline in picture.timelines:
         lines.append(timeline.title)
-        lines += [f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}".rstrip() for lane in timeline.lanes]
+        lines += [
+            f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}".rstrip()
+            for lane in timeline.lanes
+        ]
         lines.append("")
     return lines + _legend_lines(picture, _INDENT + " " * name_width + _INDENT)
 

@@ -82,7 +82,9 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
     """Return a page as one HTML file: complete, offline, the same bytes for the same answer."""
     context = {
         "brand": page.title.rpartition(": nsyspipe")[0] or page.title,
-        "short": {section.title: section.short_title for section in page.sections if section.short_title},
+        "short": {
+            section.title: section.short_title for section in page.sections if section.short_title
+        },
         "sections": [(section.anchor, section.title) for section in page.sections],
         "verdict": page.verdict,
         "introduction": _named(page.introduction),
@@ -92,7 +94,9 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
     }
     data = {chart.name: chart.data for chart in _charts(page)}
     styles = ("run.css", "blocks.css", "answer.css")
-    return render("answer.html.j2", page.title, page.identity, context, data, scripts=scripts, styles=styles)
+    return render(
+        "answer.html.j2", page.title, page.identity, context, data, scripts=scripts, styles=styles
+    )
 
 
 def _charts(page: AnswerPage) -> Iterator[Chart]:

@@ -31,9 +31,14 @@ from nsyspipe.store.saved_run import open_saved
 
 NOT_RECORDED, OLDER_DEFINITIONS = "not recorded", "older definitions"
 _LINKS = {
-    "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
-    None: NOT_RECORDED, "unknown": NOT_RECORDED,
-}  # fmt: skip
+    "nvlink": "NVLink",
+    "p2p": "P2P",
+    "p2p_pcie": "P2P over PCIe",
+    "shm": "host memory",
+    "net": "network",
+    None: NOT_RECORDED,
+    "unknown": NOT_RECORDED,
+}
 FOLLOWED = shown("dashboard")
 _Series: TypeAlias = tuple[str, str | None, bool]
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
@@ -54,7 +59,10 @@ def _gpu_name(run: Mapping[str, Any]) -> str:
 
 def group_name(run: Mapping[str, Any]) -> str:
     """Return how many ranks on what: runs that differ in it cannot be compared."""
-    n_ranks, world_size = run["n_ranks"], job_ranks(run["n_ranks"], run["n_processes"], run["world_size"])
+    n_ranks, world_size = (
+        run["n_ranks"],
+        job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]),
+    )
     of_world = f" of {world_size} ranks" if world_size not in (None, n_ranks) else ""
     unknown = ", world size not recorded" if world_size is None else ""
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
@@ -67,7 +75,9 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
     their label with another, a label is a series (a nightly job). Where most labels are there once (a commit's id, the
     variants of a study), all of the same work are: the label is None. The group says which work, if there are several.
     """
-    series: list[_Series] = [(f"{group_name(run)}, work not known", run["label"], False) for run in runs]
+    series: list[_Series] = [
+        (f"{group_name(run)}, work not known", run["label"], False) for run in runs
+    ]
     works = {at: work for at, run in enumerate(runs) if (work := Work.parsed(run[WORK]))}
     compute = {at: work.busy_ns or math.inf for at, work in works.items()}
     for group, places in grouped((group_name(runs[at]), at) for at in works).items():
@@ -76,13 +86,21 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
         places.sort(key=lambda at: (compute[at], runs[at]["run_id"]))
         # Of many of a kind those of least and of most compute.
         kinds = parted(
-            places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in {*kind[:_ENDS], *kind[-_ENDS:]})
+            places,
+            lambda at, kind: (
+                not any(works[at].is_unlike(works[one]) for one in {*kind[:_ENDS], *kind[-_ENDS:]})
+            ),
         )
         n_kinds = Counter(label for kind in kinds for label in {runs[at]["label"] for at in kind})
         spans = [(compute[kind[0]], compute[kind[-1]]) for kind in kinds]
         for kind, (least, most) in zip(kinds, spans, strict=True):
-            words = " to ".join(dict.fromkeys(ms_text(ns, 2) for ns in (least, most) if ns < math.inf))
-            name, first = f"{group}, compute {f'{words} a step' if words else 'not known'}", runs[min(kind)]
+            words = " to ".join(
+                dict.fromkeys(ms_text(ns, 2) for ns in (least, most) if ns < math.inf)
+            )
+            name, first = (
+                f"{group}, compute {f'{words} a step' if words else 'not known'}",
+                runs[min(kind)],
+            )
             if sum(low <= most and least <= high for low, high in spans) > 1:
                 name += f", like {cut(first['label' if n_kinds[first['label']] == 1 else 'run_id'], 40)}"
             for at in kind:
@@ -103,8 +121,12 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     hosts = [len([host for host in run["hosts"].split(", ") if host]) for run in runs]
     # Of each run the place among the others, and the words.
     values: dict[tuple[str, str], list[tuple[Any, str]]] = {
-        ("label", "Label"): [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs],
-        ("world", "World size"): [((n is None, n or 0), NOT_RECORDED if n is None else str(n)) for n in sizes],
+        ("label", "Label"): [
+            ((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs
+        ],
+        ("world", "World size"): [
+            ((n is None, n or 0), NOT_RECORDED if n is None else str(n)) for n in sizes
+        ],
         ("gpu", "GPU"): [(_gpu_name(run), _gpu_name(run)) for run in runs],
         ("hosts", "Hosts"): [(n, str(n or NOT_RECORDED)) for n in hosts],
         ("link", "Slowest link"): [((link == NOT_RECORDED, link), link) for link in links],
@@ -113,7 +135,14 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for (name, title), of_runs in values.items():
         codes = {pair: code for code, pair in enumerate(sorted({*of_runs}))}
         words = [word for _, word in codes]
-        found.append({"name": name, "title": title, "words": words, "codes": [codes[pair] for pair in of_runs]})
+        found.append(
+            {
+                "name": name,
+                "title": title,
+                "words": words,
+                "codes": [codes[pair] for pair in of_runs],
+            }
+        )
     return found
 
 
@@ -164,17 +193,28 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
         # What a straggler costs was told by other definitions.
         is_other_saving = row["is_outdated"] and row["first_finding"] == "straggler"
         saving = None if is_other_saving else row["first_saving_ns_per_step"]
-        runs.append({
-            "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
-            "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
-            "most": f"at most {ms_text(saving, 3)}" if saving else None,
-            "hint": row["first_action"], "page": pages.get(row["run_id"]),
-        })  # fmt: skip
+        runs.append(
+            {
+                "row": row,
+                "group": group_name(row),
+                "captured": captured,
+                "captured_ms": captured_ms,
+                "finding": row["first_finding"]
+                or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
+                "most": f"at most {ms_text(saving, 3)}" if saving else None,
+                "hint": row["first_action"],
+                "page": pages.get(row["run_id"]),
+            }
+        )
     return runs
 
 
 def dashboard_page(
-    stored: StoredRuns, *, title: str, pages: Mapping[str, str] | None = None, problems: Sequence[Unreadable] = ()
+    stored: StoredRuns,
+    *,
+    title: str,
+    pages: Mapping[str, str] | None = None,
+    problems: Sequence[Unreadable] = (),
 ) -> str:
     """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
@@ -191,7 +231,9 @@ def dashboard_page(
         "remarks": remarks,
         "figures": FOLLOWED,
         "facets": choices,
-        "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
+        "rows": [
+            (at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest
+        ],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "min_steps": MIN_STEPS,
@@ -212,7 +254,11 @@ def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
     sections = [("runs", "Runs")]
     if has_problems:
         sections.append(("problems", "Problems"))
-    return [("step-time", "Step time"), *sections, ("reading", "How to read it")] if has_chart else sections
+    return (
+        [("step-time", "Step time"), *sections, ("reading", "How to read it")]
+        if has_chart
+        else sections
+    )
 
 
 def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -222,18 +268,28 @@ def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[s
     latest = runs[-1]["row"]
     step_time = FOLLOWED[0]
     text, is_missing = _cell(latest, step_time)
-    sentences = [f"Latest run: {latest['label']}, {f'step time {text}' if is_missing else f'{text} per step'}"]
+    sentences = [
+        f"Latest run: {latest['label']}, {f'step time {text}' if is_missing else f'{text} per step'}"
+    ]
     if len(runs) > 1:
-        sentences.append("A difference between runs may be noise. To find out, run nsyspipe compare STORE.")
+        sentences.append(
+            "A difference between runs may be noise. To find out, run nsyspipe compare STORE."
+        )
     return sentences
 
 
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
     value = value_of(row, figure)
-    return (_missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
+    return (
+        (_missing_text(row, figure), True)
+        if value is None
+        else (value_text(figure.unit, value), False)
+    )
 
 
-def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _data(
+    runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     rows = [run["row"] for run in runs]
     by_run = series_of(rows)
     series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
@@ -245,7 +301,10 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "min_steps": MIN_STEPS,
         "figures": [{"name": one.column, "title": one.label, "kind": one.unit} for one in FOLLOWED],
         "groups": groups,
-        "series": [{"group": groups.index(line[0]), "label": line[1], "is_known": line[2]} for line in series],
+        "series": [
+            {"group": groups.index(line[0]), "label": line[1], "is_known": line[2]}
+            for line in series
+        ],
         "facets": [{name: facet[name] for name in ("name", "codes")} for facet in choices],
         "runs": {
             "id": [row["run_id"] for row in rows],
@@ -254,12 +313,19 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
             "hint": [hints[run["hint"]] for run in runs],
-            **{name: [run[name] for run in runs] for name in ("captured", "finding", "most", "page")},
+            **{
+                name: [run[name] for run in runs]
+                for name in ("captured", "finding", "most", "page")
+            },
         },
         "hints": [*hints],
         "values": values,
         "missing": {
-            one.column: {str(at): _missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
+            one.column: {
+                str(at): _missing_text(rows[at], one)
+                for at, n in enumerate(values[one.column])
+                if n is None
+            }
             for one in FOLLOWED
         },
     }
@@ -275,7 +341,11 @@ def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     check_directory(given, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
-        raise OutputError(str(target), "exists, but is not a dashboard of nsyspipe", fix="use --force or another name")
+        raise OutputError(
+            str(target),
+            "exists, but is not a dashboard of nsyspipe",
+            fix="use --force or another name",
+        )
 
 
 def _check_no_link_inside(store: Path, path: Path) -> None:
@@ -284,13 +354,21 @@ def _check_no_link_inside(store: Path, path: Path) -> None:
     if inside.startswith(os.pardir):
         return
     if os.path.realpath(path) != os.path.normpath(os.path.join(os.path.realpath(store), inside)):  # noqa: PTH118
-        raise OutputError(str(path), "is reached by a link inside the store", fix="remove the link, or another name")
+        raise OutputError(
+            str(path),
+            "is reached by a link inside the store",
+            fix="remove the link, or another name",
+        )
 
 
 def store_page(
-    store: Path, target: Path | None, pages: Path | None, *, force: bool = False,
+    store: Path,
+    target: Path | None,
+    pages: Path | None,
+    *,
+    force: bool = False,
     stage: Callable[[str], Callable[[int, int], None] | None] = lambda _: None,
-) -> tuple[str, int, list[Unreadable]]:  # fmt: skip
+) -> tuple[str, int, list[Unreadable]]:
     """Return the page of a store, of how many runs it is, and what of them cannot be read; their own pages are written before."""
     found, failed = stored_runs(store, on_progress=stage("reading runs")), []
     found = replace(found, runs=_with_works(found.runs, store))
@@ -312,9 +390,13 @@ def _with_works(runs: pa.Table, store: Path) -> pa.Table:
 
 
 def write_pages(
-    store: Path, run_ids: Sequence[str], pages: Path, *, force: bool = False,
+    store: Path,
+    run_ids: Sequence[str],
+    pages: Path,
+    *,
+    force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[Unreadable]:  # fmt: skip
+) -> list[Unreadable]:
     """Write the page of each run as ``<run id>.html``; one that is newer than its run stays as it is.
 
     Returns the runs of which there is no page, because a table of theirs cannot be read.
@@ -336,7 +418,9 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-                is_its = partial(lambda path, run_id: force or run_id_of_page(path) == run_id, path, run_id)
+                is_its = partial(
+                    lambda path, run_id: force or run_id_of_page(path) == run_id, path, run_id
+                )
                 write_text(path, text, (), may_replace=is_its, is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
@@ -347,12 +431,16 @@ def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
     if path.is_symlink() or run_id_of_page(path) != run_id:
         return False
     try:
-        return path.lstat().st_mtime_ns >= (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
+        return (
+            path.lstat().st_mtime_ns >= (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
+        )
     except OSError:  # replaced at this moment
         return False
 
 
-def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | None = None) -> dict[str, str]:
+def page_links(
+    store: Path, run_ids: Iterable[str], beside: Path, pages: Path | None = None
+) -> dict[str, str]:
     """Return the URL of each run's page, relative to a directory, of those that have one in one of a few directories.
 
     A file counts only if it says itself that it is the page of that run.
@@ -361,7 +449,14 @@ def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | 
     places = [place for place in near if not (place == store / "pages" and place.is_symlink())]
     links = {}
     for run_id in run_ids:
-        page = next((file for place in places if run_id_of_page(file := place / f"{run_id}.html") == run_id), None)
+        page = next(
+            (
+                file
+                for place in places
+                if run_id_of_page(file := place / f"{run_id}.html") == run_id
+            ),
+            None,
+        )
         if page is not None:
             # Bytes, since names of files need not be text; "./" so that none is ever taken for a scheme.
             url = f"./{quote(os.fsencode(os.path.relpath(page, beside)))}"

@@ -38,12 +38,29 @@ from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, ans
 from nsyspipe.report.html.page import PART_LEGEND, Chart, Fold, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
-from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, sure_text, value_text
+from nsyspipe.report.units import (
+    absent,
+    count_text,
+    delta_text,
+    metric_label,
+    ms_text,
+    sure_text,
+    value_text,
+)
 from nsyspipe.report.words import troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
-_SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
-_REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
+_SCRIPTS = (
+    "difference_waterfall",
+    "timeline_layout",
+    "timeline_draw",
+    "timeline",
+    "difference_timelines",
+)
+_REST, _NEUTRAL = (
+    "not split",
+    "ink3",
+)  # a part that a side did not record; and a colour that stands for no part
 _MOST_TILE_ROWS = 2  # judged metrics with key figures on the first screen
 _FIRST_METRICS = 6  # rows of the table of metrics that are shown at once
 _MOST_CHANGES = 8  # facts that changed, on the first screen
@@ -52,7 +69,9 @@ _MOST_CHANGES = 8  # facts that changed, on the first screen
 def difference_page(difference: RunDifference) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    verdict, *sentences = (block for block in report.answer_blocks(difference) if isinstance(block, Sentence))
+    verdict, *sentences = (
+        block for block in report.answer_blocks(difference) if isinstance(block, Sentence)
+    )
     page = AnswerPage(
         title=f"{before} -> {after}: nsyspipe diff",
         identity=(report.DIFF_RUNS, report.identity_of(difference)),
@@ -129,10 +148,20 @@ def _notes(difference: RunDifference) -> Iterator[PageBlock]:
 
 def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        rows = grouped((row["run_id"], row) for row in difference.problem_rows if row["side"] == name)
-        told = ((one, at) for at, run in enumerate(side.runs, 1) for one in troubles(rows.get(run.header.run_id, ())))
+        rows = grouped(
+            (row["run_id"], row) for row in difference.problem_rows if row["side"] == name
+        )
+        told = (
+            (one, at)
+            for at, run in enumerate(side.runs, 1)
+            for one in troubles(rows.get(run.header.run_id, ()))
+        )
         for (grave, what, place, fix), those in grouped(told).items():
-            some = f", capture {', '.join(ranges(those))} of {len(side.runs)}" if len(those) < len(side.runs) else ""
+            some = (
+                f", capture {', '.join(ranges(those))} of {len(side.runs)}"
+                if len(those) < len(side.runs)
+                else ""
+            )
             yield grave, f"{name}{some}: {what}", place, fix
 
 
@@ -141,19 +170,26 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     why = (row["why"] or "not decided").partition(", not comparable")[0]
     relative = percent_change(row)
 
-    def tile(name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded") -> Tile:
+    def tile(
+        name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded"
+    ) -> Tile:
         number, _, unit = text.rpartition(" ")
         if value is None:
             return Tile(name, "", "", why, missing)
         return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
     numbers = [row[f"n_{side}"] for side in SIDES]
-    over = ["of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers]
+    over = [
+        "of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers
+    ]
     sides = zip(SIDES, over, strict=True)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{sure_text(row['confidence'])} CI"
     return [
-        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps) for side, of_steps in sides),
+        *(
+            tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps)
+            for side, of_steps in sides
+        ),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
         tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
@@ -171,7 +207,9 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     ]
     note, table = " ".join(filter(None, about)), replace(table, note=None)
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND)
+    return Chart(
+        "waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND
+    )
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
@@ -186,7 +224,9 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     if before is None or after is None or delta is None:
         return None
 
-    def bar(name: str, category: str, start: float, end: float, row: Mapping[str, Any]) -> dict[str, Any]:
+    def bar(
+        name: str, category: str, start: float, end: float, row: Mapping[str, Any]
+    ) -> dict[str, Any]:
         sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
         return {"name": name, "category": category, "start": start, "end": end} | sides
 
@@ -218,7 +258,10 @@ def _axis_start(ends: list[float]) -> float:
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     """Yield the representative step of each side's first capture, on the rank whose window of it is the longest (tie: the lowest)."""
     sides = (difference.baseline, difference.candidate)
-    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))}
+    found = {
+        name: _drawn(name, side, at)
+        for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))
+    }
     if drawn := [step for step in found.values() if step is not None]:
         yield _timeline_chart(difference, drawn)
     for name in (name for name, step in found.items() if step is None):
@@ -228,9 +271,14 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
 
 def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart:
     titles, steps, bars_of, window_of = zip(*drawn, strict=True)
-    bars, windows = (pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of))
+    bars, windows = (
+        pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of)
+    )
     data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
-    ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
+    ranks = [
+        row | {"rank": f"{rank} of the {side}"}
+        for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)
+    ]
     table, colours = timeline_table(bars, windows), lane_legend(ranks, data["names"])
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
@@ -239,7 +287,10 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         caption = f"{caption} Each step is from the first capture of the side."
     if len(drawn) == len(SIDES):
         caption = f"{caption} Both timelines share one zoom."
-    label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
+    label, table = (
+        "Timelines of one step of each side",
+        Table("Timelines of both sides", columns, rows),
+    )
     data |= {"titles": [*titles], "ranks": ranks}
     return Chart(
         "timelines",
@@ -261,11 +312,15 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(pc.unique(bars["rank"]))
+    is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(
+        pc.unique(bars["rank"])
+    )
     windows = run.steps().filter(is_drawn)
     windows = windows.append_column("length", pc.subtract(windows["end_ns"], windows["start_ns"]))
     window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
-    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
+    rank, step, start, length = (
+        window[column][0].as_py() for column in ("rank", "step", "start_ns", "length")
+    )
 
     def moved(table: pa.Table) -> pa.Table:
         columns = {column: table[column] for column in table.column_names}
@@ -303,31 +358,58 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     """
     rows, _ = metric_rows(difference)
     shares = [*map(_in_percent, rows)]
-    reach = [max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0) for share in shares]
+    reach = [
+        max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0)
+        for share in shares
+    ]
     n_judged = len(difference.judged)
     limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
-    tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
+    tracks = [
+        Track(**{name: value and value / limit for name, value in share.items()})
+        for share in shares
+    ]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
     mostly = next((why for why, n in reasons if n > len(rows) / 2), None)
     verdicts = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        why = ", ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-        verdicts.append([*cells, Word(report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row))])
+        why = (
+            ", ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+        )
+        verdicts.append(
+            [
+                *cells,
+                Word(
+                    report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row)
+                ),
+            ]
+        )
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
     note = " ".join(filter(None, [table.note, common]))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
-    table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
+    table = with_column(
+        replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks
+    )
     steps = Field("steps", hint="steps used for this metric: baseline, candidate")
-    numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
+    numbers = [
+        ", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows
+    ]
     return with_column(table, len(table.columns), steps, numbers)
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     base = row["baseline"]
     unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
-    values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"], "band": row["min_effect"]}
-    return {name: None if value is None or unit is None else 100 * value / unit for name, value in values.items()}
+    values = {
+        "at": row["delta"],
+        "low": row["ci_low"],
+        "high": row["ci_high"],
+        "band": row["min_effect"],
+    }
+    return {
+        name: None if value is None or unit is None else 100 * value / unit
+        for name, value in values.items()
+    }
 
 
 def kernel_table(difference: RunDifference, table: Table) -> Table:

@@ -23,7 +23,18 @@ from nsyspipe.report import (
     scoreboard as of_scoreboard,
     whatif as of_whatif,
 )
-from nsyspipe.report.blocks import Block, Facts, Heading, Items, Line, Lines, Notes, Sentence, Table, Troubles
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Heading,
+    Items,
+    Line,
+    Lines,
+    Notes,
+    Sentence,
+    Table,
+    Troubles,
+)
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.html.whatif_page import STEP_LEGEND, divided_step
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
@@ -60,7 +71,9 @@ def headline(shown: ShownInNotebooks) -> str:
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    colours = re.findall(r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css"))
+    colours = re.findall(
+        r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css")
+    )
     return fragment("notebook.html.j2", {"blocks": blocks, "colours": dict(colours)})
 
 
@@ -71,7 +84,10 @@ def _in_python(block: Block | Bars) -> Block | Bars:
         case Items() | Notes():
             return replace(block, texts=[in_python(text) for text in block.texts])
         case Table():
-            rows = [[in_python(cell) if isinstance(cell, str) else cell for cell in row] for row in block.rows]
+            rows = [
+                [in_python(cell) if isinstance(cell, str) else cell for cell in row]
+                for row in block.rows
+            ]
             return replace(block, rows=rows, note=block.note and in_python(block.note))
     return block
 
@@ -106,17 +122,27 @@ def _verdict_lines(shown: ShownInNotebooks) -> list[str]:
 def _scoreboard_blocks(board: Scoreboard) -> Iterator[Block | Bars]:
     rows = board.table.to_pylist()
     yield Heading("Mean step time on the slowest rank, by part:")
-    bars = [(row["label"], row["mean_step_time_ns"], [row[part.column] for part in STEP_PARTS]) for row in rows]
+    bars = [
+        (row["label"], row["mean_step_time_ns"], [row[part.column] for part in STEP_PARTS])
+        for row in rows
+    ]
     yield from _drawn(bars)
     for block in of_scoreboard.scoreboard_blocks(board):
         yield from _troubles(block)
-        if isinstance(block, Facts | Heading) or getattr(block, "caption", None) == of_scoreboard.RESULTS:
+        if (
+            isinstance(block, Facts | Heading)
+            or getattr(block, "caption", None) == of_scoreboard.RESULTS
+        ):
             yield block
 
 
 def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
-    rows = [row for row in of_whatif.menu_rows(answer, answered, is_verbose=False) if row.step_time_ns is not None]
+    rows = [
+        row
+        for row in of_whatif.menu_rows(answer, answered, is_verbose=False)
+        if row.step_time_ns is not None
+    ]
     if len(rows) > 1:
         yield from _drawn(_simulated_bars(answer, rows), STEP_LEGEND)
         yield of_whatif.menu(answer, answered, is_verbose=False)
@@ -146,19 +172,25 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     yield Heading("Mean step time on the slowest rank, by part:")
-    yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
+    yield from _drawn(
+        (side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides
+    )
     for block in of_difference.difference_blocks(change):
         yield from _troubles(block)
     table = difference_screen.parts_or_metrics(change)
     yield _without_bars(table) if isinstance(table, Table) else table
-    changes = [Line(of_difference.change_text_of_fact(row)) for row in of_difference.shown_changes(change)]
+    changes = [
+        Line(of_difference.change_text_of_fact(row)) for row in of_difference.shown_changes(change)
+    ]
     if changes:
         yield Lines("Also changed", changes[:_MOST_RANKS])
-    yield Notes([
-        *of_difference.not_compared_texts(change),
-        *of_difference.spread_text(change, "a list of runs"),
-        "All metrics: .metrics",
-    ])  # fmt: skip
+    yield Notes(
+        [
+            *of_difference.not_compared_texts(change),
+            *of_difference.spread_text(change, "a list of runs"),
+            "All metrics: .metrics",
+        ]
+    )
 
 
 def _without_bars(table: Table) -> Table:
@@ -184,7 +216,10 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     if first_screen.do_ranks_differ(run):
         whole = "capture" if run.is_capture else "mean step"
         table = of_run.rank_table(run, _MOST_RANKS)
-        yield replace(table, note=" ".join(filter(None, [f"Shares are of each rank's own {whole}.", table.note])))
+        yield replace(
+            table,
+            note=" ".join(filter(None, [f"Shares are of each rank's own {whole}.", table.note])),
+        )
     found = overview.recommendations_of(run)
     for block in first_screen.alternatives_blocks(found, _MOST_LINES):
         # On a narrow page the last columns have to be scrolled to: the numbers of rows go.
@@ -208,13 +243,16 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
     if rest := [row for row in rows if row not in shown]:
         is_info = all(row["severity"] == "info" for row in rest)
         noun = "note" if is_info else "warning or note"
-        what = noun if len(rest) == 1 else noun.replace("warning", "warnings").replace("note", "notes")
+        what = (
+            noun if len(rest) == 1 else noun.replace("warning", "warnings").replace("note", "notes")
+        )
         more = "more " if shown else ""
         yield Heading(f"{len(rest)} {more}{what}: .problems")
 
 
 def _drawn(
-    bars: Iterable[tuple[str, float | None, Sequence[float | None]]], legend: Sequence[tuple[str, str]] = PART_LEGEND
+    bars: Iterable[tuple[str, float | None, Sequence[float | None]]],
+    legend: Sequence[tuple[str, str]] = PART_LEGEND,
 ) -> Iterator[Bars | Heading]:
     """Yield the chart of bars: label, length and parts in ns, in order of the legend. What was not recorded is not drawn."""
     every = [(label, wall, parts) for label, wall, parts in bars if wall]
@@ -223,12 +261,17 @@ def _drawn(
         longest = max(wall for _, wall, _ in known)
         texts = in_one_unit([ms_text(wall) for _, wall, _ in known])
         rows = [
-            (label, text, [
-                (name, ns / longest, f"{words}: {ms_text(ns)}, {percent_text(ns / wall)}")
-                for (name, words), ns in zip(legend, parts, strict=False) if ns
-            ])
+            (
+                label,
+                text,
+                [
+                    (name, ns / longest, f"{words}: {ms_text(ns)}, {percent_text(ns / wall)}")
+                    for (name, words), ns in zip(legend, parts, strict=False)
+                    if ns
+                ],
+            )
             for (label, wall, parts), text in zip(known, texts, strict=True)
-        ]  # fmt: skip
+        ]
         drawn = {name for _, _, segments in rows for name, *_ in segments}
         yield Bars(rows, [(name, words) for name, words in legend if name in drawn])
     if n_more:

@@ -32,7 +32,9 @@ RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
 MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)  # None of what is no such page or cannot be read
+run_id_of_page = functools.partial(
+    identity_of_page, name=RUN_ID
+)  # None of what is no such page or cannot be read
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points|pp)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
@@ -47,7 +49,9 @@ _MOST_SHOWN = 2000  # longer than any sentence of ours
 _UNBROKEN, _WHOLE, _LONG_CODE = 9, 27, 36  # letters; what is shorter fits a phone
 SUBSECTION = "sub"  # style of a heading inside a section
 MOST_LINKS = 7  # to sections, in the bar
-PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
+PART_LEGEND = tuple(
+    (part.category or "", part.short) for part in STEP_PARTS
+)  # categories of the palette, and words
 
 
 # What legends, lanes and bars call parts that are no figures of the vocabulary.
@@ -71,7 +75,9 @@ def read_asset(name: str) -> str:
 
 def csp(scripts: tuple[str, ...]) -> str:
     """Return a content security policy under which these scripts run and nothing else, and nothing is fetched."""
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    digests = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts
+    )
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     allowed = f"script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
@@ -85,7 +91,9 @@ def cut(text: str, most: int = MOST_LETTERS) -> str:
 
 def as_json(value: object) -> str:
     """Write a value as JSON that may stand inside a script element; texts in it are made fit to show."""
-    text = json.dumps(_shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    text = json.dumps(
+        _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
     return text.translate(_ESCAPES)
 
 
@@ -97,13 +105,21 @@ def _shown(value: object) -> object:
             return {cut(str(key)): _shown(one) for key, one in value.items()}
         case list() | tuple() if any(isinstance(one, str | dict | list | tuple) for one in value):
             return [_shown(one) for one in value]
-    return value  # long arrays hold numbers only; looking at each of them costs more than writing them
+    return (
+        value  # long arrays hold numbers only; looking at each of them costs more than writing them
+    )
 
 
 def render(
-    template: str, title: str, identity: tuple[str, str], context: Mapping[str, Any], data: Mapping[str, object], *,
-    scripts: Sequence[str] = (), styles: Sequence[str] = (),
-) -> str:  # fmt: skip
+    template: str,
+    title: str,
+    identity: tuple[str, str],
+    context: Mapping[str, Any],
+    data: Mapping[str, object],
+    *,
+    scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
+) -> str:
     """Return a page as text: the same values give the same bytes, and no clock, locale or network is asked.
 
     `template` is a file in `templates/` that extends ``base.html.j2``, `context` what it shows; `identity` is name and
@@ -114,12 +130,22 @@ def render(
     script = "\n".join(read_asset(f"{name}.js") for name in (*_SCRIPTS, *scripts, "start"))
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
-    text: str = _environment().get_template(template).render(
-        **context, title=title, identity=[escape(cut(one, _MOST_SHOWN)) for one in identity], tool_version=__version__, has_charts=bool(data),
-        csp=csp((library, script)), library="@@LIBRARY@@", script="@@SCRIPT@@",
-        styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
-        data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
-    )  # fmt: skip
+    text: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            title=title,
+            identity=[escape(cut(one, _MOST_SHOWN)) for one in identity],
+            tool_version=__version__,
+            has_charts=bool(data),
+            csp=csp((library, script)),
+            library="@@LIBRARY@@",
+            script="@@SCRIPT@@",
+            styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
+            data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
+        )
+    )
     # Put in last: nobody has to look through a megabyte of library for blank lines.
     head, _, tail = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
     before, _, after = tail.rpartition("@@SCRIPT@@")
@@ -136,10 +162,15 @@ def _environment() -> Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__, "templates"), undefined=jinja2.StrictUndefined,
-        autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-    )  # fmt: skip
+        loader=jinja2.PackageLoader(__package__, "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: (
+            _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
+    )
     environment.globals["new_line"] = Markup("\n")
     environment.filters |= {
         "named": _named,
@@ -162,7 +193,9 @@ def _meanings() -> dict[str, str]:
     """Return the definitions of the vocabulary by the names that outputs use, in small letters."""
     figures = [*FIGURES.values(), *OTHER_FIGURES.values()]
     meanings = {term.name.lower(): term.definition for term in TERMS}
-    for figure in reversed(figures):  # the first of a name counts: of a time and its share, the time
+    for figure in reversed(
+        figures
+    ):  # the first of a name counts: of a time and its share, the time
         meanings |= {name.lower(): figure.definition for name in (figure.label, figure.short)}
     return meanings | _MEANINGS_OF_DRAWINGS
 
@@ -174,7 +207,9 @@ def meaning_of(name: str) -> str:
 
 def _told(text: str) -> str:
     """Return a text fit to be shown, wherever it comes from; no line breaks inside an arrow, or between a number and its unit."""
-    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN)).replace(" -> ", " \N{RIGHTWARDS ARROW} ")
+    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN)).replace(
+        " -> ", " \N{RIGHTWARDS ARROW} "
+    )
 
 
 def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
@@ -258,9 +293,15 @@ _SECTIONS: dict[type, Callable[[Any], str | None]] = {
 
 
 def blocks_page(
-    blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
-    scripts: Sequence[str] = (), short: Mapping[str, str] | None = None, linked: Sequence[str] | None = None, head_name: str = "",
-) -> str:  # fmt: skip
+    blocks: Iterable[Any],
+    title: str,
+    identity: tuple[str, str],
+    *,
+    scripts: Sequence[str] = (),
+    short: Mapping[str, str] | None = None,
+    linked: Sequence[str] | None = None,
+    head_name: str = "",
+) -> str:
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
     `short` is what links call a section whose name is long. The bar links to the `linked` sections, by default to the first
@@ -287,7 +328,15 @@ def blocks_page(
         "sections": [(anchor_of(name), name) for name in names],
         "parts": [_named(part) for _, part in rest],
     }
-    return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=("run.css", "blocks.css"))
+    return render(
+        "blocks.html.j2",
+        title,
+        identity,
+        context,
+        data,
+        scripts=scripts,
+        styles=("run.css", "blocks.css"),
+    )
 
 
 def _inner(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block

@@ -18,7 +18,14 @@ from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart, meaning_of
 from nsyspipe.report.run import table_note
-from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text, with_share
+from nsyspipe.report.units import (
+    absent,
+    bandwidth_text,
+    bytes_text,
+    ms_text,
+    percent_text,
+    with_share,
+)
 from nsyspipe.report.words import WITHOUT_END, steps_without_end
 from nsyspipe.run.rank_names import RankNames
 
@@ -35,11 +42,27 @@ _RANKS_HINT = (
     "Each bar is the mean over the steps used. Percentages are shares of the step time. "
     "The thin bar is the total communication of the rank, overlapped or not, split into wait time and transfer time."
 )
-_DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
+_DRAWN = (
+    "step",
+    "rank",
+    "wall_ns",
+    "fastest_rank",
+    "fastest_wall_ns",
+    "median_wall_ns",
+    "walls_ns",
+    "mark",
+)
 _SUMMED = (
-    "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
-    "comm_ns", "wait_ns", "transfer_ns",
-)  # fmt: skip
+    "wall_ns",
+    "compute_ns",
+    "overlap_compute_ns",
+    "exposed_comm_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "comm_ns",
+    "wait_ns",
+    "transfer_ns",
+)
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _BY_NUMBER = RankNames()
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
@@ -48,7 +71,10 @@ MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
-THIN = (("waiting", "wait time"), ("transfer", "transfer time"))  # in the legend of the bar below that of a rank
+THIN = (
+    ("waiting", "wait time"),
+    ("transfer", "transfer time"),
+)  # in the legend of the bar below that of a rank
 _CALL, _NTH, _LENGTH = ["step", "collective", "seq"], ["nth", "collective"], "length_ns"
 _MEASURED = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
 _OF_MEDIANS = (*_CALL, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED)
@@ -65,7 +91,11 @@ class After(Struct, frozen=True):
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
     """Return which parts of a step, of `parts_of`, take time in some row: category of the palette, and words."""
     names = {name for row in rows for name, ns in row.items() if ns}
-    return [(category, words) for category, words, _ in (_PARTS if has_comm else _WITHOUT_COMM) if category in names]
+    return [
+        (category, words)
+        for category, words, _ in (_PARTS if has_comm else _WITHOUT_COMM)
+        if category in names
+    ]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
@@ -74,7 +104,11 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
     Where one of them was not recorded, those of the last three that are known by themselves.
     """
     compute, hidden = row["compute_ns"], row["overlap_compute_ns"]
-    parts = {"exposed": row["exposed_comm_ns"], "copies": row["exposed_memory_ns"], "idle": row["idle_ns"]}
+    parts = {
+        "exposed": row["exposed_comm_ns"],
+        "copies": row["exposed_memory_ns"],
+        "idle": row["idle_ns"],
+    }
     if None in {compute, hidden, *parts.values()}:
         return {name: ns for name, ns in parts.items() if ns is not None}
     return {"compute": compute - hidden, "hidden": hidden, **parts}
@@ -82,14 +116,25 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
 
 def names_in_data(names: RankNames) -> dict[str, Any]:
     """Return what a chart's data have of ranks that are not called by their number alone; nothing where there are none."""
-    return {"rank_names": {str(rank): name for rank, name in names.names.items()}} if names.names else {}
+    return (
+        {"rank_names": {str(rank): name for rank, name in names.names.items()}}
+        if names.names
+        else {}
+    )
 
 
 def rank_chart(
-    steps: pa.Table, ranks: Sequence[int], listed: Sequence[int] | None = None, *,
-    caption: str = "", is_capture: bool = False, has_comm: bool = True, names: RankNames = _BY_NUMBER,
-    step_ns: float | None = None, after: After | None = None,
-) -> Chart | None:  # fmt: skip
+    steps: pa.Table,
+    ranks: Sequence[int],
+    listed: Sequence[int] | None = None,
+    *,
+    caption: str = "",
+    is_capture: bool = False,
+    has_comm: bool = True,
+    names: RankNames = _BY_NUMBER,
+    step_ns: float | None = None,
+    after: After | None = None,
+) -> Chart | None:
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
@@ -97,16 +142,28 @@ def rank_chart(
     are of, so that the whole first screen has one denominator; ``after`` is drawn below the ranks. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
-    summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
+    summed = steps.group_by("rank", use_threads=False).aggregate(
+        [(name, "sum", options) for name in _SUMMED]
+    )
     columns = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(columns).sort_by("rank").to_pylist()
-    shown, times = [row for row in rows if row["rank"] in set(ranks)], ("wall", "comm", "wait", "transfer")
-    drawn = [{"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}} for row in shown]
+    shown, times = (
+        [row for row in rows if row["rank"] in set(ranks)],
+        ("wall", "comm", "wait", "transfer"),
+    )
+    drawn = [
+        {"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}}
+        for row in shown
+    ]
     if not drawn:
         return None
     n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in listed]
     n_steps = pc.count_distinct(steps["step"]).as_py()
-    label = "Where the time of the capture goes, per rank" if is_capture else "Where each step's time goes, per rank"
+    label = (
+        "Where the time of the capture goes, per rank"
+        if is_capture
+        else "Where each step's time goes, per rank"
+    )
     whole = "capture" if is_capture else "step"
 
     def mean(total: int | None) -> str:
@@ -117,22 +174,47 @@ def rank_chart(
         return with_share(mean(time), None if time is None or not wall else time / wall)
 
     parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
-    split = {"total communication": "comm_ns", "wait time": "wait_ns", "transfer time": "transfer_ns"}
+    split = {
+        "total communication": "comm_ns",
+        "wait time": "wait_ns",
+        "transfer time": "transfer_ns",
+    }
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
         Field(whole, of("wall_ns", mean)),
         *(Field(words, partial(part, name), hint=hint) for name, words, hint in parts),
         *(Field(words, of(name, mean)) for words, name in split.items() if parts is _PARTS),
     ]
-    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn, "step": step_ns, **names_in_data(names)}
+    data = {
+        "n_steps": n_steps,
+        "whole": whole,
+        "ranks": drawn,
+        "step": step_ns,
+        **names_in_data(names),
+    }
     if after is not None:
         data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
-    thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
+    thin = [
+        pair
+        for pair, time in zip(THIN, times[2:], strict=True)
+        if has_comm and any(row[time] for row in drawn)
+    ]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     n_rows = len(drawn) + (after is not None)
-    height, table = 36 + BAR_HEIGHT * n_rows, table_of(label, rows, fields, table_note(len(rows), n_ranks))
+    height, table = (
+        36 + BAR_HEIGHT * n_rows,
+        table_of(label, rows, fields, table_note(len(rows), n_ranks)),
+    )
     return Chart(
-        "step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else ""
+        "step-bars",
+        "Overview",
+        label,
+        height,
+        data,
+        table,
+        caption,
+        colours,
+        hint=_RANKS_HINT if thin else "",
     )
 
 
@@ -145,14 +227,20 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     if not steps.num_rows:
         return []
     endless = steps_without_end(steps)
-    step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
+    step, wall, rank, start = (
+        np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns")
+    )
     order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
     columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
     for row, walls, ranks, starts in zip(rows, *columns, strict=True):
         dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
-        row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
+        row |= {
+            "fastest_rank": int(ranks[-1]),
+            "fastest_wall_ns": int(walls[-1]),
+            "begin_ns": int(starts.min()),
+        }
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
         why = "incomplete" if walls.size == n_ranks else "not on every rank"
         why = WITHOUT_END if row["step"] in endless else why
@@ -160,37 +248,74 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
-def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: RankNames = _BY_NUMBER) -> Chart | None:
+def step_chart(
+    rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: RankNames = _BY_NUMBER
+) -> Chart | None:
     """Return the chart of `step_rows`, of more than `MOST_COLUMNS` the slowest of each ``per_column``; None without steps."""
     if not rows:
         return None
     per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
-    shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
+    shown = [
+        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
+        for at in range(0, len(rows), per_column)
+    ]
     parts = [parts_of(row) for row in shown]
-    shares = ("compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "wait_share")
-    silent = {"exposed_comm_share", "wait_share"} if all(row["comm_ns"] == 0 for row in rows) else set()
+    shares = (
+        "compute_share",
+        "exposed_comm_share",
+        "exposed_memory_share",
+        "idle_share",
+        "wait_share",
+    )
+    silent = (
+        {"exposed_comm_share", "wait_share"} if all(row["comm_ns"] == 0 for row in rows) else set()
+    )
     fields = [
         Field("step", of("step")),
         Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text)),
         Field("slowest rank", lambda row: names.name(row["rank"])),
-        *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares if name not in silent),
+        *(
+            Field(FIGURES[name].short, of(name, percent_text))
+            for name in shares
+            if name not in silent
+        ),
         Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
         Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
-    told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
-    note = f"Each column is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
+    told = [
+        one
+        for one in fields
+        if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)
+    ]
+    note = (
+        f"Each column is the slowest of {per_column} steps. --json has all steps."
+        if per_column > 1
+        else None
+    )
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, told, note)
     caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
     colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
-    return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
+    return Chart(
+        "step-columns",
+        "Steps",
+        "Step time over steps",
+        260,
+        data,
+        table,
+        caption,
+        colours,
+        has_zoom,
+    )
 
 
-def collective_charts(medians: Medians, whole: str = "a step", names: RankNames = _BY_NUMBER) -> list[Chart]:
+def collective_charts(
+    medians: Medians, whole: str = "a step", names: RankNames = _BY_NUMBER
+) -> list[Chart]:
     """Return the collectives in order of what they are part of, and message size against bus bandwidth where sizes are known; none without any.
 
     The table has the wait of each of few ranks, of many the longest.
@@ -205,17 +330,40 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
-        *([Field("steps", of("n_steps"), hint="steps used that have the collective")] if len({row["n_steps"] for row in rows}) > 1 else []),
-        Field("longest duration", of("duration", ms_text), hint="Median of the rank that needs longest, with its wait time."),
-        Field(FIGURES["transfer_ns"].short, of("transfer", ms_text), hint="Transfer time, median over ranks and steps."),
-        Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
-        Field("waiting rank", lambda row: names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(
-            Field(f"rank {names.name(rank)} waits ms", partial(lambda at, row: ms_text(row["wait"].get(at)), rank), unit="ms")
+            [Field("steps", of("n_steps"), hint="steps used that have the collective")]
+            if len({row["n_steps"] for row in rows}) > 1
+            else []
+        ),
+        Field(
+            "longest duration",
+            of("duration", ms_text),
+            hint="Median of the rank that needs longest, with its wait time.",
+        ),
+        Field(
+            FIGURES["transfer_ns"].short,
+            of("transfer", ms_text),
+            hint="Transfer time, median over ranks and steps.",
+        ),
+        Field(
+            "longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)
+        ),
+        Field(
+            "waiting rank",
+            lambda row: (
+                names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent
+            ),
+        ),
+        *(
+            Field(
+                f"rank {names.name(rank)} waits ms",
+                partial(lambda at, row: ms_text(row["wait"].get(at)), rank),
+                unit="ms",
+            )
             for rank in ranks
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
-    ]  # fmt: skip
+    ]
     label, section = f"Collectives in the order of {whole}", "Communication"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
@@ -230,11 +378,16 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
         row["transfer"] is None for row in rows
     )
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
-    order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
+    order = Chart(
+        "collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom
+    )
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
-    data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
+    data = {
+        name: [row[name] for row in sized]
+        for name in ("seq", "collective", "bytes", "busbw", "transfer")
+    }
     caption = "The table of the chart above has the same values."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
@@ -245,7 +398,9 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
     for row in collectives.select(columns).filter(pc.equal(collectives["step"], step)).to_pylist():
-        about = facts.setdefault(str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None])
+        about = facts.setdefault(
+            str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None]
+        )
         about[2] = row["rank"] if row["late_by_ns"] else about[2]
     return facts
 
@@ -271,7 +426,9 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
-    rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
+    rows, n_all, n_of_some = (
+        _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
+    )
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
     n_left_out = n_all - len(rows)
     of_steps = f"{n_used} of {n_steps} steps" if n_used < n_steps else f"the {n_steps} steps used"
@@ -303,7 +460,11 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
 
     The n-th of its kind is one collective in all steps that have it, whatever else is in some of them.
     """
-    calls = table.group_by(_CALL, use_threads=False).aggregate([]).sort_by([(name, "ascending") for name in _CALL])
+    calls = (
+        table.group_by(_CALL, use_threads=False)
+        .aggregate([])
+        .sort_by([(name, "ascending") for name in _CALL])
+    )
     kind = calls["collective"].combine_chunks().dictionary_encode()
     nth = places_in_runs(calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy())
     table = table.join(calls.append_column("nth", pa.array(nth)), _CALL)
@@ -316,7 +477,9 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])
     kinds = kinds.append_column("place", pa.array(range(kinds.num_rows)))
     of_kinds = kinds.rename_columns({"step_count_distinct": "n_steps"}).to_pylist()
-    longest = kinds.sort_by([(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]).slice(0, MOST_COLLECTIVES)
+    longest = kinds.sort_by([(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]).slice(
+        0, MOST_COLLECTIVES
+    )
     table = table.join(longest.select([*_NTH, "place"]), _NTH, join_type="inner")
     waits: dict[int, dict[int, float | None]] = {}
     lengths: dict[int, float] = {}
@@ -327,10 +490,19 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     for place, transfer, n_bytes, busbw in _medians(table, ["place"], _MEASURED):
         known = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
         longest_waits = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
-        rows.append({
-            "seq": place, **{name: of_kinds[place][name] for name in ("collective", "n_steps")}, "duration": lengths[place],
-            "wait": waits[place], "longest": longest_waits, "n_waits": len(known), "transfer": transfer, "bytes": n_bytes, "busbw": busbw,
-        })  # fmt: skip
+        rows.append(
+            {
+                "seq": place,
+                **{name: of_kinds[place][name] for name in ("collective", "n_steps")},
+                "duration": lengths[place],
+                "wait": waits[place],
+                "longest": longest_waits,
+                "n_waits": len(known),
+                "transfer": transfer,
+                "bytes": n_bytes,
+                "busbw": busbw,
+            }
+        )
     n_steps = pc.count_distinct(calls["step"]).as_py()
     return rows, len(of_kinds), sum(one["n_steps"] < n_steps for one in of_kinds)
 
@@ -339,6 +511,11 @@ def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterat
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
     # One by one, since what is known of all rows takes far more memory as Python's numbers.
-    known = (([n for n in values.as_py() if n is not None] for values in lists[f"{name}_list"]) for name in columns)
-    medians = ([float(statistics.median(values)) if values else None for values in rows] for rows in known)
+    known = (
+        ([n for n in values.as_py() if n is not None] for values in lists[f"{name}_list"])
+        for name in columns
+    )
+    medians = (
+        [float(statistics.median(values)) if values else None for values in rows] for rows in known
+    )
     return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)

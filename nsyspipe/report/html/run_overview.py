@@ -11,9 +11,27 @@ from msgspec.structs import replace
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS
 from nsyspipe.report import first_screen, overview, run as run_report, words
-from nsyspipe.report.blocks import Bars, Block, Commands, Facts, Heading, Items, Lines, Sentence, Tile, Tiles, Troubles
+from nsyspipe.report.blocks import (
+    Bars,
+    Block,
+    Commands,
+    Facts,
+    Heading,
+    Items,
+    Lines,
+    Sentence,
+    Tile,
+    Tiles,
+    Troubles,
+)
 from nsyspipe.report.explanations.subjects import FINDINGS_FOLDER, explain_finding
-from nsyspipe.report.explanations.text import Code, Explanation, Items as ExplainedItems, Paragraph, ids_in
+from nsyspipe.report.explanations.text import (
+    Code,
+    Explanation,
+    Items as ExplainedItems,
+    Paragraph,
+    ids_in,
+)
 from nsyspipe.report.findings import Finding, finding_lines, of_capture
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
@@ -113,7 +131,9 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     yield answer_of(run, step, found, checks, step_ns)
     yield trust_facts(run)
     yield from (
-        replace(block, is_close=True) for block in first_screen.trust_blocks(run) if isinstance(block, Troubles)
+        replace(block, is_close=True)
+        for block in first_screen.trust_blocks(run)
+        if isinstance(block, Troubles)
     )
     where = [*first_screen.step_blocks(run, step)]
     bars = next((block for block in where if isinstance(block, Bars)), None)
@@ -124,7 +144,9 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     yield Columns([column for column in (left, right) if column])
 
 
-def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None) -> Answer:
+def answer_of(
+    run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None
+) -> Answer:
     """Return the headline of the page: a doubt about all figures, else what to change first, else that nothing is to change."""
     if not run.header.n_ranks or step is None:
         return Answer(first_screen.headline_of(run, step).removesuffix("."))
@@ -135,7 +157,11 @@ def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: C
         texts = first_screen.nothing_sentences(run, found, checks) or texts
         headline, *reasons = [doubt, *texts] if doubt else texts
         return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
-    reasons = [f"{first.finding.title}.", *first_screen.assumptions_of(first), *first_screen.why_first(found)]
+    reasons = [
+        f"{first.finding.title}.",
+        *first_screen.assumptions_of(first),
+        *first_screen.why_first(found),
+    ]
     return Answer(
         headline=doubt or first.finding.headline,
         id=first.finding.id,
@@ -150,7 +176,9 @@ def _doubt(run: Run) -> str:
     """Return why nothing that follows may be true; nothing if there is no such reason."""
     if overview.is_of_mixed_runs(run):
         return first_screen.MIXED
-    return "" if run.summary()["comm_share"][0].as_py() is not None else first_screen.unknown_text(run)
+    return (
+        "" if run.summary()["comm_share"][0].as_py() is not None else first_screen.unknown_text(run)
+    )
 
 
 def effect_of(change: Recommendation, step_ns: float) -> Effect:
@@ -205,7 +233,12 @@ def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
 
 def _rate_tile(step: StepTime) -> Tile:
     value, unit = rate_text(1e9 / step.mean_ns, _DIGITS).split(" ")
-    return Tile(FIGURES["throughput_steps_per_s"].short, value, unit, FIGURES["throughput_steps_per_s"].meaning)
+    return Tile(
+        FIGURES["throughput_steps_per_s"].short,
+        value,
+        unit,
+        FIGURES["throughput_steps_per_s"].meaning,
+    )
 
 
 def _step_tile(run: Run, step: StepTime) -> Tile:
@@ -225,9 +258,13 @@ def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
         return Tile(figure.short, "", "", why, missing, figure.category)
     time, share = _part_words(run, name, bars)
     value, unit = time.split(" ")
-    least = "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
+    least = (
+        "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
+    )
     whole = "capture" if run.is_capture else "step"
-    return Tile(figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category)
+    return Tile(
+        figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category
+    )
 
 
 def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
@@ -247,7 +284,13 @@ def _overlap_tile(run: Run) -> Tile:
     if summary["overlap_ratio"] is None:
         missing, why = run_report.why_null("overlap_ratio", run, summary)
         return Tile(figure.short, "", "", why, missing, figure.category)
-    return Tile(figure.short, short_percent(summary["overlap_ratio"]), "", "of communication", category=figure.category)
+    return Tile(
+        figure.short,
+        short_percent(summary["overlap_ratio"]),
+        "",
+        "of communication",
+        category=figure.category,
+    )
 
 
 def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
@@ -277,7 +320,9 @@ def opportunity_blocks(
         yield Heading("What you can change", SUBSECTION)
         longest = longest_saving(found.shown, step_ns)
         numbered = enumerate(found.shown, start=1)
-        yield Opportunities([opportunity_of(change, step_ns, longest, number) for number, change in numbered])
+        yield Opportunities(
+            [opportunity_of(change, step_ns, longest, number) for number, change in numbered]
+        )
         yield from (Sentence(text) for text in [first_screen.notes_of_all(found)] if text)
     elif run.header.n_ranks and (run.is_capture or summary["comm_share"] is None):
         yield Heading("What you can change", SUBSECTION)
@@ -303,7 +348,9 @@ def longest_saving(changes: Sequence[Recommendation], step_ns: float) -> float:
     return max(ends, default=0.0) or 1.0
 
 
-def opportunity_of(change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None) -> Opportunity:
+def opportunity_of(
+    change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None
+) -> Opportunity:
     """Return a recommendation as a row."""
     gain, saving_range = None, ""
     if change.saving_ns is not None:
@@ -316,7 +363,15 @@ def opportunity_of(change: Recommendation, step_ns: float, longest_ns: float, nu
         gain = Gain(share, low, high, is_bound=low is None)
     finding = change.finding
     details = [*_details(finding)]
-    return Opportunity(number, finding.headline, finding.id, effect_of(change, step_ns), saving_range, gain, details)
+    return Opportunity(
+        number,
+        finding.headline,
+        finding.id,
+        effect_of(change, step_ns),
+        saving_range,
+        gain,
+        details,
+    )
 
 
 def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
@@ -324,7 +379,11 @@ def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
     lines = finding_lines(finding)
     yield Lines("", lines.lines)
     if finding.evidence:
-        yield Fold("Numbers behind this finding", [Evidence(finding.severity, finding.evidence)], is_printed=True)
+        yield Fold(
+            "Numbers behind this finding",
+            [Evidence(finding.severity, finding.evidence)],
+            is_printed=True,
+        )
     if finding.id in ids_in(FINDINGS_FOLDER):
         explanation = explain_finding(finding.id)
         yield Fold("Explanation and code", [*explained_blocks(explanation)])
@@ -371,7 +430,10 @@ def _changes(number: int) -> str:
 def _check_folds(checks: Checks) -> Iterator[Fold]:
     if checks.passed:
         n_passed = len(checks.passed)
-        yield Fold(f"{n_passed} check{'s'[: n_passed != 1]} found nothing", [Sentence(", ".join(checks.passed))])
+        yield Fold(
+            f"{n_passed} check{'s'[: n_passed != 1]} found nothing",
+            [Sentence(", ".join(checks.passed))],
+        )
     if checks.skipped:
         n_skipped = len(checks.skipped_rules)
         texts = [run_report.skipped_text(check) for check in checks.skipped]
@@ -390,9 +452,16 @@ def rank_blocks(
         after = charts.After(first.step_ns or 0.0, first.low_ns or 0.0, first.high_ns or 0.0)
     caption = run_report.left_out_note(len(drawn), run.header.n_ranks)
     chart = charts.rank_chart(
-        run.breakdown(), drawn, listed, caption=caption, is_capture=run.is_capture, has_comm=has_comm,
-        names=run.rank_names, step_ns=step.mean_ns if step else None, after=after,
-    )  # fmt: skip
+        run.breakdown(),
+        drawn,
+        listed,
+        caption=caption,
+        is_capture=run.is_capture,
+        has_comm=has_comm,
+        names=run.rank_names,
+        step_ns=step.mean_ns if step else None,
+        after=after,
+    )
     if chart is None:
         if run.header.n_ranks:
             yield Sentence("No step is complete on every rank, so there is nothing to split.")

@@ -19,12 +19,31 @@ from nsyspipe.model.names import few, grouped
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
-from nsyspipe.report.blocks import Block, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Field,
+    Heading,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Troubles,
+    barred,
+    of,
+    table_of,
+)
 from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, SUBSECTION, Chart, Choice, Fold, blocks_page
 from nsyspipe.report.html.run_overview import overview_blocks
-from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import (
+    IS_PAINTED,
+    MOST_BARS,
+    lane_legend,
+    n_bars,
+    timeline_data,
+    timeline_table,
+)
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures
 from nsyspipe.report.schema import meaning_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
@@ -33,7 +52,14 @@ from nsyspipe.run.run import Run
 from nsyspipe.run.work import n_steps
 from nsyspipe.version import __version__
 
-_SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_columns", "collectives")
+_SCRIPTS = (
+    "step_bars",
+    "timeline_layout",
+    "timeline_draw",
+    "timeline",
+    "step_columns",
+    "collectives",
+)
 _OVERVIEW, _ABOUT = "Overview", "About this run"
 # Ranks of a timeline that are drawn at once (a button shows the others), rows of the costliest, and calls.
 _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 8, 15, 8
@@ -43,11 +69,28 @@ _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 _ONLY = "the only step used"
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
 _DEFINED = (
-    "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
-)  # fmt: skip
-_DEFINITION = [Field(name, kind=kind) for name, kind in (
-    ("column", "name"), ("unit", "text"), ("meaning", "prose"), ("source", "prose"),
-)]  # fmt: skip
+    "summary",
+    "steps",
+    "phases",
+    "collectives",
+    "stragglers",
+    "traffic",
+    "kernels",
+    "costs",
+    "idle_calls",
+    "links",
+    "findings",
+    "timeline",
+)
+_DEFINITION = [
+    Field(name, kind=kind)
+    for name, kind in (
+        ("column", "name"),
+        ("unit", "text"),
+        ("meaning", "prose"),
+        ("source", "prose"),
+    )
+]
 
 
 class Details(NamedTuple):
@@ -61,9 +104,17 @@ class Details(NamedTuple):
 def run_page(run: Run, top: int | None = None) -> str:
     """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
-    costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
+    costs = {
+        name: replace(one, is_close=True)
+        for name, one in cost_tables(run, top or _SHOWN_COSTS).items()
+    }
     return blocks_page(
-        _blocks(run, costs), title, identity, scripts=_SCRIPTS, short={_ABOUT: "About"}, head_name=_OVERVIEW
+        _blocks(run, costs),
+        title,
+        identity,
+        scripts=_SCRIPTS,
+        short={_ABOUT: "About"},
+        head_name=_OVERVIEW,
     )
 
 
@@ -85,7 +136,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Any]:
 
 def _host_section(run: Run) -> Iterator[Block]:
     yield Heading("CPU steps")
-    yield Sentence("How long each NVTX step range took on the CPU, per process. No GPU activity was recorded.")
+    yield Sentence(
+        "How long each NVTX step range took on the CPU, per process. No GPU activity was recorded."
+    )
     yield from host_blocks(run.host_steps(), _LISTED)
 
 
@@ -107,7 +160,9 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
 
 
 def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
-    table = idle_table(run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step")
+    table = idle_table(
+        run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step"
+    )
     if table is not None:
         yield table
     elif summary["idle_share"] == 0:
@@ -116,7 +171,10 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
         _, unknown = run_report.why_null("idle_causes", run, summary)
         yield Sentence(f"The causes of idle time are not known: {unknown}.")
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
-        fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
+        fields = [
+            Field("call", of("call"), "name"),
+            Field("idle per step", of("blocked_ns_per_step", ms_text)),
+        ]
         yield table_of("Calls in which the CPU was blocked", calls, fields, is_close=True)
 
 
@@ -126,7 +184,9 @@ def _ranks_section(run: Run) -> Iterator[Block]:
     if run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
         return
     yield Heading("Ranks")
-    late = straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"], run.rank_names)
+    late = straggler_table(
+        run.stragglers(), run.rank_summary(), summary["n_summary_steps"], run.rank_names
+    )
     yield late or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence(
@@ -138,7 +198,11 @@ def _ranks_section(run: Run) -> Iterator[Block]:
 def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart]:
     """Yield the collectives of a step, what they cost by kind and by process group, and what they run over."""
     yield Heading("Communication")
-    yield from (Sentence(_sentence(text)) for text in (words.link_text(run), run_report.traffic_of(run)) if text)
+    yield from (
+        Sentence(_sentence(text))
+        for text in (words.link_text(run), run_report.traffic_of(run))
+        if text
+    )
     yield from _collectives(run, costs)
     is_alone = run.header.n_ranks == 1 == (run.header.n_job_ranks or 1)
     if is_alone:
@@ -158,7 +222,9 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
         is_known = run.summary()["comm_share"][0].as_py() is not None
         of_whole = "the capture" if run.is_capture else "the steps used"
         none = f"There is no communication in {of_whole}."
-        yield Sentence(none if is_known else "Communication is not known. The notes have the reason.")
+        yield Sentence(
+            none if is_known else "Communication is not known. The notes have the reason."
+        )
         return
     measured = "Each column shows how long the collective takes."
     if any(row["transfer"] is not None for row in medians.rows):
@@ -167,11 +233,15 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
             "in it for the others."
         )
     order, *sizes = drawn
-    yield replace(order, hint=f"The collectives are in the order of {whole}. {measured} {medians.note}")
+    yield replace(
+        order, hint=f"The collectives are in the order of {whole}. {measured} {medians.note}"
+    )
     for chart in sizes:
         yield Heading("Bus bandwidth by message size", SUBSECTION)
         yield replace(chart, hint="Each point is a collective, with the medians over steps.")
-    hidden = Sentence("Not known, because CUDA graphs that were captured as a whole may contain more.")
+    hidden = Sentence(
+        "Not known, because CUDA graphs that were captured as a whole may contain more."
+    )
     yield Heading("By kind and size", SUBSECTION)
     yield costs.get(COLLECTIVES, hidden)
     yield Heading("By process group", SUBSECTION)
@@ -196,7 +266,9 @@ def _about_section(run: Run) -> Iterator[Any]:
     yield _pairs("recorded", provenance(run))
     yield report_table(run, run.telling_ranks(_LISTED))
     yield Heading("Columns", SUBSECTION)
-    yield Sentence("Units and formulas of all columns of the tables. nsyspipe explain COLUMN explains each of them.")
+    yield Sentence(
+        "Units and formulas of all columns of the tables. nsyspipe explain COLUMN explains each of them."
+    )
     yield Fold("All columns", [*_definitions()])
 
 
@@ -213,7 +285,11 @@ def _denominator_text(run: Run) -> str:
 def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
     """Yield tiles, the median step time under a name that differs from the mean of the overview."""
     for tile in tiles:
-        yield replace(tile, name="median step time") if tile.name == FIGURES["step_time_ns"].short else tile
+        yield (
+            replace(tile, name="median step time")
+            if tile.name == FIGURES["step_time_ns"].short
+            else tile
+        )
 
 
 def _definitions() -> Iterator[Sentence | Details]:
@@ -223,8 +299,15 @@ def _definitions() -> Iterator[Sentence | Details]:
         "exposed copies and idle time sum exactly to the step."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
-        rows = [[one.name, one.unit, meaning_of(schema, one), one.source or absent] for one in schema.columns]
-        yield Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True))
+        rows = [
+            [one.name, one.unit, meaning_of(schema, one), one.source or absent]
+            for one in schema.columns
+        ]
+        yield Details(
+            schema.name,
+            schema.doc,
+            Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True),
+        )
 
 
 def _sentence(text: str) -> str:
@@ -232,7 +315,9 @@ def _sentence(text: str) -> str:
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
-    return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
+    return Table(
+        caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True
+    )
 
 
 def _step_chart(run: Run) -> Iterator[Block | Chart]:
@@ -241,7 +326,11 @@ def _step_chart(run: Run) -> Iterator[Block | Chart]:
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
     columns = charts.step_chart(steps, has_comm=has_comm, names=run.rank_names)
     if columns is None:
-        rest = ", because the metrics are of the capture as a whole" if run.is_capture else " with GPU activity"
+        rest = (
+            ", because the metrics are of the capture as a whole"
+            if run.is_capture
+            else " with GPU activity"
+        )
         yield Sentence(f"There are no steps{rest}.")
         return
     yield replace(columns, hint=_steps_hint(run, steps, is_joined=bool(columns.caption)))
@@ -252,17 +341,24 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
     which = "the slowest of some consecutive steps" if is_joined else "a step"
     hints = [f"Each column is {which}."]
     if run.header.n_ranks > 1:
-        hints = [f"Each column is {which}, on its slowest rank. The dots are the ranks, and the line is their median."]
+        hints = [
+            f"Each column is {which}, on its slowest rank. The dots are the ranks, and the line is their median."
+        ]
     if any(row["mark"] for row in steps):
         hints.append("Shaded steps are not used.")
     if unseen := words.unseen_idle(run):
-        hints.append(f"Dashed parts were not recorded. Idle time is a lower bound, because {unseen}.")
+        hints.append(
+            f"Dashed parts were not recorded. Idle time is a lower bound, because {unseen}."
+        )
     return " ".join(hints)
 
 
 def _clock_text(run: Run) -> str:
     """Return how well bars of different ranks can be compared; nothing for one rank."""
-    errors, codes = run.ranks["clock_error_ns"].to_pylist(), [row["code"] for row in run.problem_rows]
+    errors, codes = (
+        run.ranks["clock_error_ns"].to_pylist(),
+        [row["code"] for row in run.problem_rows],
+    )
     if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
         return ""
     if "no-common-clock" in codes:
@@ -277,7 +373,9 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     bars = run.timeline()
     data = timeline_data(bars, run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
-        yield Sentence("There is no timeline: the run was saved without one, or no step is complete on every rank.")
+        yield Sentence(
+            "There is no timeline: the run was saved without one, or no step is complete on every rank."
+        )
         return
     others = _other_steps(run, data, first)
     data["others"] = [step for _, step, _ in others]
@@ -286,17 +384,27 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         *(_choice(run, *one, first) for one in others),
     ]
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
-    left_out = f"{n_kept} of {n_ranks} ranks are in this file. --perfetto writes all." if n_kept < n_ranks else ""
+    left_out = (
+        f"{n_kept} of {n_ranks} ranks are in this file. --perfetto writes all."
+        if n_kept < n_ranks
+        else ""
+    )
     label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
     drawn = (lane_legend(step["ranks"], step["names"]) for step in (data, *data["others"]))
     colours = [*dict.fromkeys(chain.from_iterable(drawn))]
-    begin = "Times count from the first rank's start." if n_ranks > 1 else "Times count from the start."
+    begin = (
+        "Times count from the first rank's start." if n_ranks > 1 else "Times count from the start."
+    )
     hint = " ".join(filter(None, [begin, _clock_text(run), IS_PAINTED]))
-    chart = Chart("timeline", "Timeline", label, 120, data, None, left_out, colours, has_zoom=True, hint=hint)
+    chart = Chart(
+        "timeline", "Timeline", label, 120, data, None, left_out, colours, has_zoom=True, hint=hint
+    )
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
-def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]) -> Choice:
+def _choice(
+    run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]
+) -> Choice:
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
     data |= charts.names_in_data(run.rank_names)
@@ -308,9 +416,17 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
         place = slowest if data["n_ranks"] > 1 else "the GPU"
         texts.append(f"The dashed box is the longest time without compute on {place}: {length}.")
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
-    ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
+    ran = (
+        run.phases()
+        .filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"]
+        .to_pylist()
+    )
     if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
-        subject = f"The {outside[0]} phase has" if len(outside) == 1 else f"The {' and '.join(outside)} phases have"
+        subject = (
+            f"The {outside[0]} phase has"
+            if len(outside) == 1
+            else f"The {' and '.join(outside)} phases have"
+        )
         texts.append(
             f"{subject} no bar, because the GPU ran that work before the step began or after the step ended. "
             "The table of phases has the time."
@@ -323,7 +439,9 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
     )
 
 
-def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any], pa.Table]]:
+def _other_steps(
+    run: Run, data: Mapping[str, Any], first: list[int]
+) -> list[tuple[str, dict[str, Any], pa.Table]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
     times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
@@ -358,15 +476,31 @@ def straggler_table(
     names = names or RankNames()
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
-        Field("median step", lambda row: ms_text(times.get(row["rank"])), hint="Median step time of the rank."),
+        Field(
+            "median step",
+            lambda row: ms_text(times.get(row["rank"])),
+            hint="Median step time of the rank.",
+        ),
         barred(rows, OTHER_FIGURES["straggler_delay"].short, per_step("lateness_ns"), "accent"),
-        Field(OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(per_step("wait_caused_ns")(row))),
+        Field(
+            OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(per_step("wait_caused_ns")(row))
+        ),
         barred(rows, FIGURES["wait_ns"].short, per_step("wait_ns"), "waiting"),
-        Field(OTHER_FIGURES["arrived_last"].short, lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="Collectives per step in which the rank arrived last."),
-    ]  # fmt: skip
+        Field(
+            OTHER_FIGURES["arrived_last"].short,
+            lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}",
+            hint="Collectives per step in which the rank arrived last.",
+        ),
+    ]
     note = "Means per step. In each step, the straggler delay counts for the latest rank only. The other ranks have 0 for that step."
     more = f" {len(rows) - _LISTED} more ranks are in --json." if len(rows) > _LISTED else ""
-    return table_of("Straggler delay and wait time, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
+    return table_of(
+        "Straggler delay and wait time, mean per step",
+        rows[:_LISTED],
+        fields,
+        note + more,
+        is_close=True,
+    )
 
 
 def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
@@ -377,18 +511,27 @@ def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table 
     fields = [
         Field("cause", lambda row: words.idle_cause(row[0]), "text"),
         barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
-        Field("of the capture" if whole == "capture" else "of step time", lambda row: percent_text(row[1] / wall)),
+        Field(
+            "of the capture" if whole == "capture" else "of step time",
+            lambda row: percent_text(row[1] / wall),
+        ),
         Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose"),
     ]
     note = f"These times are lower bounds, because {unseen}." if unseen else None
-    return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True) if rows else None
+    return (
+        table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
+        if rows
+        else None
+    )
 
 
 def link_table(links: pa.Table) -> Table | None:
     """Return the edges between ranks, those that are alike in one row; None where nothing is known of them."""
     edge = "{from_rank}\N{RIGHTWARDS ARROW}{to_rank}".format_map
     groups = grouped((tuple(row[name] for name in _ALIKE), edge(row)) for row in links.to_pylist())
-    rows = [dict(zip(_ALIKE, group, strict=True)) | {"edges": edges} for group, edges in groups.items()]
+    rows = [
+        dict(zip(_ALIKE, group, strict=True)) | {"edges": edges} for group, edges in groups.items()
+    ]
     fields = [
         Field("kind", of("kind"), "text"),
         Field("transport", of("transport"), "text", "The transport that NCCL set up."),
@@ -404,7 +547,11 @@ def link_table(links: pa.Table) -> Table | None:
 def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
     """Return what NCCL says of itself, as pairs."""
     nvls = {True: "set up", False: "not set up", None: "not in the log"}[nccl.nvls]
-    return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
+    return [
+        ("version", nccl.version or absent),
+        ("NVLink SHARP", nvls),
+        *sorted(nccl.settings.items()),
+    ]
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:
@@ -440,7 +587,9 @@ def report_table(run: Run, listed: Sequence[int]) -> Table:
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("report", of("report"), "name"),
         Field("pid", of("pid")),
-        Field("GPU index", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process."),
+        Field(
+            "GPU index", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process."
+        ),
         Field("GPU model", of("gpu_name"), "text"),
         Field("host", of("host"), "text"),
         Field("rank found from", of("rank_source"), "text"),

@@ -8,7 +8,17 @@ from typing import Any
 
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.report import scoreboard as report
-from nsyspipe.report.blocks import Commands, Field, Heading, Notes, Sentence, Table, Troubles, of, table_of
+from nsyspipe.report.blocks import (
+    Commands,
+    Field,
+    Heading,
+    Notes,
+    Sentence,
+    Table,
+    Troubles,
+    of,
+    table_of,
+)
 from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, answer_html
 from nsyspipe.report.html.page import PART_LEGEND, Chart
 from nsyspipe.report.units import STEP_PARTS, absent, ms_text, with_share
@@ -26,7 +36,11 @@ def scoreboard_page(board: Scoreboard) -> str:
         title=f"{len(board.sides)} runs against {board.reference}: nsyspipe compare",
         identity=(report.RUNS, report.identity_of(board)),
         verdict=Sentence(verdict),
-        introduction=[*map(Sentence, sentences), report.subject(board), *_troubles(warnings[:_MOST_WARNINGS])],
+        introduction=[
+            *map(Sentence, sentences),
+            report.subject(board),
+            *_troubles(warnings[:_MOST_WARNINGS]),
+        ],
         picture=Section("Time and speed", [_chart(board)]),
         details=[
             Section("Runs", [*_results(board)]),
@@ -42,7 +56,10 @@ def _troubles(warnings: Sequence[Any]) -> list[PageBlock]:
 
 
 def _notes(board: Scoreboard) -> list[PageBlock]:
-    return [Notes(report.notes(board)), Commands("What a metric means", ["nsyspipe explain METRIC"])]
+    return [
+        Notes(report.notes(board)),
+        Commands("What a metric means", ["nsyspipe explain METRIC"]),
+    ]
 
 
 def _results(board: Scoreboard) -> Iterator[PageBlock]:

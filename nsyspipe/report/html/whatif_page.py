@@ -39,7 +39,11 @@ def whatif_page(found: WhatIf, run: Run) -> str:
     answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     details = [
         Section("Findings and their estimates", _findings(found, run), "Findings"),
-        Section("What the estimates assume", [*report.assumption_blocks(answered, is_verbose=True)][1:], "Assumptions"),
+        Section(
+            "What the estimates assume",
+            [*report.assumption_blocks(answered, is_verbose=True)][1:],
+            "Assumptions",
+        ),
         Section("No estimate", _refused(found)),
         Section("Notes", [*_notes(found)]),
     ]
@@ -77,7 +81,11 @@ def _tiles(found: WhatIf) -> list[Tile]:
         share = f"{percent_text(abs(saved_ns) / captured_ns)} of the step"
         tiles.append(_tile("Saved" if saved_ns >= 0 else "Lost", abs(saved_ns), share))
     if found.limit_step_time_ns is not None:
-        limit = _tile("Limit", found.limit_step_time_ns, "step time with zero communication time, not a setting")
+        limit = _tile(
+            "Limit",
+            found.limit_step_time_ns,
+            "step time with zero communication time, not a setting",
+        )
         tiles.append(limit)
     return tiles
 
@@ -123,7 +131,9 @@ def _bar(found: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
         return StackedBar(row.label)
     segments = []
     for category, ns in divided_step(found, row):
-        segments.append(Segment(category, ns / longest_ns, f"{_NAMES[category]}: {ms_text(ns, _DIGITS)}"))
+        segments.append(
+            Segment(category, ns / longest_ns, f"{_NAMES[category]}: {ms_text(ns, _DIGITS)}")
+        )
     return StackedBar(
         label=row.label,
         segments=segments,
@@ -147,7 +157,10 @@ def _findings(found: WhatIf, run: Run) -> list[PageBlock]:
     items = [block for block in report.finding_blocks(found, run) if isinstance(block, Items)]
     if not items:
         return []
-    return [Sentence("Shares of the mean step time, as in analyze. The bars above use the median."), *items]
+    return [
+        Sentence("Shares of the mean step time, as in analyze. The bars above use the median."),
+        *items,
+    ]
 
 
 def _refused(found: WhatIf) -> list[PageBlock]:
