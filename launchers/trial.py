@@ -187,7 +187,10 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
             )
     if options.finding and options.finding not in (*takes, *_ANY_TAKES):
         what = f"--finding {options.finding}: launchers can change only the recommendations of"
-        fix = f"pass --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
+        fix = (
+            f"pass --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or "
+            "--with WORDS"
+        )
         raise TrialError(f"{what} {', '.join((*takes, *_ANY_TAKES))}", fix)
     if "--cpu" in launcher and not (options.set or options.words):
         fix = "pass --set NAME=VALUE, or --with WORDS"
@@ -232,7 +235,10 @@ def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -
         return _tried(options, launcher, capture, asked)
     except TrialError as error:
         if capture.taken:
-            kept = f"note: {folder} has the captures so far ({', '.join(capture.taken)}) for nsyspipe analyze"
+            kept = (
+                f"note: {folder} has the captures so far ({', '.join(capture.taken)}) for nsyspipe "
+                "analyze"
+            )
             error.left = f"{kept}. To try again, pass --force or -o ANOTHER_DIRECTORY"
         raise
 
@@ -249,7 +255,10 @@ def _tried(
         change_text = (
             f"{asked}" if asked else "the recommendation of analyze after the first capture"
         )
-        rest = f"The others have other names, and {options.captures} of all have the change: {change_text}"
+        rest = (
+            f"The others have other names, and {options.captures} of all have the change: "
+            f"{change_text}"
+        )
         print(f"note: {shown} of {capture.n_all} captures. {rest}", file=sys.stderr)
         return 0
     findings = _analyzed(folder, "before-1")["findings"]
@@ -364,7 +373,10 @@ def _advised(
         ids = ", ".join(finding["id"] for finding in findings) or "nothing"
         wanted = f"--finding {options.finding}" if options.finding else "nothing to try"
         raise TrialError(
-            f"{wanted}: analyze reports {ids}, and a launcher can change {', '.join(one['id'] for one, _ in changes) or 'none of these'}",
+            (
+                f"{wanted}: analyze reports {ids}, and a launcher can change "
+                f"{', '.join(one['id'] for one, _ in changes) or 'none of these'}"
+            ),
             "pass --takes 'ID=WORDS of the training program', --set NAME=VALUE, or --with WORDS",
         )
     return chosen[0]
@@ -377,7 +389,8 @@ def _change(finding: Mapping[str, Any], takes: Mapping[str, str]) -> Change | No
         return Change(words=_split(takes[kind]))
     if kind == "slow-link":
         told = finding["evidence"].get("nccl_settings")
-        # What programs started with may be set further on: without a name, every setting of links counts.
+        # What programs started with may be set further on: without a name, every setting of links
+        # counts.
         names = [name for name in (told or _OF_LINKS) if name in os.environ]
         return Change(dict.fromkeys(names)) if names else None
     if kind == "comm-slows-compute":
@@ -492,7 +505,10 @@ def _of_hosts(sides: Sequence[Sequence[float]]) -> str:
     before, after = (
         f"{_ms(statistics.median(one))} ({', '.join(map(_ms, sorted(one)))})" for one in sides
     )
-    return f"without a GPU, by the host's ranges, the median of the captures and each: {before} before, {after} after"
+    return (
+        f"without a GPU, by the host's ranges, the median of the captures and each: {before} "
+        f"before, {after} after"
+    )
 
 
 def _saved(ns: float) -> str:

@@ -125,7 +125,8 @@ def build(options: argparse.Namespace, place: Place) -> Network:
 def _hook(wrapped: DistributedDataParallel, options: argparse.Namespace, place: Place) -> None:
     if options.hook in {"bf16", "powersgd"} and place.device.type == "cpu":
         sys.exit(
-            f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: use --hook fp16"
+            f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: "
+            "use --hook fp16"
         )
     if options.hook in {"bf16", "fp16"}:
         wrapped.register_comm_hook(None, getattr(default_hooks, f"{options.hook}_compress_hook"))

@@ -89,9 +89,12 @@ def _configuration(
     }
     extras = " ".join(f"{name}={value}" for name, value in asked.items() if value)
     return (
-        f"ViT {options.model}, {network.n_parameters / 1e6:.1f} M parameters | {place.world_size} x {device} |"
-        f" {network.scheme}{' ' + extras if extras else ''} | {options.dtype}, batch {options.batch_size} per rank |"
-        f" {options.warmup} + {options.steps} steps, data from {options.data} | torch {torch.__version__}"
+        f"ViT {options.model}, {network.n_parameters / 1e6:.1f} M parameters | "
+        f"{place.world_size} x {device} |"
+        f" {network.scheme}{' ' + extras if extras else ''} | {options.dtype}, batch "
+        f"{options.batch_size} per rank |"
+        f" {options.warmup} + {options.steps} steps, data from {options.data} | torch "
+        f"{torch.__version__}"
     )
 
 

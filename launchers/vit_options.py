@@ -219,7 +219,8 @@ def _conflict_of_schemes(options: argparse.Namespace) -> str | None:
 def _conflict_within_ddp(options: argparse.Namespace) -> str | None:
     if options.static_graph and options.accumulate > 1:
         return (
-            "--static-graph with --accumulate: PyTorch's static graph fails, or stops exchanging gradients,"
+            "--static-graph with --accumulate: PyTorch's static graph fails, or stops "
+            "exchanging gradients,"
             " when the first backward pass is under no_sync (pytorch/pytorch pull request 187732)"
         )
     if options.hook == "powersgd" and options.warmup <= POWERSGD_START:

@@ -71,7 +71,8 @@ def sentence(result: dict[str, Any]) -> str:
     """Say the result in one line."""
     return (
         f"throughput: {result['images_per_s']:,.1f} images/s |"
-        f" step mean {result['mean_step_ns'] / 1e6:.2f} ms, median {result['median_step_ns'] / 1e6:.2f} ms"
+        f" step mean {result['mean_step_ns'] / 1e6:.2f} ms, median "
+        f"{result['median_step_ns'] / 1e6:.2f} ms"
         f" over {result['steps']} steps | peak memory {result['peak_memory_bytes'] / 1e9:.2f} GB |"
         f" loss {result['loss']:.4f}"
     )

@@ -15,7 +15,8 @@ def main() -> None:
     """Run the command line; asked to end, it ends as after Ctrl-C: with nothing half-written, and no process left."""
     sys.path[:] = import_path()
     set_up_process()
-    # Typer reads options with pydantic, which else looks through all that is installed for plugins, and runs them.
+    # Typer reads options with pydantic, which else looks through all that is installed for plugins,
+    # and runs them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         _catch_signals()
@@ -50,7 +51,8 @@ def _catch_signals() -> None:
     asked_at = [-_AT_ONCE_S]
 
     def silence() -> None:
-        # What a library says of objects that are half made when it is interrupted is of no use to anybody.
+        # What a library says of objects that are half made when it is interrupted is of no use to
+        # anybody.
         sys.unraisablehook = lambda _: None
         if (logging := sys.modules.get("logging")) is not None:
             logging.disable()

@@ -200,7 +200,10 @@ def _saved(
 ) -> Run:
     if len(arguments) > 1:
         is_all = all(is_saved(Path(argument)) for argument in arguments)
-        problem = f"{'several saved runs' if is_all else 'a saved run and something else'}, which are not one run"
+        problem = (
+            f"{'several saved runs' if is_all else 'a saved run and something else'}, which are "
+            "not one run"
+        )
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
     if named := [
         f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-# Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
+# Options that the Python API has as parameters: with a value, where a text may have it after the
+# option, and alone.
 _VALUED = (
     "against",
     "backward",
@@ -58,11 +59,16 @@ _RENAMED = {
     "perfetto-ranks": "ranks",
     "perfetto-steps": "steps",
 }
-# A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
+# A command of a shell stays one, to its end. After an option stands what looks like a value, or a
+# word of the sentence.
 _OPTION = re.compile(
-    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
+    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: "
+    r"[A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against )|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
+    r"(?: "
+    r"(?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric "
+    r")|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against "
+    r")|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
@@ -70,9 +76,13 @@ _OPTION = re.compile(
 _WORD = r"(?:'[^']*'|[^\s'-]\S*?)"
 _COMMAND = re.compile(
     rf"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
-    rf"|(?:analyze (?P<reports>{_WORD}) --out (?P<out>{_WORD})(?: --label (?P<label>{_WORD}))?|analyze (?P<one>{_WORD})"
-    rf"|diff (?:--against (?P<against>{_WORD}) )?(?P<baseline>{_WORD}) (?P<candidate>{_WORD}))(?=,? (?:for|or)\b|\n|$)"
-    r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! [A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top \d+)|(?P<verdict>analyze(?= says what))"
+    rf"|(?:analyze (?P<reports>{_WORD}) --out (?P<out>{_WORD})(?: --label "
+    rf"(?P<label>{_WORD}))?|analyze (?P<one>{_WORD})"
+    rf"|diff (?:--against (?P<against>{_WORD}) )?(?P<baseline>{_WORD}) "
+    rf"(?P<candidate>{_WORD}))(?=,? (?:for|or)\b|\n|$)"
+    r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! "
+    r"[A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top "
+    r"\d+)|(?P<verdict>analyze(?= says what))"
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
 _GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with its value
@@ -80,7 +90,8 @@ _LITERAL = re.compile(
     r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL
 )  # as Python writes it
 _LONGEST_VALUE, _LONGEST_SUBJECT = 60, 500
-# As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
+# As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an
+# error for it.
 _NO_MEMORY = (
     "Cannot allocate memory",
     "failed to map segment",

@@ -97,7 +97,8 @@ def pytest_xdist_make_scheduler(config, log):
             return "nsys" if path.startswith("tests/with_nsys/") else path
 
         def _assign_work_unit(self, node):
-            # One worker begins with what waits for programs: at the end the others would wait with it.
+            # One worker begins with what waits for programs: at the end the others would wait with
+            # it.
             waiting = [scope for scope in self.workqueue if scope.startswith("tests/launchers/")]
             if waiting and node is next(iter(self.nodes)):
                 self.workqueue.move_to_end(waiting[0], last=False)

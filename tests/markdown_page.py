@@ -8,7 +8,8 @@ _HIDDEN = "\N{ZERO WIDTH SPACE}"
 UNPARTED = "\N{NO-BREAK SPACE}"  # what stands between a figure and its unit; shown as a space
 # table > body > row > cell; the lines of a list lie less deep.
 _CELL_LEVEL = 4
-# What GitHub makes links, notifications, emoji or formulas of, outside of code, once Markdown is done.
+# What GitHub makes links, notifications, emoji or formulas of, outside of code, once Markdown is
+# done.
 _OF_GITHUB = re.compile(
     r"@\w|#\d|\bGH-\d|\w://|\bwww\.|:[\w+-]+:|\$.*\$", re.IGNORECASE | re.DOTALL
 )

@@ -40,7 +40,8 @@ __all__ = [
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
-VIT_BYTES = 1_226_141_600  # bytes of the gradients of the ViT, as its captures without bucket view copy them
+# bytes of the gradients of the ViT, as its captures without bucket view copy them
+VIT_BYTES = 1_226_141_600
 _ONE_BUCKET = 5000
 
 
@@ -56,7 +57,8 @@ class Pair:
     )  # arguments of `whatif` that make the change; None where it has none for it
     finding: str | None = None  # the rule whose advice the change follows
     model: str = field(default="ViT")
-    # Whether the change makes the other capture's settings altogether: the copies of gradients may be left.
+    # Whether the change makes the other capture's settings altogether: the copies of gradients may
+    # be left.
     is_exact: bool = True
 
     @property
@@ -69,7 +71,8 @@ _LESS = "the copies of gradients come back, for which there is no knob"
 _NVLINK, _SHM = {"link": "nvlink4"}, {"link": "shm"}
 _BACK = {"bucket_mb": _ONE_BUCKET, "gradient_bytes": VIT_BYTES}
 
-# In a run with bucket view (`…-bucket100`, `…-bucket25`) buckets and view changed together; as one change here.
+# In a run with bucket view (`…-bucket100`, `…-bucket25`) buckets and view changed together; as one
+# change here.
 ONE_CHANGE = (
     Pair("ddp-4gpu-shm", "ddp-4gpu", "NVLink", _NVLINK, "slow-link"),
     Pair("ddp-4gpu", "ddp-4gpu-shm", "shared memory", _SHM),
@@ -139,8 +142,9 @@ ONE_CHANGE = (
     Pair("ddp-4gpu-shm", "ddp-4gpu-shm-powersgd", "PowerSGD hook", None, "compress-gradients"),
 )
 
-# With the hook hosts set the pace in half of the steps: kernels start 5 to 10 us after their launch, and a rank waits 4 to
-# 5 ms in NCCL; where hosts are ahead a step takes 29.8 to 30.1 ms instead of 30.5 (of the last two).
+# With the hook hosts set the pace in half of the steps: kernels start 5 to 10 us after their
+# launch, and a rank waits 4 to 5 ms in NCCL; where hosts are ahead a step takes 29.8 to 30.1 ms
+# instead of 30.5 (of the last two).
 MORE_CHANGES = (
     Pair(
         "ddp-4gpu",
@@ -281,7 +285,10 @@ def measured(pair: Pair, captures: Captures) -> Measured:
 
 def table(rows: Sequence[Measured]) -> str:
     lines = [
-        "| from | to | change | from ms | predicted | range | measured | error % | inside | half-width % |",
+        (
+            "| from | to | change | from ms | predicted | range | measured | error % | inside | "
+            "half-width % |"
+        ),
         "|---|---|---|--:|--:|--:|--:|--:|---|--:|",
     ]
     for one in rows:
@@ -304,15 +311,17 @@ def table(rows: Sequence[Measured]) -> str:
     median_error, half_width = (100 * statistics.median(values) for values in (errors, half_widths))
     inside = 100 * statistics.mean(one.is_inside for one in answered)
     summary = (
-        f"{len(answered)} of {len(rows)} answered: median error {median_error:.2f} %, worst {100 * max(errors):.2f} %, "
+        f"{len(answered)} of {len(rows)} answered: median error {median_error:.2f} %, worst "
+        f"{100 * max(errors):.2f} %, "
         f"inside {inside:.0f} %, median half-width {half_width:.1f} %"
     )
     lines += ["", summary]
     return "\n".join(lines)
 
 
-# What the constants are, estimated without one of the models: slowdown over host memory, of its delay what is in the operation,
-# slowdown over NVLink, and how much longer a collective is beside work.
+# What the constants are, estimated without one of the models: slowdown over host memory, of its
+# delay what is in the operation, slowdown over NVLink, and how much longer a collective is beside
+# work.
 WITHOUT = {
     "ViT": (Slowing(0.03, 7_800.0), 4_700.0, Slowing(0.48, 250.0), 0.055),
     "GPT": (Slowing(0.04, 5_100.0), 2_500.0, Slowing(0.5, 250.0), 0.0),
@@ -349,14 +358,20 @@ def _program(pair: Pair) -> str:
 def accuracy_table(rows: Sequence[Measured], without_model: Mapping[str, Measured]) -> str:
     """Return the table of docs/accuracy.md; `without_model` has pairs predicted with the constants of the other model."""
     lines = [
-        "| program | GPUs | change | captured | predicted (range) | measured | error | error with the other program's constants |",
+        (
+            "| program | GPUs | change | captured | predicted (range) | measured | error | error "
+            "with the other program's constants |"
+        ),
         "|---|--:|---|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         changes = row.pair.change.partition(";")[0].split(", ")
         change = ", ".join(_CHANGES_IN_DOCS[name] for name in changes)
         gpus = re.findall(r"(\d)gpu", row.pair.before)[0]
-        predicted = f"{(row.predicted_ns or 0) / 1e6:.1f} ({row.low_ns / 1e6:.1f} to {row.high_ns / 1e6:.1f}) ms"
+        predicted = (
+            f"{(row.predicted_ns or 0) / 1e6:.1f} ({row.low_ns / 1e6:.1f} to "
+            f"{row.high_ns / 1e6:.1f}) ms"
+        )
         other = without_model.get(row.pair.name)
         cells = [
             _program(row.pair),

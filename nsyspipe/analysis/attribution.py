@@ -17,7 +17,8 @@ UNKNOWN = np.iinfo(
 ).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
 _NARROW = ("device_id", "stream_id", "name_id")
-# Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
+# Correlation ids are looked up in a table by id, by their place where that table would be so many
+# times longer than the rows.
 _SPARSE = 8
 # Of ids that are looked for, the longest table, in bytes for each row that is looked through.
 _MOST_TABLE_BYTES_PER_ROW = 16
@@ -87,7 +88,8 @@ class Inputs(Struct, frozen=True):
     """When the host of one rank was getting input; no time is in both."""
 
     data: IntervalSet  # in ranges of the data phase
-    # the longest stretch between each two steps in which their thread is in no range and no CUDA call
+    # the longest stretch between each two steps in which their thread is in no range and no CUDA
+    # call
     quiet: IntervalSet
 
 

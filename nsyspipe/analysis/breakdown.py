@@ -27,12 +27,14 @@ _NEEDS = {
     "dtod_bytes": ("memcpy", "kinds", "sizes"),
     "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
 }
-# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
+# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a
+# bucket's in one go.
 _SHORTEST_RUN = 8
 _LONGEST_LATENCY_NS = (
     20_000  # from the end of one to the start of the next: more is a wait for something else
 )
-PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
+# A host that launches one operation after the other never takes so long for the next one
+PAUSE_NS = 2_000_000
 _LONGEST_LAUNCH_NS = (
     20_000  # to reach an idle device: a larger least time means that it never was idle
 )
@@ -244,9 +246,11 @@ class Gaps(Struct, frozen=True):
 
     starts: Int64  # where the last operation before ended
     ends: Int64  # where the next one starts
-    launch: Int64  # of what explains the gap, on the device's clock; `attribution.NEVER` where it has none
-    # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
-    # gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
+    # of what explains the gap, on the device's clock; `attribution.NEVER` where it has none
+    launch: Int64
+    # which operation that is: kernels in order of launch, then copies in order of launch. It is the
+    # one that ends the gap; where that is a copy of unified memory, which nothing launches, the
+    # next to start that is none.
     operation: Int64
     latency_ns: (
         int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
@@ -295,7 +299,8 @@ class IdleCauses(Struct, frozen=True):
 
     # `schema.IDLE_CAUSES`, `schema.IDLE_DETAILS`; None where not known
     columns: dict[str, Int64 | None]
-    # ``idle_blocked_ns`` by the call that explains it, without those that explain nothing; and the part of blocking copies
+    # ``idle_blocked_ns`` by the call that explains it, without those that explain nothing; and the
+    # part of blocking copies
     by_call: dict[str, Int64]
     of_copies_by_call: dict[str, Int64]
 

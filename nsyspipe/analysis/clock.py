@@ -274,7 +274,8 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
     began, returned = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     is_whole = rows["is_whole"].to_numpy()
     waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
-    # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream is not known, are one more.
+    # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream
+    # is not known, are one more.
     streams = kernels[3], np.broadcast_to(UNKNOWN + 1, copies[0].size)
     parts = zip(streams, (kernels, copies), strict=True)
     columns = [

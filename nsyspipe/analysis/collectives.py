@@ -334,7 +334,8 @@ def _stream_order(
     key = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
     pairs, first, pair = np.unique(key, return_index=True, return_inverse=True)
     of_pair, n_pairs = collective[first], pairs.size
-    # The places of the pairs of each step among its collective's: their mean, and that in the last step that has it.
+    # The places of the pairs of each step among its collective's: their mean, and that in the last
+    # step that has it.
     inside = np.flatnonzero(member != NO_MEMBER)
     cells, cell = np.unique(member[inside] * n_pairs + pair[inside], return_inverse=True)
     begun, first_row = _first_uses(cell, used[inside], cells.size)

@@ -37,8 +37,12 @@ class Called(Struct, frozen=True):
 
     launches: pa.Table = field(default_factory=canonical.CALLED.empty)
     names: Mapping[int, str] = field(default_factory=dict)  # text of each of its name ids
-    n_assumed: int = 0  # ranges with copies that count as communication although the size of their communicator is not known
-    n_left: int = 0  # ranges with copies inside a GPU that do not count, since nothing says that there are several ranks
+    # ranges with copies that count as communication although the size of their communicator is not
+    # known
+    n_assumed: int = 0
+    # ranges with copies inside a GPU that do not count, since nothing says that there are several
+    # ranks
+    n_left: int = 0
 
 
 class CallRanges(Struct, frozen=True):
@@ -48,7 +52,8 @@ class CallRanges(Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     call: Int64  # index into `calls`
-    n_ranks: Int64  # of its communicator, of a group the largest; `UNKNOWN_SIZE` where that was not recorded
+    # of its communicator, of a group the largest; `UNKNOWN_SIZE` where that was not recorded
+    n_ranks: Int64
     calls: tuple[CommCall, ...]
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:

@@ -18,8 +18,8 @@ from nsyspipe.analysis.attribution import (
 )
 from nsyspipe.model.table import Flags, Int64
 
-# A device with less than one in so many of its process's kernels, and of their time, is a stray one: a context that a
-# library opened, or the other end of peer copies.
+# A device with less than one in so many of its process's kernels, and of their time, is a stray
+# one: a context that a library opened, or the other end of peer copies.
 ONE_IN_SO_MANY: Final = 100
 
 

@@ -126,7 +126,8 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one."""
     if not starts.size:
         return EMPTY
-    # All that began has ended after the i-th smallest end if the next start lies behind it. Looking costs less than sorting.
+    # All that began has ended after the i-th smallest end if the next start lies behind it. Looking
+    # costs less than sorting.
     sorted_starts, sorted_ends = (
         times if is_sorted(times) else np.sort(times, kind="stable")  # mostly a few sorted runs
         for times in (starts, ends)
@@ -212,7 +213,8 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
 
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
     """Return the union length of each group's intervals, ns; groups from 0 in any order."""
-    # As in `union`, starts and ends are sorted by themselves: each start takes back what the end before lies behind it.
+    # As in `union`, starts and ends are sorted by themselves: each start takes back what the end
+    # before lies behind it.
     order = np.lexsort((starts, groups))
     group, start, end = groups[order], starts[order], ends[np.lexsort((ends, groups))]
     again = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))

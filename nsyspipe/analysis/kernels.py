@@ -48,7 +48,9 @@ MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
 ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
-_REACH = 3  # the same kernels have so many same neighbours (name, grid, block): the place tells matrices' depths apart
+# the same kernels have so many same neighbours (name, grid, block): the place tells matrices'
+# depths apart
+_REACH = 3
 _ENOUGH = 3
 _LARGEST_SPREAD = (
     0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
@@ -228,8 +230,9 @@ class Slowing(Struct, frozen=True):
         return self.ratio + self.delay_ns * operations_per_ns
 
 
-# What was seen on H200: over host memory (about 30 GB/s) operations begin later, since launches go the way of transfers; over
-# NVLink (about 300) NCCL runs many more thread blocks, which take the place of the operations' own.
+# What was seen on H200: over host memory (about 30 GB/s) operations begin later, since launches go
+# the way of transfers; over NVLink (about 300) NCCL runs many more thread blocks, which take the
+# place of the operations' own.
 NARROW, WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
 
 
@@ -363,7 +366,8 @@ class Compared(NamedTuple):
     slowdown_ratio: (
         float | None
     )  # how much longer they take beside it: slowed / free - 1; None where there are none
-    share: float  # how much of the kernel time beside communication they are, maybe of a sample; 1 at most
+    # how much of the kernel time beside communication they are, maybe of a sample; 1 at most
+    share: float
 
     @property
     def is_enough(self) -> bool:

@@ -12,13 +12,16 @@ from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, un
 from nsyspipe.analysis.steps import FEW_STEPS, Members, Windows
 from nsyspipe.model.table import Flags, Float64, Int64
 
-# CUDA accepts about a thousand operations that have not run yet. A launch beyond that returns when one of them has run.
-# Launches that did not wait took at most 70 us in captures of eight jobs; those above 100 us began behind 590 and more.
+# CUDA accepts about a thousand operations that have not run yet. A launch beyond that returns when
+# one of them has run. Launches that did not wait took at most 70 us in captures of eight jobs;
+# those above 100 us began behind 590 and more.
 MIN_WAITING_LAUNCH_NS = 100_000
 MIN_QUEUED_OPERATIONS = 256
-# A host is slower than the others if it takes so much longer to launch a step on average, of step time.
+# A host is slower than the others if it takes so much longer to launch a step on average, of step
+# time.
 MIN_SLOWER_SHARE = 0.03
-# A step lacks launches on a rank whose device idles for so much of the mean step because they come late.
+# A step lacks launches on a rank whose device idles for so much of the mean step because they come
+# late.
 MIN_LATE_LAUNCH_SHARE = 0.02
 # A rank is named beside others if it lacks launches in so many of the steps.
 MIN_LATE_STEPS_SHARE = 0.25

@@ -28,14 +28,17 @@ _PATH_WORDS = {
     "NODE": "the PCIe host bridges of a NUMA node",
     "SYS": "the link between NUMA nodes",
 }
-# What data sheets promise per second and direction (half of what they call total) is an upper bound: packets have headers.
+# What data sheets promise per second and direction (half of what they call total) is an upper
+# bound: packets have headers.
 GB = 1e9
-# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
+# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of
+# a flit) / 8 bits.
 _PCIE_X16 = {
     generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))
 }
 _PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
-_REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
+# the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
+_REACHED = 0.78
 
 
 def classify_transport(transport: str) -> str:
@@ -206,7 +209,9 @@ class SlowestLink:
     n_links: int  # edges that the text holds for
     n_unknown: int  # of which no line says what they use
     n_edges: int  # all
-    is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
+    # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology
+    # names
+    is_of_ring: bool
     is_unlogged: bool = (
         False  # whether what is not known would be in logs of processes of which there is none
     )
@@ -267,7 +272,10 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
         case "nvlink":
             return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
-            return f"direct access to GPU memory ({transport}, over NVLink or PCIe: see nvidia-smi topo -m)"
+            return (
+                f"direct access to GPU memory ({transport}, over NVLink or PCIe: see nvidia-smi "
+                "topo -m)"
+            )
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
@@ -300,8 +308,9 @@ class _Gpu(NamedTuple):
     pcie: int | None
 
 
-# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose words stand in the name
-# counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief; GH200 reaches its CPU over NVLink-C2C.
+# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose
+# words stand in the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
+# GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
     _Gpu("P100", 1, 20 * GB, 4, 3),  # 160 GB/s
     _Gpu("V100S?", 2, 25 * GB, 6, 3),  # 300 GB/s
@@ -327,7 +336,8 @@ class NamedLink(Struct, frozen=True):
 
     name: str  # for options
     gpus: tuple[str, ...]  # other names: the GPUs that have it
-    bus_bytes_per_s: float  # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
+    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
+    bus_bytes_per_s: float
     nominal_bytes_per_s: (
         float | None
     )  # what its data sheet says, per direction; None for host memory
@@ -353,7 +363,8 @@ def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
     )
 
 
-# NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
+# NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its
+# Ethernet.
 _PCIE = (
     (f"pcie{generation}x16", rate) for generation, rate in sorted(_PCIE_X16.items(), reverse=True)
 )

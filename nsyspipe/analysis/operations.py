@@ -175,7 +175,8 @@ class RankSteps(Struct, frozen=True):
     span: (
         tuple[int, int] | None
     )  # device time ``[first, last)`` whose operations are asked for; None asks for all
-    # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
+    # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no
+    # step
     comm_starts: Int64
     comm_ends: Int64
     seqs: Int64

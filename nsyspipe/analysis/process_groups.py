@@ -14,14 +14,17 @@ from msgspec import Struct
 from nsyspipe.analysis.traffic import DATA, SHARDED, TENSOR
 from nsyspipe.model.table import Flags, Int32, Int64
 
-# No rank leaves a collective before the last one has entered. Clocks that are apart by a little put a few ends before it.
+# No rank leaves a collective before the last one has entered. Clocks that are apart by a little put
+# a few ends before it.
 MIN_EARLY_SHARE = 0.2
-# All ranks of a collective leave it together, however far apart they entered. Ranks of different groups leave as they entered.
+# All ranks of a collective leave it together, however far apart they entered. Ranks of different
+# groups leave as they entered.
 WIDE_START_SPREAD_NS = 100_000
 MIN_WIDE_COLLECTIVES = 3
 MIN_APART_SHARE = 0.5
 MIN_UNEVEN_STEPS = 3
-# Of calls that two ranks start far apart: a send may leave before its receiver comes, so some end apart even of partners.
+# Of calls that two ranks start far apart: a send may leave before its receiver comes, so some end
+# apart even of partners.
 MAX_APART_SHARE_OF_PARTNERS = 0.5
 MIN_APART_SHARE_OF_STRANGERS = 2 / 3
 _MIN_LAYERS = (

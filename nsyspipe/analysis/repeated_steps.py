@@ -24,7 +24,8 @@ from nsyspipe.model.table import Int64
 _OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
 _SHIFTS: Final = (0, -1, 1, -2, 2)
 _KEYS: Final = ["comm_id", "seq_number", "kind"]
-# A shift is sure where no other comes near: the spread of what ends together is half of any other's, or less.
+# A shift is sure where no other comes near: the spread of what ends together is half of any
+# other's, or less.
 _SURE: Final = 0.5
 
 
@@ -113,7 +114,8 @@ class _Comm(Struct, frozen=True):
     member: Int64
     end_ns: Int64  # aligned time
     place: Int64  # a number for each (collective, stream, place among those of the unit)
-    known: pa.Table  # ``comm_id``, ``seq_number``, ``kind`` (of `COLLECTIVES`), ``member`` of those that NCCL names
+    # ``comm_id``, ``seq_number``, ``kind`` (of `COLLECTIVES`), ``member`` of those that NCCL names
+    known: pa.Table
 
     @classmethod
     def of(cls, comm: CommOperations, shift_ns: int) -> _Comm:

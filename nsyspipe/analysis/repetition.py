@@ -13,10 +13,12 @@ from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 from nsyspipe.model.table import Flags, Int64
 
-# Which of a launch's properties repeat, in the order in which they are tried, and how alike units have to be.
+# Which of a launch's properties repeat, in the order in which they are tried, and how alike units
+# have to be.
 SHAPES, NAMES, COMM = "names and grids", "names", "collectives and optimizer"
 _LEAST_AGREEMENT = {SHAPES: 0.95, NAMES: 0.95, COMM: 0.8}
-# By how much a pair of units may be less alike than most: so much, six times what is usual; but no more than so much.
+# By how much a pair of units may be less alike than most: so much, six times what is usual; but no
+# more than so much.
 _NOISE, _MOST_NOISE = 0.05, 0.15
 _LEAST_UNITS = 3
 _LEAST_COVER = 0.4  # of the sequence, by units: a recompilation may stand between two stretches
@@ -214,7 +216,8 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
             yield _Keyed(
                 key, _LEAST_AGREEMENT[key], codes, np.arange(names.size), names, threads, updates
             )
-    # Of updates in a row the first has a code of its own: on one GPU nothing else is left between two steps.
+    # Of updates in a row the first has a code of its own: on one GPU nothing else is left between
+    # two steps.
     is_first = updates & np.diff(updates, prepend=False)
     places = np.flatnonzero(sequence.is_comm | updates)
     codes, least = (2 * names + is_first)[places], _LEAST_AGREEMENT[COMM]
@@ -425,7 +428,8 @@ def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:
     per_unit = int(np.diff(np.searchsorted(ends, anchors[[0, -1]]))[0]) // n_units
     if per_unit <= 1:
         return ends
-    # Of several optimizers in a unit the last is that behind which a unit is whole from the start of the capture.
+    # Of several optimizers in a unit the last is that behind which a unit is whole from the start
+    # of the capture.
     phase = int(np.argmin(np.abs(ends[:per_unit] - float(np.median(np.diff(anchors))))))
     return ends[phase::per_unit]
 

@@ -33,9 +33,11 @@ from nsyspipe.model.names import (
 )
 from nsyspipe.model.table import Flags, Int64
 
-# Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
+# Name of the family that --step makes of all ranges that match it. It holds a digit, as no
+# normalised text does.
 STEP_OPTION = "--step 1"
-REPETITION = "--step repetition 1"  # name of the family of steps that no range marks: what a rank's launches repeat
+# name of the family of steps that no range marks: what a rank's launches repeat
+REPETITION = "--step repetition 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
 FEW_STEPS = 3  # fewer say nothing of how steps vary
@@ -98,8 +100,8 @@ class Candidate(Struct, frozen=True):
     n_members: int  # ranges of that thread that do not start inside an earlier one
     n_launched_inside: int  # kernels launched inside the members
     n_launched: int  # kernels with a launch
-    # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
-    # than half of them launched a kernel of the optimizer that this rank has
+    # whether its members are parts of a step, layers or micro-batches: several lie inside one other
+    # range, and less than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
     holders: tuple[
         str, ...

@@ -227,7 +227,8 @@ class Evenness:
     n_steps: int
     mean: float
     median: float
-    is_uneven: bool  # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
+    # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
+    is_uneven: bool
     is_median_nobodys: bool  # whether no step is within 10 % of the median
     n_near: int  # steps within 10 % of the median
     levels: tuple[float, float] | None = (

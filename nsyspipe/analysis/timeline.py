@@ -32,7 +32,8 @@ class Pieces(Struct, frozen=True):
 
     starts: Int64  # of each piece, ns, as is the next
     ends: Int64
-    # of each operation with a part in the window: its piece, name's code, length of that part, row of `collectives`
+    # of each operation with a part in the window: its piece, name's code, length of that part, row
+    # of `collectives`
     owner: Int64
     names: Int64
     lengths: Int64

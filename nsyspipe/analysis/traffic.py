@@ -24,9 +24,11 @@ ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = (
 # What the next layer or stage needs at once: a stream of its own gains nothing.
 NEEDED_AT_ONCE = frozenset({TENSOR, PIPELINE, EXPERT})
 
-# A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
+# A layer's collective stands in forward about as often as in backward; now and then one of a loss
+# or a buffer does.
 _LEAST_IN_FORWARD = 0.2
-_SURELY_IN_FORWARD = 0.3  # below this share, what counts or averages may be what stands in forward, unless sizes tell
+# below this share, what counts or averages may be what stands in forward, unless sizes tell
+_SURELY_IN_FORWARD = 0.3
 SMALL_BYTES = (
     64 * 1024
 )  # what counts, clips or averages: the loss, a norm, whether a gradient overflowed
@@ -47,7 +49,8 @@ class CommUse(Struct, frozen=True):
     ranks: tuple[int, ...]
     calls_per_step: float
     bytes_per_call: float | None  # mean; null where one is not known
-    # parts of the calls that are launched before the step's first backward range, and in backward; null without backward
+    # parts of the calls that are launched before the step's first backward range, and in backward;
+    # null without backward
     forward_share: float | None
     backward_share: float | None
     kernels_before: tuple[

@@ -32,8 +32,8 @@ class _Hook:
 
     def __init__(self, steps: MarkedSteps) -> None:
         self._steps, self._is_off = steps, False
-        # The optimizer and the parameter that are updated first. Other optimizers, and calls of this one for other
-        # parameters (ZeRO makes one for each group), are of the same step.
+        # The optimizer and the parameter that are updated first. Other optimizers, and calls of
+        # this one for other parameters (ZeRO makes one for each group), are of the same step.
         self._counted: tuple[weakref.ref[Any], weakref.ref[Any]] | None = None
 
     def __call__(self, optimizer: Any, *_words: object) -> None:  # noqa: ANN401
@@ -52,7 +52,8 @@ class _Hook:
 
     def _is_counted(self, optimizer: Any) -> bool:  # noqa: ANN401
         torch: Any = loaded_torch()
-        # While a graph is made of the step, nothing is trained, and nothing may wait for the device.
+        # While a graph is made of the step, nothing is trained, and nothing may wait for the
+        # device.
         if torch.compiler.is_compiling() or (
             torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         ):

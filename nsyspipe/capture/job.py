@@ -22,7 +22,8 @@ from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_
 from nsyspipe.errors import CaptureError, NsyspipeError
 
 JOB_GRACE_S = 60.0  # torchrun gives its workers 30 s to end, and each of those waits for its nsys
-# For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
+# For somebody who has asked twice; and until every rank has said how it ended, once its processes
+# have.
 _HURRY_S, _LAST_WORDS_S = 1.0, 3.0
 
 
@@ -65,9 +66,11 @@ class _Running:
     def __init__(self, job: Job, directory: Path) -> None:
         self._job, self._directory = job, directory
         self._started_ns, self._begin = time.time_ns(), time.monotonic()
-        # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture`` (reports whole).
+        # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture``
+        # (reports whole).
         self._since: dict[str, float] = {}
-        # Of a node-wide capture; else each rank's nsys has a place of its own. It has no log: it prints where we do.
+        # Of a node-wide capture; else each rank's nsys has a place of its own. It has no log: it
+        # prints where we do.
         self._of_node: NsysOutput | None = None
         # When the report of a whole node was whole while its ranks ran, in s since the epoch.
         self._node_report_at: float | None = None
@@ -141,7 +144,8 @@ class _Running:
         if len(records) < self._job.n_local:
             return
         if self._of_node is None or self._job.nsys is None:
-            # Nothing more comes of the capture: each rank's report is whole, or its program has ended.
+            # Nothing more comes of the capture: each rank's report is whole, or its program has
+            # ended.
             captured = [one for one in records if one.is_captured and one.nsys_group is not None]
             has_come = [one.report_at is not None or one.status is not None for one in captured]
             is_whole = any(one.report_at for one in captured) and all(has_come)

@@ -24,7 +24,10 @@ _MOST_NAMED, _SHORT_WARMUP = 6, 2
 _NSYS_FIX = (
     "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
 )
-_AGAIN_FIX = "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, run nsyspipe doctor"
+_AGAIN_FIX = (
+    "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, "
+    "run nsyspipe doctor"
+)
 _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
@@ -46,10 +49,12 @@ _HUNG = {
 class End(NamedTuple):
     """How the job's command ended."""
 
-    # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it
+    # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end
+    # it
     status: int | None
-    # None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
-    # whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``
+    # None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger``
+    # (its reports were whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun
+    # had not), or ``interrupt``
     why: str | None = None
     after_s: float = 0.0
 
@@ -67,7 +72,10 @@ def judge(
         one.report for one in records if one.report
     )  # a node's has several ranks
     names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
-    found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
+    found = (
+        f"  found: reports of {len(captured)} of {len(expected)} "
+        f"ranks{': ' * bool(names)}{', '.join(names)}"
+    )
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
         return status, [interrupted(status), found]
@@ -144,7 +152,10 @@ def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[
     ]
     fix = "fix: capture again"
     if any(".kept-" in row for row in rows):
-        fix = "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o ANOTHER_NAME"
+        fix = (
+            "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o "
+            "ANOTHER_NAME"
+        )
     elif there:
         fix += " with --force, or analyze the reports that exist"
     return [f"  {line}" for line in (*_some(rows), fix)]
@@ -167,20 +178,35 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
             )
         return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {more}"
     if said is not None and said.n_captured_steps:
-        fix = 'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name another nsys: --nsys'
+        fix = (
+            'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name '
+            "another nsys: --nsys"
+        )
         return (
             f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
             f"  fix: {fix}",
         )
     if job.attach_steps:
         return (
-            "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA graph, is not)",
-            "  fix: --capture-range none --nsys-arg=--delay=60 --nsys-arg=--duration=20 captures 20 s after a minute, and ends the program",
+            (
+                "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA "
+                "graph, is not)"
+            ),
+            (
+                "  fix: --capture-range none --nsys-arg=--delay=60 --nsys-arg=--duration=20 "
+                "captures 20 s after a minute, and ends the program"
+            ),
         )
     return (
         _NEVER_BEGUN.get(job.capture_range, "nsys wrote no report"),
-        "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
-        "       torch.cuda.profiler.start() after warm-up. --capture-range none captures the whole run",
+        (
+            "  fix: loop over captured_steps(loader) (from nsyspipe.capture import "
+            "captured_steps), or call"
+        ),
+        (
+            "       torch.cuda.profiler.start() after warm-up. --capture-range none captures the "
+            "whole run"
+        ),
     )
 
 

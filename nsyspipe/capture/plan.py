@@ -41,7 +41,8 @@ _REPORT = re.compile(
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-# What --trace takes, for an nsys whose help lists nothing: what 2024.2 lists, and what others do, newer or of other systems.
+# What --trace takes, for an nsys whose help lists nothing: what 2024.2 lists, and what others do,
+# newer or of other systems.
 _KNOWN_TRACE = (
     "cublas",
     "cublas-verbose",
@@ -106,8 +107,9 @@ class Job:
     attach_steps: (
         str | None
     )  # A:B where the program is captured unchanged; None where it begins its capture itself
-    # limits for the whole job, for nsys once the program has ended, and for any program once its reports are whole; 0 for
-    # none, but nsys always has one; None where nobody has asked for the last
+    # limits for the whole job, for nsys once the program has ended, and for any program once its
+    # reports are whole; 0 for none, but nsys always has one; None where nobody has asked for the
+    # last
     timeout_s: float
     exit_timeout_s: float
     linger_s: float | None
@@ -396,7 +398,10 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
             return
         spec = PathFinder.find_spec(below.pop(0) if below else "__main__", places)
     if spec is None:
-        fix = "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package needs a __main__"
+        fix = (
+            "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package "
+            "needs a __main__"
+        )
         yield InputError(f"-m {options.module}", "no such training program", fix=fix)
 
 
@@ -417,13 +422,17 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         fix = (
             f"-n {there}"
             if there
-            else "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
+            else (
+                "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one "
+                "then)"
+            )
         )
         if options.dry_run:
             fix = "you need them only on the machine that captures, not for --dry-run"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
-    # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.
+    # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes
+    # ranges itself.
     begins_by_range = options.cpu and options.capture_range == "nvtx" and not options.no_profile
     if not begins_by_range or torch_versions()[1] is not None:
         return

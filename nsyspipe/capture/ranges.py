@@ -19,7 +19,8 @@ from nsyspipe.capture.status import facts, loaded_torch
 
 # What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
 CAPTURE_RANGE = "nsyspipe.capture"
-# How long the end of a capture waits for the device: when the loop has broken off; when nothing is known of the program.
+# How long the end of a capture waits for the device: when the loop has broken off; when nothing is
+# known of the program.
 _SETTLE_S, _SETTLE_ALONE_S, _POLL_S = 5.0, 60.0, 0.001
 # How this process's capture stands: the handle is that of the capture's range without CUDA.
 _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)

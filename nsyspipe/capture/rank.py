@@ -22,21 +22,25 @@ from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
-# What can be wrong with a rank's capture. A sidecar keeps these sentences, and nothing that follows them.
+# What can be wrong with a rank's capture. A sidecar keeps these sentences, and nothing that follows
+# them.
 NOTHING = "nothing was captured"
 NOT_STARTED = "nsys failed before it started the program"
 NOT_WRITTEN = "nsys could not write its report"
 NOT_MADE = "nsys did not make a report of its capture"
 NOT_ENDED = "nsys had not ended {seconds} s after the program: ended it"
 _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
-# What nsys says when it fails by itself, mostly since it and the agent that it starts have missed each other.
+# What nsys says when it fails by itself, mostly since it and the agent that it starts have missed
+# each other.
 FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::exception", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
 _CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
-# Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2, $3), not where nsys does.
+# Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2,
+# $3), not where nsys does.
 _TELLING_SHELL = (
-    'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
+    'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" '
+    '"$@"; status=$?; '
     'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'
 )
 
@@ -256,7 +260,8 @@ class NsysOutput:
         """Return the report of an nsys that has ended, or what is wrong; a capture in its temporary directory is moved to safety."""
         there = report_there(self.output)
         is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
-        # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
+        # Nsys moves its report to its place, so one that is left says that the file there is
+        # somebody else's.
         if is_new and not self._has_others():
             return self.output, None
         said = last_words(self.log, self.command)

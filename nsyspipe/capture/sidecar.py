@@ -49,14 +49,18 @@ TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _NOT_ENDED = NOT_ENDED.format(seconds="[0-9]{1,9}")
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
-# Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
+# Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command,
+# and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|{NOT_STARTED}|{NOT_WRITTEN}|{NOT_MADE}|{_NOT_ENDED}"
-    rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
+    rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the "
+    r"warm-up is [0-9]+"
 )
-# Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
+# Names of phases that say nothing of anybody; others are the program's own words, and stand in the
+# report alone.
 _PHASES = (
-    "data forward backward optimizer step loss zero_grad zero-grad eval validation val train checkpoint save load h2d "
+    "data forward backward optimizer step loss zero_grad zero-grad eval validation val train "
+    "checkpoint save load h2d "
     "to_device all_reduce allreduce reduce sync clip clip_grad scheduler lr_scheduler warmup"
 )
 _STEPS = re.compile(r"\^[A-Za-z]{1,20}[ _#]?\[0-9\]\+\$", re.ASCII)
@@ -115,7 +119,8 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
     if not _COMMIT.fullmatch(commit):
         return None, None
     top = patience.answer(*here, "rev-parse", "--show-toplevel").removesuffix("\n")
-    # What changes files between a repository and its directory is switched off: a file is compared as it is.
+    # What changes files between a repository and its directory is switched off: a file is compared
+    # as it is.
     found = patience.output(*here, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
     if not top or found is None or found.status not in (0, 1):  # 1: there are no filters
         return commit, None
@@ -131,7 +136,8 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
     """Tell whether a file is changed; None if all that differ have a filter, which nobody asked."""
-    # A submodule is asked for its commit only: git would start in it with that repository's own configuration.
+    # A submodule is asked for its commit only: git would start in it with that repository's own
+    # configuration.
     options = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
     found = patience.output(*there, "status", *options, "--ignore-submodules=dirty")
     if found is None or found.status != 0:

@@ -78,7 +78,8 @@ class Program:
                 self.torch_version = str(torch.__version__)
                 self.cuda_version = torch.version.cuda
             with contextlib.suppress(*_UNANSWERED):
-                # To ask for the name of a device would make a context on it, perhaps the wrong rank's.
+                # To ask for the name of a device would make a context on it, perhaps the wrong
+                # rank's.
                 if torch.cuda.is_initialized():
                     self.gpu_name = str(torch.cuda.get_device_name())
                     self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())

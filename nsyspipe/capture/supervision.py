@@ -16,8 +16,9 @@ from typing import IO
 from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
 from nsyspipe.nsys.programs import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, handling, prctl
 
-# A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
-# multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
+# A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and
+# in that Python's multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper;
+# nsys has some too.
 _MOST_BYTES = 50
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"

@@ -27,7 +27,8 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _VERSION = "Print the version."
 
 app = typer.Typer(
-    pretty_exceptions_enable=False,  # tracebacks are for our own bugs; with locals they could print what a report holds
+    # tracebacks are for our own bugs; with locals they could print what a report holds
+    pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

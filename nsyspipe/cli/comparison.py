@@ -23,11 +23,15 @@ from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
 
 _AGAINST = (
-    "Use all runs of this label in the run store BASELINE as captures of the baseline. CANDIDATE is a run, or another label "
+    "Use all runs of this label in the run store BASELINE as captures of the baseline. "
+    "CANDIDATE is a run, or another label "
     "of the store. Without CANDIDATE, nsyspipe takes the only other label of the store."
 )
 _EACH_RUN = "One argument per run, the baseline first (a run store means all its runs)"
-_SORT = "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
+_SORT = (
+    "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, "
+    "... [default: as given]"
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,15 @@ class GateOptions(RuleOptions):
     """What counts as a difference, and which one fails."""
 
     fail_on: str | None = option(
-        "Exit with 3 if a judged metric got worse (or changed at all), and with 4 if the data cannot show it.",
+        (
+            "Exit with 3 if a judged metric got worse (or changed at all), and with 4 if the data "
+            "cannot show it."
+        ),
         "regression|any-change",
     )
     metric: list[str] | None = option(
-        "Metrics that the verdict and the gate use, separated by commas or repeated. The verdict is a regression if any "
+        "Metrics that the verdict and the gate use, separated by commas or repeated. The "
+        "verdict is a regression if any "
         "metric regressed. [default: step_time]",
         "NAME,...",
     )
@@ -176,11 +184,17 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     place = named[0].places[0]
     there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]
-    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several captures of one side'
+    fix = (
+        'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several '
+        "captures of one side"
+    )
     problem = f"takes exactly two runs, but got {len(named)}"
     if len(named) == 1:
         problem = "takes exactly two runs, but the candidate is missing"
-        fix = f"nsyspipe diff BASELINE CANDIDATE, {'each with its own label' if len(named[0].places) > 1 else fix}"
+        fix = (
+            "nsyspipe diff BASELINE CANDIDATE, "
+            f"{'each with its own label' if len(named[0].places) > 1 else fix}"
+        )
     if len(there) > 1:
         problem = f"takes exactly two runs, but {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"

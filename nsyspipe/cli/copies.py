@@ -16,7 +16,10 @@ from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
 
-_IN = "Reports (.sqlite), preferably all reports of a run: files, directories or globs. The last argument is OUT."
+_IN = (
+    "Reports (.sqlite), preferably all reports of a run: files, directories or globs. The last "
+    "argument is OUT."
+)
 _OUT = "OUT is the copy of one report, or a directory for several copies, which keep their names."
 _DROP = "Leave out tables that this version does not know, instead of refusing the report."
 _REPLACE = "Replace existing copies."
@@ -131,7 +134,10 @@ def _exporters(
             )
         if without:
             cluster.take_only(found.keys() - without)
-            said = f"{len(without)} of {len(found)} workers have no nsys and export nothing: {listed(without, MOST_NAMES)}"
+            said = (
+                f"{len(without)} of {len(found)} workers have no nsys and export nothing: "
+                f"{listed(without, MOST_NAMES)}"
+            )
             typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
         yield cluster, is_unwanted
 

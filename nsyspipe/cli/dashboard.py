@@ -23,7 +23,8 @@ class DashboardOptions:
 
     out: str | None = option("Output file. - prints the HTML. [required]", "FILE|-", "-o")
     pages: Path | None = option(
-        "Also write the HTML report of each run into this directory, and link to it. [default: link to existing HTML "
+        "Also write the HTML report of each run into this directory, and link to it. [default: "
+        "link to existing HTML "
         "reports in pages/, in the directory of FILE, or in STORE/pages/]",
         "DIR",
     )

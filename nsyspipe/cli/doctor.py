@@ -13,7 +13,8 @@ from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
 _REPORTS = (
-    "Reports (.sqlite, or .nsys-rep if nsys is installed): files, directories or globs. Or a run store, to list its runs. "
+    "Reports (.sqlite, or .nsys-rep if nsys is installed): files, directories or globs. Or a "
+    "run store, to list its runs. "
     "Without arguments, doctor checks this machine."
 )
 

@@ -10,7 +10,10 @@ from nsyspipe.cli.options import option, with_options
 from nsyspipe.cli.outputs import Outputs
 from nsyspipe.errors import OptionError
 
-_ID = "A finding (slow-link), a note (few-steps), a metric (exposed_comm), a column (wall_ns), or a word (estimates)."
+_ID = (
+    "A finding (slow-link), a note (few-steps), a metric (exposed_comm), a column (wall_ns), or a "
+    "word (estimates)."
+)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 # What an argument may be, for help.
 ONE_RUN = (
-    "One run: its nsys reports (.sqlite, or .nsys-rep if nsys is installed), a directory, or a glob. Or a saved run: STORE, "
+    "One run: its nsys reports (.sqlite, or .nsys-rep if nsys is installed), a directory, or a "
+    "glob. Or a saved run: STORE, "
     "STORE:ID, or STORE:LABEL (the latest run of that label). LABEL= in front sets the label."
 )
 Opened = list[tuple["Run", ...]]
@@ -189,7 +190,10 @@ def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
         if is_one_run(place):
             find_saved(place)
             what = "a saved run"
-            fix = f"nsyspipe analyze {shlex.quote(str(place))} shows its problems, or pass its reports"
+            fix = (
+                f"nsyspipe analyze {shlex.quote(str(place))} shows its problems, or pass its "
+                "reports"
+            )
         raise OptionError(str(place), f"is {what}, but this command needs {takes}", fix=fix)
 
 
@@ -250,7 +254,8 @@ def opened_runs(
         executor = processes.enter_context(running.executor(every)) if reports else None
 
         def open_one(one: NamedRuns, place: str) -> Run:
-            # Each imported where it is used: what reads reports is heavy, and workers import it at the same time.
+            # Each imported where it is used: what reads reports is heavy, and workers import it at
+            # the same time.
             if place in saved:
                 from nsyspipe.store.saved_run import SavedRun
 

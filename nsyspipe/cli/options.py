@@ -23,7 +23,8 @@ from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 # The sections of a command's help, in the order of work.
 _SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output", "Running")
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
-# Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
+# Of the parameters of commands that are dataclasses of options; and of options that do not stand
+# with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
 _ELSEWHERE = dict.fromkeys(
     ("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT
@@ -145,7 +146,10 @@ def _number(
             value = kind(str(text))
             if least is None or value >= least:
                 return value
-        what = f"is not {'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
+        what = (
+            "is not "
+            f"{'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
+        )
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
         raise OptionError(
             f"{option} {text}",
@@ -210,7 +214,8 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' treats the capture as a "
+        "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' "
+        "treats the capture as a "
         "whole. [default: ranges that contain most launches, otherwise repetition]",
         "REGEX|repetition|none",
     )
@@ -276,7 +281,10 @@ class OneRunOptions(ReadingOptions):
     label: str | None = None
     run_id: str | None = None
     nccl_log: list[str] | None = option(
-        "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the option, or use a glob.",
+        (
+            "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the "
+            "option, or use a glob."
+        ),
         "FILE",
     )
     topology: str | None = option(
@@ -333,7 +341,10 @@ class SeveralRunsOptions(ReadingOptions):
     """How the reports of several runs are read."""
 
     nccl_log: list[str] | None = option(
-        "NCCL log (NCCL_DEBUG=INFO) of all runs, or of the run with that label. Repeat the option, or use a glob.",
+        (
+            "NCCL log (NCCL_DEBUG=INFO) of all runs, or of the run with that label. Repeat the "
+            "option, or use a glob."
+        ),
         "[LABEL=]FILE",
     )
     topology: list[str] | None = option(
@@ -366,7 +377,8 @@ class RunningOptions(QuietOptions):
         least=1,
     )
     scheduler: str | None = option(
-        "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The workers must see the same files. "
+        "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The "
+        "workers must see the same files. "
         "[default: $NSYSPIPE_SCHEDULER, unless you pass -j]",
         "ADDRESS|FILE",
     )

@@ -174,7 +174,10 @@ class Outputs:
                 name,
             )
             if own != name and name in FORMATS:
-                fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
+                fix = (
+                    f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} "
+                    f"{value}"
+                )
                 raise OptionError(
                     f"{shown} {value}", f"has the file name extension of --{own}", fix=fix
                 )
@@ -263,7 +266,10 @@ def _replacing(run: Run, store: Path) -> str:
 
     new, more = run.header, ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
-        more = f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a later capture is saved"
+        more = (
+            f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a "
+            "later capture is saved"
+        )
     if not has_run(store, new.run_id):
         return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell
@@ -288,7 +294,10 @@ class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
     out: str | None = option(
-        "Save the run in a run store (Parquet files), which other commands accept instead of reports.",
+        (
+            "Save the run in a run store (Parquet files), which other commands accept instead of "
+            "reports."
+        ),
         "DIR",
         "-o",
     )

@@ -17,12 +17,14 @@ class Changes:
     """What is to be changed."""
 
     bandwidth: str | None = option(
-        "Bus bandwidth of collectives (busbw of nccl-tests): 300GB/s, or 2x the captured bandwidth. For one kind of "
+        "Bus bandwidth of collectives (busbw of nccl-tests): 300GB/s, or 2x the captured "
+        "bandwidth. For one kind of "
         "parallelism: tensor=2x (data, sharded, tensor, pipeline, expert, other).",
         "300GB/s|2x|KIND=2x",
     )
     link: str | None = option(
-        "Bandwidth of an interconnect: nvlink2 to nvlink5 (or v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, "
+        "Bandwidth of an interconnect: nvlink2 to nvlink5 (or v100, a100, h100, h200, b200), "
+        "pcie3x16 to pcie6x16, "
         "infiniband-edr to -xdr, roce-100 to -400, or shm.",
         "LINK",
     )

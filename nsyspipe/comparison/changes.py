@@ -57,7 +57,8 @@ SIDES = ("baseline", "candidate")
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
-# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too. Above, whole ones.
+# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too.
+# Above, whole ones.
 _FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
 
 Means = dict[str, Fraction | None]
@@ -152,7 +153,8 @@ class StepTable(Struct, frozen=True, dict=True):
     """The figures' steps of a run as matrices: a row per rank, each of which has every one, a column per step in order of time."""
 
     run: Run
-    hides_idle: bool = False  # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
+    # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
+    hides_idle: bool = False
     outdated_columns: frozenset[str] = (
         frozenset()
     )  # null: they mean something else in a run that this one is compared with

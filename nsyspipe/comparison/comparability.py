@@ -284,7 +284,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             what = "nsyspipe cannot check that steps do the same work"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
-        share = f"{100 * works[1].shared(works[0]):.0f}%"  # if all is in the same kernels, time and number differ
+        # if all is in the same kernels, time and number differ
+        share = f"{100 * works[1].shared(works[0]):.0f}%"
         alike = (
             ""
             if share == "100%"
@@ -325,7 +326,10 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     for at, side in enumerate(sides):
         if len(side.runs) > 1 and (facts := _apart(side.runs)):
             by, why = facts[0], ", ".join(facts[1:])
-            message = f"captures of {side.name} differ {by} ({why}). Pass only captures of one configuration"
+            message = (
+                f"captures of {side.name} differ {by} ({why}). Pass only captures of one "
+                "configuration"
+            )
             words = [by if number == at else _NONE for number in range(2)]
             yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
 
@@ -422,7 +426,8 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
         yield _check("few-steps", "too few steps used", texts, after=after)
 
 
-# In this order they are told. Figures of a step are none of a capture; what a capture lacks it measures as less.
+# In this order they are told. Figures of a step are none of a capture; what a capture lacks it
+# measures as less.
 _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,

@@ -102,7 +102,8 @@ class Compared(Struct, frozen=True):
     is_known: tuple[bool, bool]
     is_same: bool | None
     words: str | None = (
-        None  # of the only side that recorded it, or of both where they are alike; of a number its name
+        # of the only side that recorded it, or of both where they are alike; of a number its name
+        None
     )
     unit: str | None = None
     value: float | None = None  # of the only side that recorded it, where the matter is one number

@@ -48,7 +48,10 @@ def check_can_fail(
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:
-        are = f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} without a better direction"
+        are = (
+            f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} without a better "
+            "direction"
+        )
         raise OptionError(given, f"can never fail: {are}", fix=fix)
 
 

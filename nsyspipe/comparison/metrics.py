@@ -79,7 +79,8 @@ _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "over
 OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
-# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
+# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an
+# improvement.
 _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 
 

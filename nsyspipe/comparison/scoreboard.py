@@ -220,7 +220,8 @@ class Scoreboard(ShownInNotebooks):
                 for label, one in beside.items()
             }
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
-            # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
+            # A median that is shorter than that of the run with the shortest mean says nothing for
+            # sure either.
             open_ones = tuple(
                 label for label, said in verdicts.items() if said not in {NO_CHANGE, "regression"}
             )
@@ -460,4 +461,7 @@ class Scoreboard(ShownInNotebooks):
         }
 
     def __repr__(self) -> str:
-        return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}: {self.headline}>"
+        return (
+            f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against "
+            f"{self.reference!r}: {self.headline}>"
+        )

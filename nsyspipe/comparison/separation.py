@@ -19,9 +19,11 @@ from nsyspipe.model.table import Float64
 
 MIN_STEPS_OF_SIDE = 5
 MAX_CONFIDENCE = 0.95
-# Two levels count as seen if the gap between them is this many times the spread within them. Fewer come by chance.
+# Two levels count as seen if the gap between them is this many times the spread within them. Fewer
+# come by chance.
 MIN_GAP_OF_LEVELS_IN_SPREADS = 4.0
-# The least gap between the sides, as a multiple of the wider side's range, by steps of the shorter side.
+# The least gap between the sides, as a multiple of the wider side's range, by steps of the shorter
+# side.
 _MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
 
 

@@ -15,24 +15,29 @@ from nsyspipe.model.table import Flags, Float64
 
 MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
 TOO_FEW = f"and at least {MIN_STEPS} are needed"  # of a side that has fewer steps
-# Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.
+# Steps further out than so many standard deviations count as that far: a stall says nothing about
+# where the median is.
 _REACH = 3.0
-_PER_DEVIATION = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
-# Half-width, in standard errors, of the band of ranks from which the density at the median is read. Correlated steps
-# widen it, up to so many steps' own: one or two stalls of ten stay outside.
+# standard deviation of a normal distribution over its median absolute deviation
+_PER_DEVIATION = 1.482602218505602
+# Half-width, in standard errors, of the band of ranks from which the density at the median is read.
+# Correlated steps widen it, up to so many steps' own: one or two stalls of ten stay outside.
 _BAND, _WIDEST_OF = 1.96, 10
-# A median stands beside a gap if order statistics give more than this many times the variance of normal steps. Chosen by
-# simulation: two levels that switch with a probability of 0.2 must not be called a change (test_gate_simulation.py).
+# A median stands beside a gap if order statistics give more than this many times the variance of
+# normal steps. Chosen by simulation: two levels that switch with a probability of 0.2 must not be
+# called a change (test_gate_simulation.py).
 _GAP = 3.0
 _MEDIAN_COST = (
     math.pi / 2
 )  # variance of a median over that of a mean, for independent normal values
 _FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
-# What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
+# What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so
+# often is believed.
 _SURE = 4
 _TINY = 1e-300
-# Of Student's t, which neither numpy nor the standard library has: places in a piece and their weights, closer together
-# towards its upper end, where below 2 degrees of freedom the density has no derivative. Nine digits of the integral.
+# Of Student's t, which neither numpy nor the standard library has: places in a piece and their
+# weights, closer together towards its upper end, where below 2 degrees of freedom the density has
+# no derivative. Nine digits of the integral.
 _GRADING = 4
 _NODES, _PARTS = np.polynomial.legendre.leggauss(24)
 _FROM_END = ((_NODES + 1) / 2) ** _GRADING

@@ -35,7 +35,8 @@ MEDIAN, MEAN = "median", "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
-    "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
+    "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 "
+    "(Zellner and Tiao 1964, "
     "Berger et al. 1999)"
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
@@ -43,12 +44,17 @@ _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
 _BORROWED = (
     f"{_POOLED} of the captures' centers, with the same spread between captures on both sides"
 )
-_SEPARATED = "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. Otherwise: "
+_SEPARATED = (
+    "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. "
+    "Otherwise: "
+)
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
-# Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
+# Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the
+# narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
-# What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
-# step of a side, to a third. Of fewer steps more correlations are left open, which is caution enough.
+# What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the
+# root of so much per step of a side, to a third. Of fewer steps more correlations are left open,
+# which is caution enough.
 _CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
 _MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
 _ROUNDS = 7
@@ -142,8 +148,9 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _between(self) -> float:
         """Half-width from the captures' centres: the wider of pooled t and Welch's."""
-        # Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two agree by chance. One
-        # capture shows no spread: only pooled t; of one on each side that go on as several what their steps let expect.
+        # Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where
+        # two agree by chance. One capture shows no spread: only pooled t; of one on each side that
+        # go on as several what their steps let expect.
         counts, times = self._counts, self.times
         freedom = sum(counts) - 2
         t = critical_value(self.confidence, freedom)
@@ -182,9 +189,9 @@ class Difference:
     low: float | None  # the interval; None if `undecided`
     high: float | None
     undecided: str | None  # why there is no interval, in words; None if there is one
-    # What low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has
-    # a single capture, whose spread between captures is taken from the other side: if it spreads more than that,
-    # false alarms are many, and nothing here can show it.
+    # What low and high come from; asked for what more steps or captures would give. If it
+    # `is_borrowed`, one side has a single capture, whose spread between captures is taken from the
+    # other side: if it spreads more than that, false alarms are many, and nothing here can show it.
     interval: Interval = field(compare=False)
     # Set if the end of the interval that is nearer to 0 comes from steps that do not overlap.
     separation: Separation | None = None

@@ -108,7 +108,8 @@ MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
 _ALIKE_SHARE = 0.5  # of the change of the part that changed most: as much is named beside it
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
-# Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
+# Of each part of the step the topics, and single facts, that it may depend on; what any may depend
+# on.
 _CAUSES = {
     "compute": set[str](),
     "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
@@ -122,8 +123,8 @@ _NUMBERS = (
     _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
     _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
 )
-# Of each effect of a setting the parts of the step that it lengthens; what settings of communication begin with, and those
-# that only say more of it.
+# Of each effect of a setting the parts of the step that it lengthens; what settings of
+# communication begin with, and those that only say more of it.
 _PARTS_BY_EFFECT = {
     STREAMS: {"exposed_comm", "idle"},
     HOST: {"exposed_comm", "idle"},
@@ -180,7 +181,8 @@ def _n_steps_rows(tables: Sequence[Sequence[StepTable]]) -> list[dict[str, Any]]
 
 def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     found = _Comparison()
-    # Counts and times of communication mean something else in a run that older definitions were used for.
+    # Counts and times of communication mean something else in a run that older definitions were
+    # used for.
     if any(table.outdated_columns for side in tables for table in side):
         return found
     if not all(table.n_steps for side in tables for table in side):
@@ -191,7 +193,8 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     runs = [table.run for side in tables for table in side]
     before, after = map(_numbers, tables)
     little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
-    # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
+    # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was
+    # not seen.
     keys = (
         before.keys() & after.keys()
         if any(map(has_whole_graphs, runs))
@@ -391,7 +394,9 @@ class Cause(NamedTuple):
     facts: tuple[
         Change, ...
     ]  # that such a part depends on: recorded ones that differ, or half of its own change
-    n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
+    # how many matters the facts are of: number and size of collectives are one; of several none is
+    # the cause for sure
+    n_matters: int
     beside: tuple[
         tuple[Change, float], ...
     ] = ()  # copies of gradients on one side, and how exposed copies change, ns

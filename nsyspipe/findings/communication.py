@@ -25,14 +25,16 @@ _NO_PHASE = "no phase"
 _OF_GRADIENTS = (
     "Send less, or overlap communication with backward",
     (
-        "Send less ({halves}no_sync()), use a faster interconnect, or overlap communication with the backward pass. "
+        "Send less ({halves}no_sync()), use a faster interconnect, or overlap communication "
+        "with the backward pass. "
         "nsyspipe whatif predicts the effect of each change"
     ),
 )
 _BESIDE_GRADIENTS = (
     "Send less communication that is not gradients",
     (
-        "Most of the exposed communication is not gradients, so settings of gradients cannot help. Send less of the "
+        "Most of the exposed communication is not gradients, so settings of gradients cannot "
+        "help. Send less of the "
         "rest (SyncBatchNorm gathers statistics in each layer), or use a faster interconnect"
     ),
 )
@@ -43,7 +45,8 @@ _OF_ANY = (
 _ON_COMPUTE_STREAM = (
     "Run communication on its own stream, or send less",
     (
-        "Most communication runs on the compute stream, where no compute can overlap with it. Call collectives with "
+        "Most communication runs on the compute stream, where no compute can overlap with it. "
+        "Call collectives with "
         "async_op=True and wait() only where you need the result, or send less"
     ),
 )
@@ -162,7 +165,10 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     compared, slowdown = evidence.compared, evidence.slowdown_figures["slowdown_ratio"] or 0.0
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
-            few = f"only {compared.n_kernels} kernels that run during communication have equal kernels without communication"
+            few = (
+                f"only {compared.n_kernels} kernels that run during communication have equal "
+                "kernels without communication"
+            )
             return NotJudged(few, f"capture more steps, or {_less_beside(evidence)}")
         of_all = f"only {100 * compared.share:.1f}% of the kernel time during communication"
         return NotJudged(

@@ -42,24 +42,33 @@ _FEW_BYTES, _LEAST_COPIED_OF_FEW = (
     0.005,
 )  # compression hooks copy factors as well: few bytes must cost more
 _LEAST_COMPRESSED = 0.1
-_NO_SIZES = "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know whether each pass sends all"
+_NO_SIZES = (
+    "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know "
+    "whether each pass sends all"
+)
 # By whether they are sharded.
 _NO_SYNC = {
     False: (
         "Skip gradient sync in all micro-batches but the last",
-        "run all passes except the last inside model.no_sync() (Accelerate: accelerator.accumulate(model))",
+        (
+            "run all passes except the last inside model.no_sync() (Accelerate: "
+            "accelerator.accumulate(model))"
+        ),
     ),
     True: (
         "Sync gradients in the last micro-batch, if memory allows",
         (
-            "call model.set_requires_gradient_sync(False), or no_sync(), in all passes except the last. Each rank then keeps "
+            "call model.set_requires_gradient_sync(False), or no_sync(), in all passes except "
+            "the last. Each rank then keeps "
             "whole gradients in memory"
         ),
     ),
 }
 _HIERARCHY = (
-    'HSDP, fully_shard(mesh=init_device_mesh("cuda", (nodes, ranks per node), mesh_dim_names=...)), reduce-scatters within a '
-    "node and all-reduces only a part across nodes. Or let NCCL use a tree (NCCL_ALGO=NVLSTree,Tree). NCCL's log with "
+    'HSDP, fully_shard(mesh=init_device_mesh("cuda", (nodes, ranks per node), '
+    "mesh_dim_names=...)), reduce-scatters within a "
+    "node and all-reduces only a part across nodes. Or let NCCL use a tree "
+    "(NCCL_ALGO=NVLSTree,Tree). NCCL's log with "
     "NCCL_DEBUG_SUBSYS=TUNING shows which algorithm NCCL uses"
 )
 
@@ -137,7 +146,10 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         return small
     title = "A step has many all-reduces that are so short that latency dominates"
     action = f"Set bucket_cap_mb={LARGE_BUCKET_MB} (many small all-reduces now)"
-    option = f"Set DistributedDataParallel(bucket_cap_mb=...) to a larger value, for example {LARGE_BUCKET_MB}"
+    option = (
+        "Set DistributedDataParallel(bucket_cap_mb=...) to a larger value, for example "
+        f"{LARGE_BUCKET_MB}"
+    )
     figures = {"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **small[1]}
     return Finding(title, action, f"{option}, or reduce small tensors together", small[0], figures)
 
@@ -187,7 +199,10 @@ def grad_copy(evidence: Evidence) -> Answer:
             "gaps_between_copies": float((span - copies)[rows].mean()),
         }
     title = "Gradients are copied out of their buckets at the end of the backward pass"
-    advice = f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also saves their memory"
+    advice = (
+        f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also "
+        "saves their memory"
+    )
     figures = _copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
     return Finding(title, f"Set {_VIEW}", advice, sum(parts.values()) if parts else None, figures)
 
@@ -265,7 +280,10 @@ def compress_gradients(evidence: Evidence) -> Answer:
     )
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
     halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
-    advice = f"{halves}. PowerSGD sends almost none, which is the upper bound. Check that training still converges"
+    advice = (
+        f"{halves}. PowerSGD sends almost none, which is the upper bound. Check that training "
+        "still converges"
+    )
     action = "Send gradients as bf16 (changes numerics)"
     return Finding(f"f32 gradients cross a slow interconnect{how}", action, advice, saving, figures)
 
@@ -356,5 +374,6 @@ RULES: Rules = {
         (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM
     ),
     grad_copy: ("grad_copy_ns",),
-    ddp_single_gpu: (),  # which says by itself where it lacks copies: of several ranks it has nothing to say
+    # which says by itself where it lacks copies: of several ranks it has nothing to say
+    ddp_single_gpu: (),
 }

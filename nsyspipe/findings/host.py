@@ -22,19 +22,27 @@ from nsyspipe.model.names import LONGEST_CALL, few, is_optimizer, listed, printa
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
 
-# What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
-# job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
-# What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
+# What the rules about idle time share: the rank that the others wait for tells whether, all ranks
+# together how much. In a job that synchronises the other ranks fill their queues while they wait in
+# NCCL, so only the rank that comes last runs dry. What follows a rule's advice frees every rank of
+# that idle time, and with it of the waiting that it caused.
 LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
 _SHOWN_RANKS = 4
-_FASTER = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'
+_FASTER = (
+    'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, '
+    "fused optimizers (fused=True), larger batches"
+)
 _LESS = "Launch fewer kernels (torch.compile, CUDA graphs)"
-_FASTER_WITH_FUSED = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
+_FASTER_WITH_FUSED = (
+    'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, '
+    "larger batches"
+)
 _MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
 _PAUSES = (
-    "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, logging, locks, "
+    "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, "
+    "logging, locks, "
     "garbage collection, sleeping. Launching faster does not shorten a pause"
 )
 _UNMARKED = ". Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
@@ -66,14 +74,16 @@ class Idle(Struct, frozen=True):
     """One cause of idle time."""
 
     judged_ns: float  # mean per step on the rank that the others wait for
-    # step time less the limit without the cause, per step; None where a stage of a pipeline may idle for it in the bubble
+    # step time less the limit without the cause, per step; None where a stage of a pipeline may
+    # idle for it in the bubble
     saving_ns: float | None
-    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
+    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle
+    # rank is judged.
     rank: int | None = None
     where: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
     doubt: str = ""  # that it may be a pipeline's bubble, in words
-    # Mean per step of the rank that sets the limit: the cause, the waiting that others' made, what that slows, and by how much
-    # another's window is longer. They sum to the saving.
+    # Mean per step of the rank that sets the limit: the cause, the waiting that others' made, what
+    # that slows, and by how much another's window is longer. They sum to the saving.
     parts: Mapping[str, float] = field(default_factory=dict)
     limit_rank: int | None = None  # that rank, if it is the same in all steps
 
@@ -358,7 +368,10 @@ def launch_bound(evidence: Evidence) -> Answer:
         action = "Find out what the CPU does while it launches nothing"
     elif in_pauses >= _SOME_PAUSES:
         where = "" if idle.rank is None or evidence.n_ranks == 1 else f" on rank {idle.rank}"
-        advice += f". {100 * in_pauses:.0f}% of this idle time{where} are pauses of 2 ms and more. {_PAUSES}"
+        advice += (
+            f". {100 * in_pauses:.0f}% of this idle time{where} are pauses of 2 ms and more. "
+            f"{_PAUSES}"
+        )
     is_unmarked = (
         in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     )
@@ -407,7 +420,10 @@ def _where_late(late: LateLaunches) -> str:
     where = f" on {_ranks_text([*late.n_late_steps])}"
     if late.slower:
         launch = "launches" if len(late.slower) == 1 else "launch"
-        return f"{where}, and {_ranks_text(late.slower)} {launch} a step more slowly than the other ranks on average"
+        return (
+            f"{where}, and {_ranks_text(late.slower)} {launch} a step more slowly than the other "
+            "ranks on average"
+        )
     if late.is_every_host_slow:
         return f"{where}, and every CPU needs longer to launch a step than its GPU needs to run it"
     cpus = "and its CPU needs" if len(late.n_late_steps) == 1 else "and their CPUs need"
@@ -595,7 +611,10 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         title = f"The start of the capture distorts the first step{left_out}"
         action = "Change nothing: only the unused first step is distorted" if is_skipped else action
     elif not is_busy:
-        title = f"The first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
+        title = (
+            "The first step takes "
+            f"{_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
+        )
         action = "Read with care: the first step differs from the others"
     advice = "Change nothing, because no metric uses the first step"
     if is_busy or not is_skipped:

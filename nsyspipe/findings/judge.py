@@ -39,7 +39,8 @@ _WORDS = {
 
 _HIGH, _MEDIUM = 0.1, 0.03
 _SEE_STEPS = "see the notes about steps"
-# What findings are about: bounds of those of one cause overlap, and one change often does for several.
+# What findings are about: bounds of those of one cause overlap, and one change often does for
+# several.
 CAUSES = {
     "communication and late ranks": (
         "comm-bound",

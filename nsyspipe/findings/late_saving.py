@@ -113,8 +113,9 @@ def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64
     start, until = start[order], np.minimum(start + wait, end)[order]
     delay, waited_until = np.zeros((2, steps.size, ranks.size), np.int64)
     turn = np.argsort(place, kind="stable")
-    # In turn, a collective delays its ranks by the most of what each was delayed by before and waits in it: groups that wait
-    # side by side for different ranks count once, and so does a rank for which several groups wait.
+    # In turn, a collective delays its ranks by the most of what each was delayed by before and
+    # waits in it: groups that wait side by side for different ranks count once, and so does a rank
+    # for which several groups wait.
     for own in np.split(turn, run_starts(place[turn])[1:]):
         at = row[own], column[own]
         waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)

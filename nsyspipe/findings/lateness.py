@@ -19,7 +19,10 @@ from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
-_STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown which do"
+_STAGES_NOT_KNOWN = (
+    "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown "
+    "which do"
+)
 _CAPTURE_START = (
     "the only step used contains the start of the capture, which ranks reach at different times"
 )
@@ -29,18 +32,22 @@ _FAR = 2**62
 class StragglerLimits(Struct, frozen=True):
     """From where on ranks that come late are a finding, and who is named."""
 
-    # The largest delays of all steps together, of step time: less than this is within what steps vary by.
+    # The largest delays of all steps together, of step time: less than this is within what steps
+    # vary by.
     min_share: float = 0.03
     # The same of one step or two: only a large delay in so few steps is no chance.
     min_share_of_few_steps: float = 0.10
-    # A delay that counts, of step time: most steps with collectives have one, and so has each rank that is named.
+    # A delay that counts, of step time: most steps with collectives have one, and so has each rank
+    # that is named.
     noticeable_share: float = 0.01
     # What a rank that is named causes at least of all delays: less is hardly worth a look.
     min_part_of_delays: float = 0.10
-    # How late, of all delays, a rank behind the last comes that the others wait for once the last is mended.
+    # How late, of all delays, a rank behind the last comes that the others wait for once the last
+    # is mended.
     min_part_behind: float = 0.25
-    # How much longer than the others' a late rank's launching or computing takes, of step time, where launching decides how
-    # long steps take: ranks that are not slower in either are late only because their capture began late.
+    # How much longer than the others' a late rank's launching or computing takes, of step time,
+    # where launching decides how long steps take: ranks that are not slower in either are late only
+    # because their capture began late.
     min_slower_share: float = MIN_SLOWER_SHARE
 
 
@@ -78,7 +85,8 @@ class LateRanks(Struct, frozen=True):
     steps_of: Mapping[
         int, Int64
     ]  # the steps in which each is waited for noticeably, of `no_slower_ns` too
-    # Of ranks that are waited for too, though they launch and compute no slower than the others, the same as `delays_ns`.
+    # Of ranks that are waited for too, though they launch and compute no slower than the others,
+    # the same as `delays_ns`.
     no_slower_ns: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -97,7 +105,9 @@ class LateNode(Struct, frozen=True):
 
     host: str
     ranks: tuple[int, ...]
-    late_ns: Int64  # of each step in which it is the latest: by how much its first rank comes after all others' last
+    # of each step in which it is the latest: by how much its first rank comes after all others'
+    # last
+    late_ns: Int64
 
     @property
     def text(self) -> str:

@@ -79,7 +79,10 @@ _WIDE = ("f32", "f64")
 _MOSTLY = 2 / 3  # a role is named from this share on
 _UNKNOWN_ROLE = "what all-reduces serve is not known without backward passes"
 _MARK_BACKWARD = "mark them with NVTX ranges, or name yours: --backward REGEX"
-_UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
+_UNKNOWN_SENDS = (
+    "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a "
+    "pipeline's"
+)
 # Of a straggler's evidence: launching decides how long steps take, and that is to change first.
 IS_LAUNCH_BOUND = "is_launch_bound"
 _TRACED_NVTX = "NvtxEvents"  # as nsys calls it
@@ -127,7 +130,8 @@ class Evidence(Struct, frozen=True, dict=True):
     nccl_settings: Mapping[str, str] | None = (
         None  # ``NCCL_*`` that NCCL took from the environment, by its log
     )
-    # Training variables of the programs, by the reports or a sidecar; None where nothing recorded them
+    # Training variables of the programs, by the reports or a sidecar; None where nothing recorded
+    # them
     environment: Mapping[str, str] | None = None
     recording: Recording = Recording()
     is_capture: bool = False  # the rows of `steps` are captures without steps

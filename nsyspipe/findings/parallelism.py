@@ -23,32 +23,42 @@ _LEAST_AGAIN = (
     0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
 )
 _PREFETCH = (
-    "If you use fully_shard, call set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit. Or set "
-    "FullyShardedDataParallel(forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
+    "If you use fully_shard, call set_modules_to_forward_prefetch() and "
+    "set_modules_to_backward_prefetch() of each unit. Or set "
+    "FullyShardedDataParallel(forward_prefetch=True, "
+    "backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
 )
 _KEEP = (
-    "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps parameters from forward to backward. "
+    "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps "
+    "parameters from forward to backward. "
     "This needs memory for all parameters"
 )
 _LARGER_UNITS = (
-    "Call fully_shard on larger units, several layers as a list, or give FullyShardedDataParallel an auto_wrap_policy for larger "
+    "Call fully_shard on larger units, several layers as a list, or give "
+    "FullyShardedDataParallel an auto_wrap_policy for larger "
     "units (size_based_auto_wrap_policy, min_num_params)"
 )
 _ASYNC = (
-    "torch.compile with torch._inductor.config._micro_pipeline_tp = True overlaps collectives with matrix products (async "
+    "torch.compile with torch._inductor.config._micro_pipeline_tp = True overlaps collectives "
+    "with matrix products (async "
     "tensor parallelism, in Megatron --tp-comm-overlap)"
 )
 _SPLIT = (
-    "SequenceParallel of torch.distributed.tensor.parallel replaces each all-reduce by a reduce-scatter and an all-gather "
+    "SequenceParallel of torch.distributed.tensor.parallel replaces each all-reduce by a "
+    "reduce-scatter and an all-gather "
     "(Megatron: --sequence-parallel). "
 )
 _ALL_TO_ALL = (
-    "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap). You "
-    "can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) may drop tokens"
+    "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, "
+    "--moe-shared-expert-overlap). You "
+    "can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) "
+    "may drop tokens"
 )
 _MORE_STAGES = (
-    "Use more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
-    "(ScheduleInterleaved1F1B, in Megatron --num-layers-per-virtual-pipeline-stage), and stages of equal work"
+    "Use more micro-batches per step (n_microbatches of torch.distributed.pipelining), several "
+    "stages per rank "
+    "(ScheduleInterleaved1F1B, in Megatron --num-layers-per-virtual-pipeline-stage), and "
+    "stages of equal work"
 )
 _AFTER_LAUNCHING = "Launch fewer kernels first, because more micro-batches need more launches. "
 _SIZES_UNKNOWN = "message sizes are unknown, so nsyspipe cannot separate latency from bandwidth"

@@ -14,16 +14,22 @@ _UNSET_BOTH_OF_STREAMS = f"Unset {_CONNECTIONS} and NCCL's timing"
 _NOT_KNOWN = "communication and compute not known on every rank", None
 _ADVICE = {
     _CONNECTIONS: (
-        f"{_CONNECTIONS}=1 gives all streams one queue. Unset {_CONNECTIONS}, or set 8 or more (Megatron's tensor "
+        f"{_CONNECTIONS}=1 gives all streams one queue. Unset {_CONNECTIONS}, or set 8 or more "
+        "(Megatron's tensor "
         "parallelism asks for 1 on GPUs before Blackwell)"
     ),
     _TIMING: (
-        f"{_TIMING}=1 records events around each collective, which prevents overlap if streams share a queue. "
+        f"{_TIMING}=1 records events around each collective, which prevents overlap if streams "
+        "share a queue. "
         f"Set {_TIMING}=0"
     ),
-    "CUDA_LAUNCH_BLOCKING": "CUDA_LAUNCH_BLOCKING=1 makes each launch wait for its kernel, which is only useful for debugging. Unset CUDA_LAUNCH_BLOCKING",
+    "CUDA_LAUNCH_BLOCKING": (
+        "CUDA_LAUNCH_BLOCKING=1 makes each launch wait for its kernel, which is only useful for "
+        "debugging. Unset CUDA_LAUNCH_BLOCKING"
+    ),
     _BLOCKING_WAIT: (
-        f"{_BLOCKING_WAIT}=1 makes the CPU wait for each collective. Unset {_BLOCKING_WAIT} and use "
+        f"{_BLOCKING_WAIT}=1 makes the CPU wait for each collective. Unset {_BLOCKING_WAIT} "
+        "and use "
         "TORCH_NCCL_ASYNC_ERROR_HANDLING for timeouts"
     ),
 }

@@ -22,11 +22,17 @@ _LEAST_SHARE = 0.05
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
 LACKING = NotJudged(
     "neither an NCCL log nor message sizes show how fast the interconnect is",
-    "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
+    (
+        "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi "
+        "topo -m)"
+    ),
 )
 _ASK = {
     "p2p": NotJudged(
-        "GPUs reach each other directly, but without the topology it is unknown whether over NVLink",
+        (
+            "GPUs reach each other directly, but without the topology it is unknown whether over "
+            "NVLink"
+        ),
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
     # A problem says what brings the sizes.
@@ -36,20 +42,31 @@ _ASK = {
 }
 _ABSENT = NotJudged(
     "transfer times are unknown for communicators with ranks that are not among the reports",
-    "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
+    (
+        "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and "
+        "--topology FILE"
+    ),
 )
 _UNSET = "Unset NCCL_P2P_DISABLE"
 _INSIDE_HOSTS = (
-    "Unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
+    "Unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink "
+    "connects, and let "
     "containers share memory and IPC (--ipc=host)"
 )
-_FIND_OUT = "Find out which interconnect the ranks use: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
-_FIND_OUT_BY_ITS_LOG = "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which --nccl-log FILE takes"
+_FIND_OUT = (
+    "Find out which interconnect the ranks use: run again with NCCL_DEBUG=INFO and pass --nccl-log "
+    "FILE"
+)
+_FIND_OUT_BY_ITS_LOG = (
+    "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which "
+    "--nccl-log FILE takes"
+)
 _WHY_UNUSED = (
     "Find out why NCCL does not use NVLink: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 )
 _BETWEEN_HOSTS = (
-    "NCCL's log shows why NCCL does not use InfiniBand or RoCE (lines with NET/IB, NCCL_IB_DISABLE, NCCL_NET). Give "
+    "NCCL's log shows why NCCL does not use InfiniBand or RoCE (lines with NET/IB, "
+    "NCCL_IB_DISABLE, NCCL_NET). Give "
     "containers the network cards (/dev/infiniband) and enough pinned memory (--ulimit memlock=-1)"
 )
 _SLOW_RATIO = (
@@ -159,7 +176,8 @@ class LinkVerdict:
 
     is_slow: bool | None  # None when it cannot be told
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
-    is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    is_near: bool
     text: str  # what the data crosses, in words
     # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
     lacking: tuple[str, ...]
@@ -310,7 +328,8 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     rows = [row for row in rows if row["kind"] == kind]
     has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
     if kind == "net":
-        # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
+        # Between hosts nothing beats a network; within one it stands in for what NCCL could not
+        # use.
         return (
             True
             if any("Socket" in (row["transport"] or "") for row in rows) or any(has_nvlink)

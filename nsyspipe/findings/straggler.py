@@ -38,28 +38,45 @@ MIN_PART_OF_HOST = 0.6  # of its delays: from there on they are mostly for launc
 _MOST_NAMED = 3  # ranks in an action
 _OUTSIDE = ""  # what no phase has
 _ADVICE = {
-    "data": "Balance the data of this rank: batch lengths, the storage of its shard, DataLoader(num_workers=...)",
-    "forward": "Look for what only this rank does in forward: longer sequences, logging, a slower CPU or GPU",
+    "data": (
+        "Balance the data of this rank: batch lengths, the storage of its shard, "
+        "DataLoader(num_workers=...)"
+    ),
+    "forward": (
+        "Look for what only this rank does in forward: longer sequences, logging, a slower CPU or "
+        "GPU"
+    ),
     "backward": "Look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
-    "optimizer": "Look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
+    "optimizer": (
+        "Look for what only this rank does around the optimizer: checkpoints, metrics, uneven "
+        "shards"
+    ),
 }
-_LAUNCH_SOONER = "Let each rank launch as early as the others: look for other work on the CPUs, and for logging. "
+_LAUNCH_SOONER = (
+    "Let each rank launch as early as the others: look for other work on the CPUs, and for "
+    "logging. "
+)
 _MEND_HOST = (
-    "launch as fast as the other ranks: none of the others takes as long, and one computes about as much. Look for other "
+    "launch as fast as the other ranks: none of the others takes as long, and one computes "
+    "about as much. Look for other "
     "work on the CPUs, logging, hooks and slower CPUs"
 )
 _HARDLY_SLOWER = f"by less than {100 * LIMITS.min_slower_share:.0f}% of a step on average"
 _BEGIN_TOGETHER = (
-    "if the capture begins at another time on each rank, that alone can make a rank late. Let all ranks meet before the "
-    "capture starts (torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the steps that count"
+    "if the capture begins at another time on each rank, that alone can make a rank late. Let "
+    "all ranks meet before the "
+    "capture starts (torch.distributed.barrier(), then torch.cuda.synchronize()), some steps "
+    "before the steps that count"
 )
 _COMPARE = "Compare what this rank does in these steps: its data, its CPU, the clocks of its GPU"
 _COMPARE_ALL = (
-    "Compare what these ranks do in the steps in which each is late: their data (batch lengths), their CPUs, "
+    "Compare what these ranks do in the steps in which each is late: their data (batch "
+    "lengths), their CPUs, "
     "the clocks of their GPUs"
 )
 _COMPARE_NODE = (
-    "Compare this node with the others: the storage of its data, other work on its CPUs, the clocks of its GPUs, and "
+    "Compare this node with the others: the storage of its data, other work on its CPUs, the "
+    "clocks of its GPUs, and "
     "its network"
 )
 
@@ -84,7 +101,10 @@ class Explanation(Struct, frozen=True):
     )  # by how much it began the first step late, where that is a part of its delays
 
 
-_NOTHING_TO_GAIN = "ranks are late, but every CPU launches a step as slowly as the step runs, so balanced ranks would save nothing"
+_NOTHING_TO_GAIN = (
+    "ranks are late, but every CPU launches a step as slowly as the step runs, so balanced ranks "
+    "would save nothing"
+)
 _RECORD_WAITS = (
     "if CPUs wait outside of CUDA calls, mark this with NVTX ranges. Otherwise see launch-bound"
 )
@@ -149,7 +169,8 @@ def _late_at_start_ns(evidence: Evidence, rank: int, delays_ns: float) -> int | 
     of_first = evidence.steps.filter(pc.field("step") == first)
     own, others = (pc.max(of_first.filter(rows)["start_ns"]).as_py() for rows in (is_own, ~is_own))
     is_little = own - others < LIMITS.min_part_of_delays * delays_ns
-    # Stages begin one after the other by design. No share: one late start is in the delays of several collectives.
+    # Stages begin one after the other by design. No share: one late start is in the delays of
+    # several collectives.
     return None if evidence.is_pipeline or is_little else own - others
 
 
@@ -271,7 +292,10 @@ def _clause_of_cause(late: LateRanks, why: Explanation) -> str:
         return f", mostly because its {why.phase.name} phase takes longer"
     if not why.is_by_host:
         return ""
-    return f", because {'its CPU launches' if len(late.delays_ns) == 1 else 'their CPUs launch'} kernels late"
+    return (
+        f", because {'its CPU launches' if len(late.delays_ns) == 1 else 'their CPUs launch'} "
+        "kernels late"
+    )
 
 
 def _action(late: LateRanks, why: Explanation) -> str:
@@ -314,7 +338,10 @@ def _in_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
 def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
     """Say for which ranks the others wait though they are no slower, and in which steps."""
     whose_times = "their" if len(late.no_slower_ns) > 1 else "its"
-    times = f"although {whose_times} launch and compute times exceed those of the other ranks {_HARDLY_SLOWER}"
+    times = (
+        f"although {whose_times} launch and compute times exceed those of the other ranks "
+        f"{_HARDLY_SLOWER}"
+    )
     return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {times}"
 
 
@@ -354,7 +381,8 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
         longer_ns[_OUTSIDE] = excess(in_step, is_own) - sum(longer_ns.values())
         input_ns = max(excess(pc.fill_null(steps["idle_input_ns"], 0), is_own), 0.0)
     least_ns = MIN_PART_OF_PHASE * sum(max(excess_ns, 0.0) for excess_ns in longer_ns.values())
-    # What ends a gap may be forward's although the host was loading data: that is no time of forward.
+    # What ends a gap may be forward's although the host was loading data: that is no time of
+    # forward.
     if "data" in longer_ns and input_ns > max(longer_ns["data"], least_ns):
         return LongerPhase("data", input_ns, is_idle=False)
     phase = max(longer_ns, key=longer_ns.__getitem__, default=_OUTSIDE)
@@ -366,7 +394,8 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
         excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns")
     )
     is_idle = is_device and 2 * idle_ns > excess_ns
-    # Where its device idles and its host is shorter in the phase, the host had fallen behind before.
+    # Where its device idles and its host is shorter in the phase, the host had fallen behind
+    # before.
     return None if is_idle and host_ns < 0 else LongerPhase(phase, excess_ns, is_idle)
 
 

@@ -47,7 +47,10 @@ LIBRARIES = (
         "userbuffers, reduce-scatter",
         re.compile(_START + r"userbuffers_\w*_rs(?:_\w+)?$"),
         "reduce_scatter",
-        "NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu",
+        (
+            "NVIDIA/TransformerEngine: "
+            "transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu"
+        ),
     ),
     CommLibrary(
         "userbuffers, all-gather",
@@ -77,7 +80,10 @@ LIBRARIES = (
         "NVSHMEM, all-gather",
         re.compile(_START + r"fcollect\w*_on_stream_kernel\w*$"),
         "all_gather",
-        "NVIDIA/nvshmem: src/include/non_abi/device/coll/*.cuh, src/device/launch/collective_launch.cpp",
+        (
+            "NVIDIA/nvshmem: src/include/non_abi/device/coll/*.cuh, "
+            "src/device/launch/collective_launch.cpp"
+        ),
     ),
     CommLibrary(
         "NVSHMEM, all-reduce",
@@ -149,7 +155,10 @@ LIBRARIES = (
         "vLLM, SGLang",
         re.compile(_START + r"cross_device_reduce_[12]stage\w*$"),
         "all_reduce",
-        "vllm-project/vllm: csrc/custom_all_reduce.cuh; sgl-project/sglang: sgl-kernel/csrc/allreduce",
+        (
+            "vllm-project/vllm: csrc/custom_all_reduce.cuh; sgl-project/sglang: "
+            "sgl-kernel/csrc/allreduce"
+        ),
     ),
     CommLibrary(
         "vLLM, quick all-reduce",
@@ -164,8 +173,8 @@ LIKE_COMMUNICATION = re.compile(
     r"(?i)nccl|nvshmem|multimem|cross_device|userbuffers|deep_ep::|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|"
     r"send_?recv"
 )
-# Of these the compute kernels: what torch.compile fuses is named by all operators around it, and threads of one block
-# or warp reduce among themselves.
+# Of these the compute kernels: what torch.compile fuses is named by all operators around it, and
+# threads of one block or warp reduce among themselves.
 _LIKE_COMPUTE = re.compile(
     r"(?i)^triton_\w+_fused_|(?:warp|block|cta|thread)_?all_?(?:reduce|gather)|get_dispatch_layout"
 )
@@ -228,8 +237,9 @@ _NCCL_CALL = re.compile(
     r"(?i)^p?nccl(?:All_?Reduce|All_?Gather|All_?to_?All|Reduce_?Scatter|Broadcast|Bcast|Reduce|Gather|Scatter|Send|Recv)v?$"
 )
 _GROUP = re.compile(r"(?i)^p?ncclGroup(Start|End)$")
-# PyTorch's operators that copy between GPUs by symmetric memory, as torch.autograd.profiler.emit_nvtx names them; also
-# called without their namespace. pytorch/pytorch: torch/distributed/_symmetric_memory/__init__.py
+# PyTorch's operators that copy between GPUs by symmetric memory, as
+# torch.autograd.profiler.emit_nvtx names them; also called without their namespace.
+# pytorch/pytorch: torch/distributed/_symmetric_memory/__init__.py
 _SYMMETRIC_CALL = re.compile(
     r"^(?:symm_mem::_?|_?(?=low_contention_))(\w*(?:all_gather|reduce_scatter|all_reduce|all_to_all)\w*)(?:,|$)"
 )

@@ -38,7 +38,9 @@ class Figure(Struct, frozen=True, kw_only=True):
     divided by the sum of denominators, and anything else is the mean.
     """
 
-    column: str  # of `schema.SUMMARY`; of `schema.STEPS` where a run has none; of its own table for `OTHER_FIGURES`
+    # of `schema.SUMMARY`; of `schema.STEPS` where a run has none; of its own table for
+    # `OTHER_FIGURES`
+    column: str
     name: str  # as --metric and --sort take it
     unit: str
     better: Better = "neither"  # if neither, a change of the figure alone is no news
@@ -74,7 +76,10 @@ class Figure(Struct, frozen=True, kw_only=True):
             return "1e9 / step_time"
         if below is None:
             return f"{'largest' if self.unit == 'ns' else 'mean of'} {above} over ranks"
-        return f"sum of {above} / sum of {below} over {'ranks' if self.column in RATIOS else 'matched collectives'}"
+        return (
+            f"sum of {above} / sum of {below} over "
+            f"{'ranks' if self.column in RATIOS else 'matched collectives'}"
+        )
 
 
 class Term(Struct, frozen=True):
@@ -96,12 +101,19 @@ class GlossaryRow(Struct, frozen=True):
 _COMM = "Communication during which no compute kernel runs on the same GPU"
 _OVERLAP = "Share of total communication during which a compute kernel runs on the same GPU"
 _COPIES = "Memory copies and memsets during which neither compute nor communication runs"
-_WAIT = "Time that a rank spends inside a collective before the last rank has started the same collective"
+_WAIT = (
+    "Time that a rank spends inside a collective before the last rank has started the same "
+    "collective"
+)
 _IDLE = "Time during which the GPU runs no kernel, no copy and no memset"
-_TRANSFER = "Communication after the last rank has started the collective: total communication minus wait time"
+_TRANSFER = (
+    "Communication after the last rank has started the collective: total communication minus wait "
+    "time"
+)
 
-# In the order in which a difference lists them. Communication may take longer when more of it overlaps, and shares of
-# compute and of total communication change whenever anything else does: those have no better direction.
+# In the order in which a difference lists them. Communication may take longer when more of it
+# overlaps, and shares of compute and of total communication change whenever anything else does:
+# those have no better direction.
 _RUN_FIGURES = (
     Figure(
         column="step_time_ns",
@@ -215,7 +227,8 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: late kernel launch (CPU-bound)",
         short="idle: late launch",
-        definition="Idle time because the CPU launched the next kernel late, for another reason than data loading or a blocking call.",
+        definition="Idle time because the CPU launched the next kernel late, for another reason than data "
+        "loading or a blocking call.",
     ),
     Figure(
         column="idle_blocked_ns_per_step",
@@ -233,7 +246,8 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: stream dependency / launch latency",
         short="idle: dependency",
-        definition="Idle time after a kernel was launched, while it waited for another stream or for the GPU to start it.",
+        definition="Idle time after a kernel was launched, while it waited for another stream or for the "
+        "GPU to start it.",
     ),
     Figure(
         column="idle_unknown_ns_per_step",
@@ -286,7 +300,8 @@ _RUN_FIGURES = (
         short="overlap with backward",
         meaning="of total communication, while backward kernels run",
         category="hidden",
-        definition="Share of total communication during which a compute kernel of the backward pass runs on the same GPU.",
+        definition="Share of total communication during which a compute kernel of the backward pass runs "
+        "on the same GPU.",
     ),
     Figure(
         column="idle_share",
@@ -357,7 +372,8 @@ _RUN_FIGURES = (
         label="Message size per step",
         short="message size",
         meaning="of all collectives, mean per rank and step",
-        definition="Bytes of all collectives that a rank takes part in during a step, counted as nccl-tests counts them.",
+        definition="Bytes of all collectives that a rank takes part in during a step, counted as "
+        "nccl-tests counts them.",
     ),
     Figure(
         column="dtod_bytes_per_step",
@@ -388,12 +404,14 @@ _RUN_FIGURES = (
         label="Bus bandwidth",
         short="bus bandwidth",
         meaning="bus bytes over transfer time",
-        definition="Algorithm bandwidth times the factor of the collective, the bus bandwidth (busbw) of nccl-tests, "
+        definition="Algorithm bandwidth times the factor of the collective, the bus bandwidth (busbw) of "
+        "nccl-tests, "
         "which you can compare with the interconnect.",
     ),
 )
 
-# Figures that are not a run's: of ranks, phases, kernels and collectives. `column` names a column of their tables.
+# Figures that are not a run's: of ranks, phases, kernels and collectives. `column` names a column
+# of their tables.
 _OTHER_FIGURES = (
     Figure(
         column="lateness_ns",
@@ -403,7 +421,8 @@ _OTHER_FIGURES = (
         label="Straggler delay",
         short="straggler delay",
         meaning="mean per step, only the latest rank of a step counts",
-        definition="The longest delay of each step, assigned to the rank that caused it and averaged over the steps used.",
+        definition="The longest delay of each step, assigned to the rank that caused it and averaged over "
+        "the steps used.",
     ),
     Figure(
         column="wait_caused_ns",
@@ -447,7 +466,8 @@ _OTHER_FIGURES = (
         better="lower",
         label="Launch time",
         short="launch time",
-        definition="Time that the CPU needs to launch all kernels of a step, without the time in which the CPU waits for the GPU.",
+        definition="Time that the CPU needs to launch all kernels of a step, without the time in which "
+        "the CPU waits for the GPU.",
     ),
     Figure(
         column="grad_copy_ns",
@@ -500,19 +520,24 @@ _OTHER_FIGURES = (
         better="lower",
         label="Slowdown under communication",
         short="slowdown under comm",
-        definition="How much longer a kernel takes while communication runs, compared with equal kernels that run without communication.",
+        definition="How much longer a kernel takes while communication runs, compared with equal kernels "
+        "that run without communication.",
     ),
 )
 
 TERMS = (
     Term(
         "Step",
-        "One iteration of the training loop, on the GPU: from the first kernel of the iteration to the first kernel of the next.",
+        (
+            "One iteration of the training loop, on the GPU: from the first kernel of the "
+            "iteration to the first kernel of the next."
+        ),
     ),
     Term("Rank", "One process of the training job on one GPU."),
     Term(
         "Mean step time",
-        "The time of the slowest rank in each step, as the mean over the steps used. The first lines of `nsyspipe analyze` "
+        "The time of the slowest rank in each step, as the mean over the steps used. The first "
+        "lines of `nsyspipe analyze` "
         "show the mean step time and its parts.",
     ),
     Term("Phase", "A part of a step: data, forward, backward or optimizer."),
@@ -521,7 +546,8 @@ TERMS = (
     Term("Straggler", "A rank for which the other ranks wait."),
     Term(
         "Delay",
-        "The time from the start of a collective on the second-to-last rank to the start on the last rank. "
+        "The time from the start of a collective on the second-to-last rank to the start on "
+        "the last rank. "
         "The last rank causes the delay.",
     ),
     Term(
@@ -530,7 +556,10 @@ TERMS = (
     ),
     Term(
         "Interconnect",
-        "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, or a network.",
+        (
+            "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host "
+            "memory, or a network."
+        ),
     ),
     Term(
         "Peak bandwidth",
@@ -555,20 +584,32 @@ TERMS = (
     Term("Upper bound", "The most that a change can save, computed from the capture."),
     Term(
         "Limit",
-        "The saving with perfect overlap or zero communication time. A limit is not a setting you can change.",
+        (
+            "The saving with perfect overlap or zero communication time. A limit is not a setting "
+            "you can change."
+        ),
     ),
     Term("Within noise", "The range of the estimate includes the captured step time."),
     Term(
         "Conditional",
-        "The saving requires a faster interconnect, and the reports do not show whether the machine has one.",
+        (
+            "The saving requires a faster interconnect, and the reports do not show whether the "
+            "machine has one."
+        ),
     ),
     Term(
         "Skipped check",
-        "A check that nsyspipe could not make, because the reports do not contain what the check needs.",
+        (
+            "A check that nsyspipe could not make, because the reports do not contain what the "
+            "check needs."
+        ),
     ),
     Term(
         "Steps used",
-        "The captured steps from which nsyspipe computes the metrics, without the warm-up step and incomplete steps.",
+        (
+            "The captured steps from which nsyspipe computes the metrics, without the warm-up step "
+            "and incomplete steps."
+        ),
     ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
@@ -579,14 +620,19 @@ PLACES = {
     "backward_overlap_ratio wait_share",
     "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share overlap_ratio "
     "backward_overlap_ratio wait_share idle_share",
-    "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share dtod_ns_per_step "
+    "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share "
+    "dtod_ns_per_step "
     "message_bytes_per_step",
     "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",
-    "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio compute_share "
-    "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step collectives_per_step "
+    "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio "
+    "compute_share "
+    "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step "
+    "collectives_per_step "
     "message_bytes_per_step busbw_bytes_per_s",
-    "difference": "step_time_ns throughput_steps_per_s compute_ns comm_ns exposed_comm_ns exposed_memory_ns idle_ns "
-    "wait_ns dtod_ns_per_step overlap_ratio backward_overlap_ratio message_bytes_per_step busbw_bytes_per_s",
+    "difference": "step_time_ns throughput_steps_per_s compute_ns comm_ns exposed_comm_ns exposed_memory_ns "
+    "idle_ns "
+    "wait_ns dtod_ns_per_step overlap_ratio backward_overlap_ratio message_bytes_per_step "
+    "busbw_bytes_per_s",
 }
 
 # By column, in the order in which a difference has them; and by the name that --metric takes.
@@ -595,7 +641,8 @@ METRICS: dict[str, Figure] = {figure.name: figure for figure in _RUN_FIGURES}
 # By name: figures that no run has as a whole.
 OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIGURES}
 
-# Tables whose columns are figures, and which figure each column is: of steps, those without a denominator.
+# Tables whose columns are figures, and which figure each column is: of steps, those without a
+# denominator.
 _OF_STEPS = {
     figure.of_step[0]: figure
     for figure in _RUN_FIGURES

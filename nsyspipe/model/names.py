@@ -62,7 +62,8 @@ _DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))
 _ALGORITHMS = "RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT"
 _ALGORITHM = re.compile(rf"_((?:{_ALGORITHMS})_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)")
 
-# Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so that says nothing.
+# Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so
+# that says nothing.
 _OPTIMIZERS = {
     "adadelta",
     "adafactor",
@@ -84,7 +85,8 @@ _OPTIMIZERS = {
     "shampoo",
     "sophia",
 }
-# Words of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
+# Words of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor
+# has three.
 _CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 
@@ -114,11 +116,13 @@ PHASE_PATTERNS: dict[
 }
 PHASES = tuple(PHASE_PATTERNS)
 
-# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2 (Arrow) and to Python.
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2
+# (Arrow) and to Python.
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
 
-# Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
+# Domains that libraries open for ranges of their own, by how their names begin; any other named
+# domain is the user's.
 _LIBRARY_DOMAINS = (
     "NCCL",
     "MPI",
@@ -148,7 +152,8 @@ _ANY_CASE = (
     re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
 )
 _LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
-# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
+# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary
+# of its arguments.
 _OPERATOR = re.compile(
     r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
     r"|\{\s*['\"]\w+['\"]\s*:"

@@ -58,7 +58,10 @@ class Reading:
         """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
         step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
         if n_steps is not None and step not in (None, REPETITION):
-            problem = f"applies only to steps found by a periodic launch pattern, but --step {step} does not"
+            problem = (
+                f"applies only to steps found by a periodic launch pattern, but --step {step} does "
+                "not"
+            )
             raise OptionError(f"--steps {n_steps}", problem, fix="leave out one of them")
         phases = PHASE_PATTERNS | {
             phase: text for phase, text in patterns.items() if text is not None
@@ -315,7 +318,8 @@ def _number(option: str, word: str, value: str | int) -> int | None:
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
-# How many findings to show, None for all; how many complete steps to skip at the start, None for automatic.
+# How many findings to show, None for all; how many complete steps to skip at the start, None for
+# automatic.
 parse_findings, parse_skip_first = (
     partial(_number, "--findings", "all"),
     partial(_number, "--skip-first", AUTO),

@@ -17,11 +17,20 @@ EXPORT_AGAIN = "export again from the .nsys-rep files with nsys 2025.3 or newer:
 WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"  # wherever NCCL's payloads are missing
 _FIXES = {  # fixes of several problems
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
-    "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
+    "ANNOTATE": (
+        "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with "
+        "--step REGEX"
+    ),
     "WITH_BLOBS": WITH_BLOBS,
-    "EXPORT_ALL": "export again without --tables (needs the .nsys-rep file): nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
+    "EXPORT_ALL": (
+        "export again without --tables (needs the .nsys-rep file): nsys export --type=sqlite "
+        "--force-overwrite=true REPORT.nsys-rep"
+    ),
     "MORE_STEPS": MORE_STEPS,
-    "ONE_CLOCK": "call torch.cuda.synchronize() once during the capture, between two steps, so that nsyspipe can align the clocks",
+    "ONE_CLOCK": (
+        "call torch.cuda.synchronize() once during the capture, between two steps, so that "
+        "nsyspipe can align the clocks"
+    ),
     "WHOLE_STEP": WHOLE_STEP,
     "OR_LOG": OR_LOG,
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
@@ -241,7 +250,10 @@ BACKWARD_SOURCES = {
 }
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
-TRACE_NVTX = "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on add nccl)"
+TRACE_NVTX = (
+    "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on "
+    "add nccl)"
+)
 IN_GRAPHS, NO_SIZES = "backward-in-graphs", "no-message-size"
 _EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS}"
 # Why NCCL's payloads do not record message sizes, and the fix. The first gap lacks most.

@@ -7,7 +7,8 @@ import pyarrow as pa
 from nsyspipe.model.table import TableSchema, table
 
 _RANK = (
-    "rank  id  Global rank <- the first source that numbers every rank: rank map, environment, NCCL payload, MPI thread "
+    "rank  id  Global rank <- the first source that numbers every rank: rank map, environment, "
+    "NCCL payload, MPI thread "
     "name, file name, order of the reports"
 )
 _STEP = "step  id  Step number, the same on every rank <- NVTX range text, or its ordinal"
@@ -196,7 +197,8 @@ IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API c
 """)
 
 _UNMATCHED = (
-    "Null if the operation is not matched or a rank of its communicator is missing. Null also in a run of one rank, and "
+    "Null if the operation is not matched or a rank of its communicator is missing. Null also "
+    "in a run of one rank, and "
     "without a common clock."
 )
 
@@ -242,7 +244,10 @@ COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communicatio
     busbw_bytes_per_s bytes/s? bus_bytes / transfer <- derived
 """)
 
-_OVER = "Counted over matched collectives of summary steps. Null if none could be matched, and in a run of one rank."
+_OVER = (
+    "Counted over matched collectives of summary steps. Null if none could be matched, and in a "
+    "run of one rank."
+)
 _OTHER_STAGES = "In a pipeline, the wait for other stages is subtracted (see wait_caused)."
 
 STRAGGLERS = table(f"""stragglers by rank: One row per rank, which shows how the other ranks waited for the
@@ -492,7 +497,8 @@ RANKS = table(f"""ranks by rank: One row per rank: a process together with one G
 """)
 
 _HOST_PHASES = "\n".join(
-    f"    {phase}_ns ns? Union of the {phase} ranges inside the step, on the thread of the step. The value is 0 in a step "
+    f"    {phase}_ns ns? Union of the {phase} ranges inside the step, on the thread of the "
+    "step. The value is 0 in a step "
     "without such a range. Null for a process without any such range. <- NVTX_EVENTS"
     for phase in ("data", "forward", "backward", "optimizer")
 )
@@ -632,9 +638,9 @@ METRICS = table("""metrics by rank, step, metric: One row per metric of the run 
     in_summary flag? For a (rank, step): whether the step counts in the metrics of the run
 """)
 
-# Columns of steps and collectives that mean something else since a version of the definitions. In version 2 a rank is a process
-# and a device, libraries other than NCCL and the copies that they launch are communication, and idle time after a call that
-# drained the queue is blocked.
+# Columns of steps and collectives that mean something else since a version of the definitions. In
+# version 2 a rank is a process and a device, libraries other than NCCL and the copies that they
+# launch are communication, and idle time after a call that drained the queue is blocked.
 CHANGED_COLUMNS: dict[int, frozenset[str]] = {
     2: frozenset(
         {
@@ -682,7 +688,8 @@ EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)  # written on demand only, and by ra
 OfRank: TypeAlias = tuple[int, pa.Table, pa.Table]  # a rank's number, and these two of it
 DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 
-# Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe schema`` prints.
+# Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe
+# schema`` prints.
 RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
 DOCUMENTED = {
     one.name: one

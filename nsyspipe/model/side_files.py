@@ -35,8 +35,8 @@ class Edge(Struct, frozen=True, order=True):
 
     from_rank: int
     to_rank: int
-    # as NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ. The sender's
-    # words; the receiver's only where the sender logged none.
+    # as NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ.
+    # The sender's words; the receiver's only where the sender logged none.
     transports: tuple[str, ...]
     n_channels: int  # channels of collectives; of point-to-point calls when there are no others
 
@@ -101,8 +101,8 @@ class NcclLog(Struct, frozen=True):
     communicators: tuple[
         Communicator, ...
     ] = ()  # by the order in which their processes made them, then by process
-    # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them; `` | `` is between values of
-    # different processes
+    # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them;
+    # `` | `` is between values of different processes
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -139,7 +139,8 @@ class Topology(Struct, frozen=True):
     """The matrix of ``nvidia-smi topo -m``."""
 
     gpus: tuple[int, ...]  # indices as NVML counts them, sorted
-    # between two devices (``GPU0``, ``NIC0``): ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``, nothing else
+    # between two devices (``GPU0``, ``NIC0``): ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or
+    # ``SYS``, nothing else
     paths: dict[tuple[str, str], str]
 
     def link(self, one: int, other: int) -> str | None:

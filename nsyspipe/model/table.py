@@ -19,7 +19,8 @@ SCHEMA_VERSION = 1
 INT, FLOAT, TEXT, FLAG = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
 _NARROW = pa.int8(), pa.int16(), pa.int32(), INT
-# `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must agree.
+# `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must
+# agree.
 _TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
 _BY_UNIT = {
     **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 MASK = "***"
 BETWEEN_VALUES = " | "  # stands between values of one variable in different processes
-# What versions and names look like that are shown as a sidecar has them: nothing else may stand in their place.
+# What versions and names look like that are shown as a sidecar has them: nothing else may stand in
+# their place.
 VERSION = re.compile(
     r"(?=.{1,80}\Z)\d{1,5}(?:\.\d{1,8}){0,4}(?:[.-]?(?:a|b|c|rc|alpha|beta|post|dev|git)\d{0,8})*(?:-\d{4,16}v\d{1,3})?"
     r"(?:\+[A-Za-z0-9]{0,40}(?:[._-][A-Za-z0-9]{1,16}){0,4})?",
@@ -25,12 +26,14 @@ TRACED = CAPTURE_RANGE  # what nsys calls kinds of events, and how it traced CUD
 HASHED = re.compile(
     r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])"
 )  # a hashed value, as `secrets.hash_key` writes it
-# Between the values of one variable in different processes, and what stands for a process that does not have it.
+# Between the values of one variable in different processes, and what stands for a process that does
+# not have it.
 JOINT, NOT_SET = " | ", "not set"
 PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
-# Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
+# Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of
+# them, at a suffix.
 _ENDS = tuple(
     map(
         re.compile,
@@ -45,31 +48,45 @@ def _words(text: str) -> frozenset[str]:
 
 # What starts programs, and ours; free words else never stand.
 _PROGRAMS = _words(
-    "env python python3 torchrun nsys srun mpirun mpiexec accelerate deepspeed bash sh numactl profile launch run "
-    "ddp.sh baseline.sh torch.distributed.run torch.distributed.launch nsyspipe.capture.rank nsyspipe.capture.job"
+    "env python python3 torchrun nsys srun mpirun mpiexec accelerate deepspeed bash sh numactl "
+    "profile launch run "
+    "ddp.sh baseline.sh torch.distributed.run torch.distributed.launch nsyspipe.capture.rank "
+    "nsyspipe.capture.job"
 )
 _PYTHON = re.compile(r"python3\.\d{1,2}", re.ASCII)
 _WORDS = _words(
     # switches
     "true false yes no on off none null "
     # data types and precision
-    "fp32 fp16 bf16 fp8 fp4 tf32 float32 float16 bfloat16 float64 float8 float8_e4m3fn float8_e5m2 e4m3 e5m2 mxfp8 nvfp4 "
-    "int8 int4 half single double 32-true 16-mixed bf16-mixed bf16-true 16-true mixed amp highest high medium low "
+    "fp32 fp16 bf16 fp8 fp4 tf32 float32 float16 bfloat16 float64 float8 float8_e4m3fn "
+    "float8_e5m2 e4m3 e5m2 mxfp8 nvfp4 "
+    "int8 int4 half single double 32-true 16-mixed bf16-mixed bf16-true 16-true mixed amp "
+    "highest high medium low "
     # optimizers and schedules
-    "adam adamw adamax adagrad adafactor sgd rmsprop lamb lars lion muon shampoo sophia nadam radam adamw_torch "
-    "adamw_torch_fused adamw_fused fused foreach cosine linear constant step multistep exponential polynomial wsd onecycle "
+    "adam adamw adamax adagrad adafactor sgd rmsprop lamb lars lion muon shampoo sophia nadam "
+    "radam adamw_torch "
+    "adamw_torch_fused adamw_fused fused foreach cosine linear constant step multistep "
+    "exponential polynomial wsd onecycle "
     "inverse_sqrt plateau warmup "
     # backends, devices, parallelism
-    "nccl gloo mpi ucc ucx cuda cuda:0 cpu gpu auto xla c10d static etcd etcd-v2 fork spawn forkserver "
-    "ddp fsdp fsdp2 fsdp1 dp tp pp cp ep sp hsdp tpu zero zero1 zero2 zero3 deepspeed megatron full_shard shard_grad_op "
-    "hybrid_shard no_shard hybrid 1f1b gpipe interleaved zbv dualpipev powersgd batched_powersgd bf16_compress "
-    "fp16_compress allreduce all_reduce all_gather reduce_scatter forward_prefetch backward_pre backward_post "
+    "nccl gloo mpi ucc ucx cuda cuda:0 cpu gpu auto xla c10d static etcd etcd-v2 fork spawn "
+    "forkserver "
+    "ddp fsdp fsdp2 fsdp1 dp tp pp cp ep sp hsdp tpu zero zero1 zero2 zero3 deepspeed megatron "
+    "full_shard shard_grad_op "
+    "hybrid_shard no_shard hybrid 1f1b gpipe interleaved zbv dualpipev powersgd "
+    "batched_powersgd bf16_compress "
+    "fp16_compress allreduce all_reduce all_gather reduce_scatter forward_prefetch "
+    "backward_pre backward_post "
     # compilation, kernels, layers
-    "inductor eager aot_eager cudagraphs default reduce-overhead max-autotune max-autotune-no-cudagraphs sdpa flash "
-    "flash_attention_2 flash_attention_3 flex mem_efficient math cudnn cublas triton xformers gelu relu silu swiglu layernorm "
-    "rmsnorm batchnorm full selective block uniform train eval test tiny small base large xl xxl nano loader synthetic mock "
+    "inductor eager aot_eager cudagraphs default reduce-overhead max-autotune "
+    "max-autotune-no-cudagraphs sdpa flash "
+    "flash_attention_2 flash_attention_3 flex mem_efficient math cudnn cublas triton xformers "
+    "gelu relu silu swiglu layernorm "
+    "rmsnorm batchnorm full selective block uniform train eval test tiny small base large xl "
+    "xxl nano loader synthetic mock "
     # nsys
-    "nvtx osrt cublas-verbose cusparse cudaprofilerapi nsyspipe.capture stop stop-shutdown process-tree system-wide graph node "
+    "nvtx osrt cublas-verbose cusparse cudaprofilerapi nsyspipe.capture stop stop-shutdown "
+    "process-tree system-wide graph node "
     "sqlite"
 )
 _FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|toml|json)", re.ASCII)
@@ -91,10 +108,11 @@ _NUMBER = re.compile(
     r"(?:[kmgtbsh%]|[kmgt]i?b|ms|us|ns|min)?",
     re.ASCII | re.IGNORECASE,
 )
-# A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has more. So few of them
-# stand anywhere, some behind an option of training, more behind none.
+# A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has
+# more. So few of them stand anywhere, some behind an option of training, more behind none.
 _FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
-# Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no such number.
+# Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no
+# such number.
 _LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
 _LIST = re.compile(r"([^\[\]()]*)|\[([^\[\]()]*)\]|\(([^\[\]()]*)\)")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
@@ -118,17 +136,23 @@ _SECRET = re.compile(
 )
 _SECRET_PARTS = _words(
     "tk ak sk apk api sig pat dsn sas pem ssh gpg pgp user usr username uid owner psw puk tan mdp "
-    "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
-    "tenant client csc cvn security sesame watchword combo nick nickname surname forename firstname lastname fullname"
+    "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite "
+    "header headers connection conn "
+    "tenant client csc cvn security sesame watchword combo nick nickname surname forename "
+    "firstname lastname fullname"
 )
 _OF_PERSONS = _words("first last middle full real given family")  # with a name: a person's
 _NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
 # What a number of more than a few digits may stand behind.
 _SETTINGS = _words(
-    "step steps seed batch batches bs bsz size sizes len length dim dims width height hidden layer layers head heads epoch "
-    "epochs iter iters iteration iterations warmup interval every freq frequency worker workers rank ranks world node nodes "
-    "nproc ngpus nnodes port mb gb bytes tokens vocab sample samples seq ctx context lr rate decay eps epsilon beta betas "
-    "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket buffer cap offset chunk stage "
+    "step steps seed batch batches bs bsz size sizes len length dim dims width height hidden "
+    "layer layers head heads epoch "
+    "epochs iter iters iteration iterations warmup interval every freq frequency worker "
+    "workers rank ranks world node nodes "
+    "nproc ngpus nnodes port mb gb bytes tokens vocab sample samples seq ctx context lr rate "
+    "decay eps epsilon beta betas "
+    "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket "
+    "buffer cap offset chunk stage "
     "milestone milestones"
 )
 _SECRET_LETTERS = frozenset(
@@ -137,7 +161,8 @@ _SECRET_LETTERS = frozenset(
 # Names that count what else is secret: tokens with one of these, and these names.
 _COUNTS = _words("max min num n total per seq batch")
 _COUNTING = _words(
-    "num_keys n_keys key_dim key_dims key_size key_length key_heads num_key_heads key_value_heads num_key_value_heads "
+    "num_keys n_keys key_dim key_dims key_size key_length key_heads num_key_heads "
+    "key_value_heads num_key_value_heads "
     "n_key_value_heads key_dropout num_passes n_passes"
 )
 _FLAGS = _words("use no with without enable disable is has allow skip")
@@ -151,12 +176,16 @@ _ALLOCATOR = (
     r"|pinned_use_cuda_host_register:(?:true|false)|pinned_num_register_threads:\d{1,3})(?:,|\Z))+"
 )
 
-# Patterns of whole values that may be written down; every other value of these variables is written as its hash.
+# Patterns of whole values that may be written down; every other value of these variables is written
+# as its hash.
 _NAMES = {
     r"-?[0-2]|true|false": (
-        "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_CROSS_NIC CUDA_LAUNCH_BLOCKING "
-        "TORCH_NCCL_BLOCKING_WAIT NCCL_NVTX_DISABLE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_PXN_DISABLE NCCL_CUMEM_ENABLE "
-        "NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_SPLIT_DATA_ON_QPS TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_CUDA_EVENT_CACHE "
+        "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE "
+        "NCCL_CROSS_NIC CUDA_LAUNCH_BLOCKING "
+        "TORCH_NCCL_BLOCKING_WAIT NCCL_NVTX_DISABLE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE "
+        "NCCL_PXN_DISABLE NCCL_CUMEM_ENABLE "
+        "NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_SPLIT_DATA_ON_QPS TORCH_NCCL_AVOID_RECORD_STREAMS "
+        "TORCH_NCCL_CUDA_EVENT_CACHE "
         "TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_USE_COMM_NONBLOCKING"
     ),
     r"[0-9]|LOC|NVL|PIX|PXB|PHB|PXN|P2C|C2C|SYS": "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
@@ -182,7 +211,10 @@ _NAMES = {
 }
 VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
 
-_OF_LINKS = "P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE IB_HCA NET NET_PLUGIN NET_GDR_LEVEL"
+_OF_LINKS = (
+    "P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE IB_HCA NET NET_PLUGIN "
+    "NET_GDR_LEVEL"
+)
 OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME", "CROSS_NIC"))
 
 

@@ -47,14 +47,16 @@ from nsyspipe.nsys.programs import (
 )
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
-# Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
+# Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them
+# all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
 _NEWER = re.compile(
     r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL
 )
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
-# What an export says of itself; before 2023.3 in a table of another name, and not from which report.
+# What an export says of itself; before 2023.3 in a table of another name, and not from which
+# report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
@@ -258,7 +260,8 @@ def _export(
             with contextlib.suppress(OSError):  # it is there now, or this file system has no links
                 real.hardlink_to(made)
                 return
-        # Another process may have made the same meanwhile, and somebody be reading it: it must not change then.
+        # Another process may have made the same meanwhile, and somebody be reading it: it must not
+        # change then.
         if force or not is_up_to_date(source, target, force=False):
             remove_side_files(real)
             made.replace(real)
@@ -331,10 +334,16 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
         problem, found = f"nsys export did not end within {timeout_s:g} s, and was stopped", None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
     elif needed := _needed_version(nsys, report, said):
-        problem = f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot read such a report"
+        problem = (
+            f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot "
+            "read such a report"
+        )
         found = str(nsys.path)
         where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
-        fix = f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), or pass its path with {where}"
+        fix = (
+            f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), or "
+            f"pass its path with {where}"
+        )
     elif status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
         problem = (
@@ -342,7 +351,10 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
         )
         fix = "use fewer processes: -j 1"
     else:
-        problem = f"nsys export {f'failed with status {status}' if status else 'succeeded but wrote no file'}"
+        problem = (
+            "nsys export "
+            f"{f'failed with status {status}' if status else 'succeeded but wrote no file'}"
+        )
         fix = f"copy or capture the report again if it is incomplete, or run {by_hand}"
     return NsysFailedError(str(report), problem, found=found, fix=fix)
 

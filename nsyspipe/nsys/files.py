@@ -21,7 +21,8 @@ from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundE
 from nsyspipe.model.captured import SIDECAR_SUFFIX
 from nsyspipe.model.names import RUN_DIRECTORY
 
-# A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
+# A lock in a directory says that a process of this machine uses it, and is gone with the process,
+# however it ends.
 _LOCK = "lock"
 _PREFIX, _SUFFIX = (
     ".nsyspipe-",

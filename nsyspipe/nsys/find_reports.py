@@ -48,7 +48,8 @@ EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
 RANK_OF_NAME = re.compile(
     r"(?i)(?:rank|[._-])(\d{1,18})$"
 )  # what ends a report's name where it is its rank
-# What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
+# What an export that lies elsewhere, in a cache, was made from: files beside the report are looked
+# for there.
 _SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
@@ -264,7 +265,10 @@ def reports_near(path: Path) -> str:
         alike = sorted(near) or names[:3]
         n_more = len({*names}.difference(alike))
         more = f" and {n_more} more report{'s' * (n_more > 1)}" if n_more else ""
-        return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
+        return (
+            f"{', '.join(map(decoded, alike)) or 'no report'}{more} in "
+            f"{decoded(str(folder.absolute()))}"
+        )
     return f"{decoded(str(folder.absolute()))} cannot be looked into"
 
 
@@ -357,7 +361,10 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
         problem = (
             f"is an nsys report that was not exported to SQLite, and nsys was not found {where}"
         )
-        fix = f"add the bin directory of nsys to PATH, or {GET_NSYS}, or run nsyspipe convert {_word(str(source))} on a machine with nsys (no GPU needed)"
+        fix = (
+            f"add the bin directory of nsys to PATH, or {GET_NSYS}, or run nsyspipe convert "
+            f"{_word(str(source))} on a machine with nsys (no GPU needed)"
+        )
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
     problem = "is an nsys report, but this machine has no nsys to export the report"

@@ -32,14 +32,18 @@ _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 _INSTALL = (
-    "run nsyspipe in your training environment, or run pip install '.[train]' in a clone of nsyspipe (5.7 GB with CUDA). Without "
+    "run nsyspipe in your training environment, or run pip install '.[train]' in a clone of "
+    "nsyspipe (5.7 GB with CUDA). Without "
     "a GPU first run pip install torch --index-url https://download.pytorch.org/whl/cpu (0.75 GB)"
 )
 _NO_GPU = (
     "capture on a machine with NVIDIA GPUs, or capture only CPU activity: launchers/ddp.sh --cpu"
 )
 _ELSEWHERE = "write reports elsewhere: -o DIR"
-_TOPOLOGY = "run nvidia-smi topo -m > topo.txt on a host of the job, and pass --topology topo.txt to analyze"
+_TOPOLOGY = (
+    "run nvidia-smi topo -m > topo.txt on a host of the job, and pass --topology topo.txt to "
+    "analyze"
+)
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt, which includes NCCL's NVTX ranges"
 
 

@@ -41,7 +41,8 @@ _IMPORTER_PLACES = (
 _MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
-    r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost"
+    r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no "
+    r"space|exception|end of file|lost"
 )
 _PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
 _CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
@@ -326,9 +327,11 @@ def set_up_process() -> None:
     """Have Python and libraries take less in a process that is ours alone; called before numpy and Arrow are imported."""
     # A thread for each core is of no use here, and where memory is limited they end the process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at the peak without.
+    # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at
+    # the peak without.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # What is imported stays: to look through it for garbage, again and again, is a tenth of a small run.
+    # What is imported stays: to look through it for garbage, again and again, is a tenth of a small
+    # run.
     gc.set_threshold(200_000)
 
 

@@ -54,7 +54,10 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
             return HashKey(key, key_id=_digest(key, b"which key"))
         except (OSError, _UnusableError) as error:
             reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
-    of_others = "nsyspipe cannot compare hashed values of this capture with other captures, so diff reports that they may have changed"
+    of_others = (
+        "nsyspipe cannot compare hashed values of this capture with other captures, so diff "
+        "reports that they may have changed"
+    )
     return HashKey(
         secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}"
     )
@@ -107,7 +110,8 @@ def _check(state: os.stat_result, refused: int, what: str) -> None:
         raise _UnusableError(f"{what} belongs to another user")
     if state.st_mode & refused:
         raise _UnusableError(
-            f"others can {'read it' if refused == _OF_OTHERS else 'write there'}, so run chmod go-rwx"
+            f"others can {'read it' if refused == _OF_OTHERS else 'write there'}, so run chmod "
+            "go-rwx"
         )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from nsyspipe.nsys.command_words import JOINT
 
-# What a setting acts on: whether streams run beside each other, when the host launches, which way data goes.
+# What a setting acts on: whether streams run beside each other, when the host launches, which way
+# data goes.
 STREAMS, HOST, LINK = "streams", "host", "link"
 
 

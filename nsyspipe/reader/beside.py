@@ -32,7 +32,8 @@ from nsyspipe.reader.fabric import (
 
 MOST_ENTRIES, MOST_LOGS, MOST_LOG_BYTES, MOST_TOPOLOGY_BYTES = 100_000, 4096, 64 << 20, 1 << 20
 _SHOWN = 3
-# What follows the name of a run in the name of a file that the launchers, or the user, put beside its reports.
+# What follows the name of a run in the name of a file that the launchers, or the user, put beside
+# its reports.
 _LOG = re.compile(r"(?:\.node\d{1,9})?\.nccl(?:\..{0,255})?\.log", re.DOTALL)
 _TOPOLOGY = re.compile(r"(?:\.node\d{1,9})?\.topo\.txt")
 _ANY_TOPOLOGY = re.compile(r"topo.{0,255}\.txt", re.DOTALL)

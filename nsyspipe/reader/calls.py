@@ -31,10 +31,12 @@ from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, process_of, proces
 if TYPE_CHECKING:
     from nsyspipe.reader.metadata import ReportFacts
 
-# What is read of a call; without the first two there are none, without the third it launched nothing.
+# What is read of a call; without the first two there are none, without the third it launched
+# nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 
-# Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its name does not wait.
+# Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its
+# name does not wait.
 _OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
 _OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
 _SYNCHRONISING = (*_OF_DEVICE, *_OF_STREAM, "cudaEventSynchronize", "cuEventSynchronize")
@@ -59,7 +61,8 @@ _MEMORY = (
     "cuMemset",
 )
 _ASYNC = "Async"
-# Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
+# Every export looked at has the table when there is something in it; this is the oldest of them
+# that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
 _NO_STREAM = 0xFFFFFFFF
 _API_VERSION = re.compile(
@@ -94,8 +97,9 @@ class Calls(Struct, frozen=True):
     blocking: (
         pa.Table | None
     )  # `canonical.BLOCKING_CALLS`; None also when calls have no end or name
-    # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
-    # and copies to the host that block: into pageable memory, or by a call without Async in its name
+    # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits
+    # for is not told), and copies to the host that block: into pageable memory, or by a call
+    # without Async in its name
     waits: pa.Table
     blocking_copies: pa.Table | None = (
         None  # `canonical.BLOCKING_COPIES`; None where copies or their calls are not told

@@ -39,7 +39,8 @@ _VERSION = re.compile(r"NCCL version (?P<value>\d+(?:\.\d+)+[\w.+-]{0,40})\s*$")
 _SETTING = re.compile(r"(?P<name>NCCL_[A-Z0-9_]{1,80}) set by environment to (?P<value>.*?)\.?\s*$")
 _INIT = re.compile(
     r"\bcomm (?P<pointer>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,9}) nranks (?P<n_ranks>\d{1,9})"
-    r" cudaDev (?P<cuda>-?\d{1,9})(?: nvmlDev (?P<nvml>-?\d{1,9}))?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
+    r" cudaDev (?P<cuda>-?\d{1,9})(?: nvmlDev (?P<nvml>-?\d{1,9}))?(?: busId "
+    r"(?P<bus>[0-9a-f]{1,16}))?"
     r"(?P<rest>.*?)\s?- (?P<what>Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)\s*$"
 )
 _COMM_ID = re.compile(r"\bcommId (0x[0-9a-f]{1,16})\b")
@@ -229,7 +230,8 @@ class Membership(Struct, eq=False):
     order: int  # among the memberships of its process
     thread: int
     init: Init
-    # Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at `end`
+    # Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at
+    # `end`
     begin: int
     ready: float = math.inf
     end: float = math.inf
@@ -461,7 +463,10 @@ def read_topology(path: Path) -> Topology:
                         "SYS" if cell == "SOC" else cell
                     )  # as drivers before 387 called it
     if not rows or (not paths and len(columns) > 1):
-        problem = "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m prints"
+        problem = (
+            "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m "
+            "prints"
+        )
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
     gpus = {int(match[1]) for name in columns if (match := _GPU.match(name))}
     # The matrix is symmetric, so a row stands in for one that was cut.

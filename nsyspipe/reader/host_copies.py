@@ -18,7 +18,8 @@ HTOD_KIND, DTOH_KIND = 1, 2
 PAGEABLE = 0  # memory of the host that is not pinned
 _JOINED = ("correlationId", "globalPid")
 _COLUMNS = (*_JOINED, "start", "end", "deviceId", "copyKind", "bytes", "srcKind", "dstKind")
-# A call that synchronises follows its copy at once: among more calls of the process than this the thread surely has one.
+# A call that synchronises follows its copy at once: among more calls of the process than this the
+# thread surely has one.
 _MOST_BETWEEN = 256
 
 

@@ -38,7 +38,8 @@ from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import FileState, Report, machine_memory, open_report
 
-# A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
+# A launcher's number of a rank, and how many it launched; in order of trust, after RANK and
+# WORLD_SIZE.
 LAUNCHER_SIZES = {
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
     "PMI_RANK": "PMI_SIZE",
@@ -74,7 +75,8 @@ _COMMAND_ROW = re.compile(
 )
 _PROGRAM = -1  # stands for the place of a command's first word
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
-# Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
+# Beginning of nsys's own rows of what it recorded of Python, as of
+# PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
 PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
@@ -105,8 +107,9 @@ class ReportFacts(Struct, frozen=True):
     variables: dict[str, str] = field(
         default_factory=dict
     )  # of those that are read, what was captured with one value
-    # Training variables of the program when it started, as they may be written down; None where only those of the launcher,
-    # which copies without an environment keep, or none at all were recorded.
+    # Training variables of the program when it started, as they may be written down; None where
+    # only those of the launcher, which copies without an environment keep, or none at all were
+    # recorded.
     environment: dict[str, str] | None = None
     driver_versions: tuple[str, ...] = ()
     cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
@@ -340,8 +343,8 @@ class Capture(Struct, frozen=True):
     ranges: Ranges
     payloads: Payloads  # what NCCL's calls say of themselves
     recorded: Recorded  # which facts the report lacks although there was something to record
-    # Of each process that called CUDA or has ranges, and of which there is no kernel, though there are kernels of others:
-    # how many kernels and graphs it launched
+    # Of each process that called CUDA or has ranges, and of which there is no kernel, though there
+    # are kernels of others: how many kernels and graphs it launched
     launches_without_kernels: dict[int, int]
     problems: tuple[Problem, ...]
 
@@ -486,7 +489,8 @@ def _recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
         names=operations.has_names,
         memcpy=is_there(versions.MEMCPY, "Memcpy"),
-        # Where nothing was left out, calls without any operation set no memory of a device at that time.
+        # Where nothing was left out, calls without any operation set no memory of a device at that
+        # time.
         memset=_holds_memsets(report, facts) or is_there(versions.MEMSET, "Memset"),
         kinds=not copies["copy_kind"].null_count,
         sizes=not dtod_bytes.null_count,

@@ -341,8 +341,8 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
 class Wanted(Struct, frozen=True):
     """What a second reading reads; times are the report's, ns."""
 
-    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
-    # and the ranges around those calls; None takes everything
+    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may
+    # have launched them, and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
     steps: tuple[
         Int64, Int64

@@ -52,8 +52,9 @@ _POINTER, _REFERENCE, _ARRAY, _FIXED_ARRAY = 1 << 1, 3 << 2, 7 << 4, 1 << 4
 _POINTER_BYTES = 8
 
 _STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
-# Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were seen: so many payloads,
-# it seems. Whether the schema's high word is of its id or a flag is unknown: it counts only for ids that need it.
+# Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were
+# seen: so many payloads, it seems. Whether the schema's high word is of its id or a flag is
+# unknown: it counts only for ids that need it.
 HEADER = np.dtype(
     [
         ("n_payloads", "<u8"),
@@ -78,7 +79,8 @@ _ANY_BITS = {
     "comm_id",
     "seq",
 }  # hash-like or free-running; all others are counts, so a negative one is no value
-# Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
+# Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16
+# float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
 _LARGEST = np.iinfo(np.int64).max
 _SIZE_FIELDS = (
@@ -93,7 +95,8 @@ class Layout(Struct, frozen=True):
 
     n_bytes: int  # size of the payload; if not `is_exact`, the least that holds all fields
     is_exact: bool
-    # Numpy format and offset by `bare_name`; entries that are no single number, or whose place is unknown, are left out
+    # Numpy format and offset by `bare_name`; entries that are no single number, or whose place is
+    # unknown, are left out
     fields: dict[str, tuple[str, int]]
 
     def dtype(self, names: Collection[str]) -> np.dtype[np.void]:
@@ -297,7 +300,8 @@ class Payloads(Struct, frozen=True):
 
     table: pa.Table  # `canonical.PAYLOADS`
     comm_sizes: pa.Table  # `canonical.COMM_SIZES`
-    # By process its rank in its largest communicator, and that one's size, unless two of that size disagree
+    # By process its rank in its largest communicator, and that one's size, unless two of that size
+    # disagree
     comm_ranks: dict[int, tuple[int, int]]
     n_undecoded: int  # payloads of NCCL that do not fit their description
     size_gap: (

@@ -22,7 +22,8 @@ _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
 
-# Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names the domain.
+# Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names
+# the domain.
 _NEVER_DOMAINS = ("NCCL", "MPI")
 _NEVER_TEXT, _NCCL_TEXT = r"^(nccl|MPI_)", r"(?i)^nccl"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
@@ -81,7 +82,10 @@ def read_ranges_again(
     """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all."""
     if not report.has(versions.NVTX, *_NEEDED):
         return canonical.RANGES.empty()
-    where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
+    where = (
+        f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN "
+        f"({', '.join(map(str, threads))})"
+    )
     if span is not None:
         where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
     found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")

@@ -106,7 +106,8 @@ _MOST_TEXT = 4  # numbers take more room as text than in the file
 # By kind of column its Arrow type, and the SQL of what it does not have.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 _EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
-# What a process takes, and each row more at its peak (measured at ten million kernels); the least that one takes in the file.
+# What a process takes, and each row more at its peak (measured at ten million kernels); the least
+# that one takes in the file.
 _LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
 _PROCESS_BYTES, _ROW_BYTES, _SMALLEST_ROW = 100 * 2**20, 70, 16
 _SHORTER = "capture fewer steps, or analyze it where there is more memory"
@@ -297,7 +298,10 @@ class Report:
         numbers = sum(self.number(table, "max(rowid)") or 0 for table in _LARGE if self.has(table))
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
         if memory and needed > memory:
-            problem = f"needs about {needed / 1e9:.1f} GB of memory, but this machine has only {memory / 1e9:.1f} GB"
+            problem = (
+                f"needs about {needed / 1e9:.1f} GB of memory, but this machine has only "
+                f"{memory / 1e9:.1f} GB"
+            )
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:

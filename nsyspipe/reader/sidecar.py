@@ -205,7 +205,8 @@ def family_of_pattern(pattern: str) -> str | None:
     return None if re.search(DIGITS_PATTERN, name) else name
 
 
-# Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the launchers leave them.
+# Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the
+# launchers leave them.
 
 _MOST_ENTRIES, _MOST_SIDECARS, _MOST_BYTES = 100_000, 4096, 1 << 20
 _MOST_LOG_BYTES = 256 << 20

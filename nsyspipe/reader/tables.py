@@ -27,10 +27,12 @@ from sqlalchemy.pool import NullPool
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.nsys.files import EXPORT_AGAIN
 
-# Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not while a report is read.
+# Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not
+# while a report is read.
 pa.array(np.empty(0))
 
-# What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
+# What a file says of itself is not believed: its schema calls no functions, and pages are looked at
+# before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
 _ENGINE_VERSION = (
@@ -38,12 +40,15 @@ _ENGINE_VERSION = (
     40,
     0,
 )  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
-# Of each table, index, view and trigger: kind, name, first page, beginning of the statement that made it.
+# Of each table, index, view and trigger: kind, name, first page, beginning of the statement that
+# made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
 _ENTRIES = (
-    f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
+    "SELECT coalesce(CAST(type AS TEXT), ''), "  # noqa: S608 - numbers of our own
+    f"coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "
     "CAST(coalesce(rootpage, 0) AS INTEGER), "
-    f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT {_MOST_ENTRIES + 1}"
+    f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT "
+    f"{_MOST_ENTRIES + 1}"
 )
 # Of each column of a table: table, name, whether it computes, length of its default value.
 _MOST_COLUMNS = 100_000
@@ -61,10 +66,12 @@ _STATEMENT = re.compile(
 )
 _INTERNAL = "sqlite_"
 
-# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
+# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below
+# them.
 _FILE_HEADER = 100
 _INNER = (0x02, 0x05)
-# What lies between two pages is read with them if it is less than this; no more is read at once than that.
+# What lies between two pages is read with them if it is less than this; no more is read at once
+# than that.
 _FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
 
 

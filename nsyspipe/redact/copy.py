@@ -18,8 +18,9 @@ from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import VERSIONED, Report, open_report
 from nsyspipe.reader.tables import in_place_of_a_table, quoted
 
-# Of each table the columns of whole numbers, which are copied where they are whole numbers; behind the first bar those that
-# are copied value by value, after a look at each; behind the second those that are known and stay behind.
+# Of each table the columns of whole numbers, which are copied where they are whole numbers; behind
+# the first bar those that are copied value by value, after a look at each; behind the second those
+# that are known and stay behind.
 _KEPT = """
 CUPTI_ACTIVITY_KIND_KERNEL: start end deviceId contextId streamId correlationId globalPid demangledName shortName launchType
     cacheConfig registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory
@@ -94,7 +95,8 @@ _ENCODINGS = {
     2: "UTF-16le",
     3: "UTF-16be",
 }  # by what the header of an SQLite file says of its texts
-# SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing, flushing, resizing.
+# SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing,
+# flushing, resizing.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
 # Classes whose every place is worth a word.
@@ -121,7 +123,8 @@ _COLUMNS = {
     table: (*(tuple(part.split()) for part in columns.split("|")), (), ())[:3]
     for table, columns in _entries(_KEPT).items()
 }
-# Columns of whole numbers, and those that are copied after a look at each value, of the tables that have some.
+# Columns of whole numbers, and those that are copied after a look at each value, of the tables that
+# have some.
 NUMBERS = {table: columns[0] for table, columns in _COLUMNS.items() if columns[0]}
 CHECKED = {table: columns[1] for table, columns in _COLUMNS.items() if columns[1]}
 # All columns that are copied, or are known and stay behind.
@@ -236,7 +239,8 @@ class Copying:
         name = f"{of}.{quoted(table)}"
         self.run(f"DROP TABLE IF EXISTS {name}")
         self.run(
-            f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})"
+            f"CREATE TABLE {name} "
+            f"({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})"
         )
         if filled := list(rows):
             places = ", ".join("?" * len(columns))
@@ -260,7 +264,8 @@ class Copying:
                 joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
                 kinds[name] = column.kind
                 values[name] = (
-                    f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
+                    f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE "
+                    f"of_{name}.value END"
                 )
         if kinds:
             self.create(table, kinds)
@@ -272,7 +277,8 @@ class Copying:
         """Fill a table of the copy from the report's, called ``t``, by SQL per column; rows keep order and numbers."""
         statement = (
             f"INSERT INTO main.{quoted(table)} (rowid, {', '.join(map(quoted, values))}) "  # noqa: S608 - quoted, from our list
-            f"SELECT t.rowid, {', '.join(values.values())} FROM source.{quoted(table)} AS t {joins} "
+            f"SELECT t.rowid, {', '.join(values.values())} FROM source.{quoted(table)} AS t "
+            f"{joins} "
             f"WHERE t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
         )
         last = -(2**63)
@@ -307,7 +313,8 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
         encoding = _ENCODINGS.get(int.from_bytes(file.read(100)[56:60], "big"), "UTF-8")
     try:
         with engine.connect() as connection:
-            # The report's schema is not to be trusted. Only a whole copy gets its final name: nothing is rolled back.
+            # The report's schema is not to be trusted. Only a whole copy gets its final name:
+            # nothing is rolled back.
             for setting in (
                 "trusted_schema = OFF",
                 "temp_store = MEMORY",

@@ -80,7 +80,10 @@ def redact(
     for place, (_, unknown) in zip(places, looks, strict=True):
         if unknown and not drop_unknown:
             rows = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
-            problem = "has tables that this version of nsyspipe does not know, so they may contain private data"
+            problem = (
+                "has tables that this version of nsyspipe does not know, so they may contain "
+                "private data"
+            )
             fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     named = dict.fromkeys(

@@ -45,12 +45,15 @@ _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,8}){0,5}(?:-[0-9]{1,16}v[0-9]{1,3
 _TABLES, _LAZY = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_LAZY"
 _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 
-# "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb".
+# "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200
+# MIG 1g.18gb".
 _MODEL = re.compile(
-    r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) )?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|PRO) ){0,3}"
+    r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) "
+    r")?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|PRO) ){0,3}"
     r"(?:[A-Z]{1,3}[0-9]{1,4}[A-Z]{0,2}(?:-(?:SXM[0-9]?|PCI[Ee]|NVL|[0-9]{1,4}[A-Z]{0,2}|[0-9]{1,4}GB)){0,3}"
     r"|[0-9]{3,4}(?:[A-Z]{1,2})?|V|X|Xp|Z|RTX|Thor|Orin)"
-    r"(?: (?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D|with|Design"
+    r"(?: "
+    r"(?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D|with|Design"
     r"|Server|Workstation|Max-Q|Edition|MIG|[0-9]{1,4}[Gg][Bb]|[0-9]g\.[0-9]{1,3}gb)){0,6}"
 )
 
@@ -298,7 +301,8 @@ def copy_strings(copying: Copying) -> None:
             copying.create("first_of", key | {"row": "INTEGER"}, of="temp")
             copying.run(
                 "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
-                f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "
+                f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = "
+                "'integer' "
                 "AND (t.id IN (SELECT id FROM temp.named_by) "
                 f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL})) ORDER BY t.rowid"
             )

@@ -49,7 +49,8 @@ FASTER_HOSTS = "the CPU can launch kernels early enough"
 _MOST_OPERATIONS = (
     500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 )
-# By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
+# By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means,
+# the run's GPUs say.
 ADVICE = {
     EXPOSURE: Knobs(perfect_overlap=True),
     "single-bucket": Knobs(bucket_mb=BUCKET_MB),
@@ -60,7 +61,8 @@ ADVICE = {
     "no-sync": Knobs(no_sync=True),
     "shard-prefetch": Knobs(prefetch=True),
 }
-# What they say could be gained is the transfer of communication, and what that slows: no more than if it took no time.
+# What they say could be gained is the transfer of communication, and what that slows: no more than
+# if it took no time.
 _OF_TRANSFER = {
     "comm-bound",
     "comm-slows-compute",
@@ -415,7 +417,10 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         try:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
-            opened = f"{error.lines()[0]}, and a replay reads the reports again: analyze them while they are there"
+            opened = (
+                f"{error.lines()[0]}, and a replay reads the reports again: analyze them while "
+                "they are there"
+            )
     _limit_bounds(run, rows, opened)
     for row, change in (
         (row, change) for row in rows if (change := changes[row["id"]]) is not None

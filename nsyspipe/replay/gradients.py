@@ -13,7 +13,8 @@ from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
 _LEAST_CORRELATION = 0.8  # such kernels are as long as their gradients are large
-_LARGE = 0.02  # a collective that is shorter than this share of the longest may be of something else, as the loss
+# a collective that is shorter than this share of the longest may be of something else, as the loss
+_LARGE = 0.02
 _MOST_COPIES = 20_000
 _EVEN_PARTS = 512
 _FEWEST = 2  # one copy alone may be of anything
@@ -128,7 +129,9 @@ class Gradients(Struct, frozen=True):
 
     n_bytes: Float64
     ready: Float64  # row per gradient, column per rank: when it was ready, aligned ns
-    is_exact: bool  # whether sizes and times were seen; else the bytes of each bucket are taken to become ready evenly
+    # whether sizes and times were seen; else the bytes of each bucket are taken to become ready
+    # evenly
+    is_exact: bool
 
 
 def gradients_of(

@@ -46,8 +46,8 @@ LARGEST_IDENTITY_ERROR = 0.01
 LARGEST_STARVED_SHARE = (
     0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
 )
-# A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17 times as long to launch a
-# step before as the step took then.
+# A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17
+# times as long to launch a step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
 _NOT_LAUNCHED = {
     "idle_input_ns": "input-bound",
@@ -183,7 +183,10 @@ def parse_bandwidth(text: str) -> float:
     """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes; all else is an `OptionError`."""
     if bits := _BITS.fullmatch(text):
         value, unit = float(bits[1]), bits[2].upper().replace("K", "k")
-        fix = f"--bandwidth {value / 8:g}{unit}B/s, or --bandwidth {value:g}{unit}B/s if you meant bytes"
+        fix = (
+            f"--bandwidth {value / 8:g}{unit}B/s, or --bandwidth {value:g}{unit}B/s if you meant "
+            "bytes"
+        )
         raise OptionError(f"--bandwidth {text!r}", "is in bits, but nsyspipe needs bytes", fix=fix)
     found = _FORM.fullmatch(text)
     value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
@@ -288,7 +291,10 @@ def _host_to_mend(replay: Replay, place: int) -> str:
     fix = "First make its CPU launch kernels earlier"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
     if is_for_launches and found.slower is not None and rank not in found.slower:
-        fix = "All CPUs launch equally fast on average, so first make all of them launch kernels earlier"
+        fix = (
+            "All CPUs launch equally fast on average, so first make all of them launch kernels "
+            "earlier"
+        )
     others = [
         f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
         for other, n_late in found.n_late_steps.items()
@@ -319,7 +325,8 @@ def why_not(run: Run) -> Iterator[str]:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
         yield (
-            "there is no complete step after the first, and ranks start the first step at different times "
+            "there is no complete step after the first, and ranks start the first step at "
+            "different times "
             f"({MORE_STEPS})"
         )
     traffic = run.traffic()
@@ -343,7 +350,10 @@ def why_not_replayable(
     """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
     if any(one.n_outside for one in timelines):
-        yield "communication from outside the steps still runs inside the steps, so nsyspipe cannot separate the collectives"
+        yield (
+            "communication from outside the steps still runs inside the steps, so nsyspipe cannot "
+            "separate the collectives"
+        )
     table = run.collectives()
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
@@ -356,9 +366,13 @@ def why_not_replayable(
     by_rank = [np.stack((one.step, one.seq, np.arange(one.seq.size))) for one in others]
     placed = np.unique(np.concatenate(by_rank, axis=1), axis=1)
     if np.unique(placed[:2], axis=1).shape[1] != placed.shape[1]:
-        yield "ranks launch their collectives in different orders, so nsyspipe cannot match the collectives"
-    # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
-    # compression does on one of many streams in turn, once in a while on NCCL's, is less.
+        yield (
+            "ranks launch their collectives in different orders, so nsyspipe cannot match the "
+            "collectives"
+        )
+    # A hook computes between a collective and what waits for it, for more than a replay may be off
+    # by. What a cast of bf16 compression does on one of many streams in turn, once in a while on
+    # NCCL's, is less.
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
@@ -366,27 +380,40 @@ def why_not_replayable(
             f"up to {most.n_hooked / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
         )
         yield (
-            f"compute kernels run on the communication stream ({shares}), as with PowerSGD, and the simulation does "
+            f"compute kernels run on the communication stream ({shares}), as with PowerSGD, "
+            "and the simulation does "
             "not cover such kernels"
         )
     # Without NCCL's ids a communicator is told by its stream.
     has_ids = all(map(is_nccl_communicator, inside["comm_id"].unique().to_pylist()))
     if any(map(_has_several, others)) and not has_ids:
         without = f"NCCL's communicator IDs were not recorded ({WITH_BLOBS})"
-        yield f"the run uses several communicators, and {without}, so the order of the collectives is unknown"
+        yield (
+            f"the run uses several communicators, and {without}, so the order of the collectives "
+            "is unknown"
+        )
     if any(
         np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any()
         for one in timelines
     ):
-        yield "CUDA graphs launch communication and compute together, so their dependencies are unknown"
+        yield (
+            "CUDA graphs launch communication and compute together, so their dependencies are "
+            "unknown"
+        )
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(
         one.start.size for one in timelines
     ):
-        yield "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies are unknown"
+        yield (
+            "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies "
+            "are unknown"
+        )
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
     if n_not := int(np.count_nonzero(launches == NEVER)):
-        yield f"launches of collectives are missing ({n_not} of {launches.size}), so their dependencies are unknown"
+        yield (
+            f"launches of collectives are missing ({n_not} of {launches.size}), so their "
+            "dependencies are unknown"
+        )
 
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
@@ -395,11 +422,17 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
         replay.is_sharded or not replay.has_gradients
     ):
         if replay.is_sharded and "gradient_dtype" in knobs.given:
-            return "gradients are sharded (FSDP/ZeRO), and the simulation does not cover reduce-scatters in another datatype"
+            return (
+                "gradients are sharded (FSDP/ZeRO), and the simulation does not cover "
+                "reduce-scatters in another datatype"
+            )
         if replay.is_hybrid_sharded:
             return "the all-reduces are of gradient shards (hybrid sharding), not of DDP buckets"
         if OTHER in replay.roles and not replay.is_sharded:
-            return "the purpose of some communication is unknown, so nsyspipe cannot identify gradients"
+            return (
+                "the purpose of some communication is unknown, so nsyspipe cannot identify "
+                "gradients"
+            )
         what = "only sharded gradients (FSDP/ZeRO)"
         if not replay.is_sharded:
             what = f"only {', '.join(replay.roles)} communication"
@@ -421,7 +454,10 @@ def beyond_nominal(replay: Replay) -> str | None:
     link = f"the fastest interconnect of these GPUs reaches only {(most or 0.0) / GB:,.0f} GB/s"
     if own < _SLOWEST_NETWORK_BYTES_PER_S:
         link = f"even the slowest network reaches {_SLOWEST_NETWORK_BYTES_PER_S / GB:g} GB/s"
-    return f"the size of the gradients is wrong: it means a bandwidth of {own / GB:,.3g} GB/s, but {link}"
+    return (
+        f"the size of the gradients is wrong: it means a bandwidth of {own / GB:,.3g} GB/s, but "
+        f"{link}"
+    )
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -434,7 +470,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
             if n_ranks <= 1
             else f"only {n_ranks} of {n_all} ranks were captured"
         )
-        fix = "pass the reports of all ranks, nsyspipe can predict only buckets and their copies without the others"
+        fix = (
+            "pass the reports of all ranks, nsyspipe can predict only buckets and their copies "
+            "without the others"
+        )
         yield f"{there}, so nsyspipe cannot separate wait time from transfer time ({fix})"
     shares = replay.starved_shares
     n_starved, share = (
@@ -445,7 +484,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
         others = ", and other ranks wait too" if n_starved > 1 else ""
-        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{others}"
+        yield (
+            f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median "
+            f"step{others}"
+        )
     if n_starved and not knobs.no_wait:
         if replay.is_answered_balanced and (staying := replay.why_refused_balanced(knobs)):
             yield staying
@@ -454,7 +496,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
             if replay.is_answered_balanced
             else f". {_host_to_mend(replay, int(np.argmax(shares)))}"
         )
-        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{fix}"
+        yield (
+            f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median "
+            f"step{fix}"
+        )
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -465,7 +510,8 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     most, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
     if target > most * _IN_SWITCH:
         yield (
-            f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows is {fastest} with "
+            f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows "
+            f"is {fastest} with "
             f"{most / GB:,.0f} GB/s. For a limit, use nsyspipe whatif --perfect-overlap"
         )
     for role in replay.roles if knobs.role is None else (knobs.role,):
@@ -479,7 +525,8 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "FSDP/ZeRO" if replay.is_sharded else role
             yield (
-                f"{named} communication overlaps with compute, and the work that waits for an overlapped collective is "
+                f"{named} communication overlaps with compute, and the work that waits for an "
+                "overlapped collective is "
                 "unknown, so nsyspipe predicts only faster interconnects"
             )
 
@@ -487,14 +534,16 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if (n_bursts := replay.n_bursts) > 1:
         yield (
-            f"gradients are all-reduced {n_bursts} times per step, with other work in between, and nsyspipe cannot "
+            f"gradients are all-reduced {n_bursts} times per step, with other work in between, "
+            "and nsyspipe cannot "
             "match them (with no_sync(), accumulation sends gradients only once)"
         )
     if replay.gradient_bytes is None:
         yield "the size of the gradients was not recorded (use nsyspipe whatif --gradient-bytes N)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
         yield (
-            f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but bucket_cap_mb counts "
+            f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but "
+            "bucket_cap_mb counts "
             "uncompressed gradients (use a capture without the hook)"
         )
     ends = [
@@ -507,17 +556,20 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
         yield (
-            f"{n:,} buckets per step are too many: nsyspipe predicts up to {_MOST_BUCKETS}, and the run has {n_own}"
+            f"{n:,} buckets per step are too many: nsyspipe predicts up to {_MOST_BUCKETS}, "
+            f"and the run has {n_own}"
         )
     if n * n_steps > _MOST_REPLAYED:
         yield (
-            f"{n:,} buckets in each of {n_steps:,} steps take too long to simulate, the most is {_MOST_REPLAYED:,} in all "
+            f"{n:,} buckets in each of {n_steps:,} steps take too long to simulate, the most "
+            f"is {_MOST_REPLAYED:,} in all "
             "steps (capture fewer steps, or leave out some with --skip-first N)"
         )
     if replay.lag_share > 1:
         yield (
             "collectives start late after everything that they depend on, with a delay of "
-            f"{replay.lag_share:.1f} times their own duration, so the start of smaller or larger collectives is unknown"
+            f"{replay.lag_share:.1f} times their own duration, so the start of smaller or "
+            "larger collectives is unknown"
         )
 
 
@@ -531,7 +583,8 @@ def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
     return lambda replay, _: iter(() if is_there(replay) else (reason,))
 
 
-# Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
+# Each knob in the words of the option that turns it, and when it is refused, whatever the run is
+# like.
 _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
     "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / GB:g} GB/s", _faster),
     "bandwidth_factor": ("{:g}x bandwidth".format, _faster),
@@ -542,7 +595,10 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
         lambda _: "gradient_as_bucket_view=True",
         _only_where(
             lambda replay: replay.n_copies > 1,
-            "there are no copies between buckets and gradients, so gradient_as_bucket_view=True is already set or a hook is in use",
+            (
+                "there are no copies between buckets and gradients, so "
+                "gradient_as_bucket_view=True is already set or a hook is in use"
+            ),
         ),
     ),
     "gradient_dtype": ("gradients as {}".format, _halved),
@@ -567,7 +623,10 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
             lambda replay: (
                 not any(one.collectives.is_inline.any() for one in replay.captured.timelines)
             ),
-            "communication runs on the compute stream, so communication cannot overlap with compute",
+            (
+                "communication runs on the compute stream, so communication cannot overlap with "
+                "compute"
+            ),
         ),
     ),
 }
@@ -579,6 +638,7 @@ def contradiction(replay: Replay) -> str | None:
     if replay.limits is None or (limit := np.median(replay.limits[0])) >= least:
         return None
     return (
-        f"the simulation contradicts itself: with zero communication time a step takes {limit / 1e6:.2f} ms, but "
+        "the simulation contradicts itself: with zero communication time a step takes "
+        f"{limit / 1e6:.2f} ms, but "
         f"compute alone takes at least {least / 1e6:.2f} ms"
     )

@@ -33,7 +33,8 @@ class Windows(Struct, frozen=True):
 
     ranks: tuple[int, ...]
     steps: Int64
-    edges: Int64  # one more than steps, a column per rank: where each window starts, and the last one ends
+    # one more than steps, a column per rank: where each window starts, and the last one ends
+    edges: Int64
     counts: Flags  # which of the steps count in the run's figures
 
     def step_times(self, edges: Float64 | None = None) -> Float64:
@@ -72,7 +73,8 @@ class Uses(Struct, frozen=True):
 class RankTimeline(Struct, frozen=True, dict=True):
     """What one rank did between the first and the last edge of its windows."""
 
-    # The operations of the main stream (most compute time), in order of start; without a launch, with that of the one before.
+    # The operations of the main stream (most compute time), in order of start; without a launch,
+    # with that of the one before.
     start: Int64
     end: Int64
     launch: Int64
@@ -228,7 +230,8 @@ class RankMarkers(Struct, frozen=True):
     """Where one rank and its collectives depend on each other; times aligned, ns."""
 
     ready: Int64  # per collective: when the rank's own work allowed it
-    join: Int64  # per collective: place of the first operation that waits for it; their number for none
+    # per collective: place of the first operation that waits for it; their number for none
+    join: Int64
     stalls: IntervalSet  # when the rank did nothing but wait for a collective, or what is left out
     beside: IntervalSet  # when communication was under way and it did not
     begun: Int64  # starts of its operations, ascending
@@ -248,7 +251,8 @@ class Captured(Struct, frozen=True, dict=True):
     ranks: tuple[RankMarkers, ...]
     timelines: tuple[RankTimeline, ...]
     windows: Windows
-    burst: Int64  # number of each collective's burst: those of one pass of one step, one after the other
+    # number of each collective's burst: those of one pass of one step, one after the other
+    burst: Int64
     uses: Uses
 
     @property
@@ -435,7 +439,8 @@ def _ordered(
 ) -> tuple[Int64, Int64, Flags, Float64]:
     """Put the markers into one order, of the collectives and between them of each rank's own launches: kind, which, who passes it, places."""
     windows, collectives, last = np.arange(edges.shape[0]), np.arange(found[0].ready.size), -NEVER
-    # A marker's place: behind how many collectives, how many windows, how many waits; then what it is of.
+    # A marker's place: behind how many collectives, how many windows, how many waits; then what it
+    # is of.
     slots = np.searchsorted(timelines[0].collectives.launch, anchors[:, 0])
     of_all = np.stack(
         (np.append(slots, collectives), np.append(windows, np.full_like(collectives, last)))

@@ -28,11 +28,13 @@ OVERHEADS_NS = (
     80_000.0,
 )  # least, likeliest, most: what a collective takes besides its bytes
 
-_LEAST_COVERED = 0.02  # a slowdown that is measured in the capture needs this share of the work beside communication
+# a slowdown that is measured in the capture needs this share of the work beside communication
+_LEAST_COVERED = 0.02
 _MOST_POSSIBLE = (
     1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
 )
-_SAME_WIDTH = 0.1  # how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
+# how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
+_SAME_WIDTH = 0.1
 _NARROW_IN_OPERATION_NS = (
     3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
 )
@@ -44,10 +46,12 @@ class Contention(NamedTuple):
     """What the capture says of work beside communication."""
 
     compared: Compared
-    # How much later an operation begins after the one before than without communication (None: few did); and without it.
+    # How much later an operation begins after the one before than without communication (None: few
+    # did); and without it.
     delay_ns: float | None
     free_gap_ns: float
-    # Work that was beside communication: its share of all, its time, and how many operations it began.
+    # Work that was beside communication: its share of all, its time, and how many operations it
+    # began.
     covered_share: float
     covered_ns: float
     n_covered: float
@@ -128,7 +132,8 @@ class Facts:
 
     captured: Captured
     given_bytes: float | None  # of gradients per step, as the user says
-    # As NCCL's kernels name those of the gradients' all-reduces, None for one not told; the bytes of an element, if of one.
+    # As NCCL's kernels name those of the gradients' all-reduces, None for one not told; the bytes
+    # of an element, if of one.
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches

@@ -41,7 +41,8 @@ def with_buckets(
         _is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found
     ) >= len(found):
         return program
-    # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time.
+    # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their
+    # share of time.
     lengths = (
         (one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines
     )
@@ -210,7 +211,8 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
 def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
-    # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
+    # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it
+    # before the collective.
     each = own / np.maximum(np.bincount(program.step, weights=own), 1.0)[program.step] * copies_ns
     ready = (
         program.kind == READY

@@ -139,7 +139,8 @@ class Replay(Facts):
         )
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
-        # What the step takes if transfers took no time, with the changes that are no communication's if they beat it.
+        # What the step takes if transfers took no time, with the changes that are no
+        # communication's if they beat it.
         least = self.limit_ns or 0.0
         if likely < least:
             least = float(
@@ -308,7 +309,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
         return (
-            f"the simulation error on the captured run is {100 * replay.identity_error:.1f}%, so the run waits for "
+            f"the simulation error on the captured run is {100 * replay.identity_error:.1f}%, "
+            "so the run waits for "
             "something that the simulation does not cover"
         )
     return limits.contradiction(replay) or replay
@@ -331,7 +333,8 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
         return (
-            f"after this change GPUs would wait for the CPU for {100 * share:.1f}% of the remaining step "
+            f"after this change GPUs would wait for the CPU for {100 * share:.1f}% of the "
+            "remaining step "
             f"({opened.launch_bound_by}), which the simulation does not cover"
         )
     if host is not None and host > sure * (
@@ -339,8 +342,10 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     ):
         needed = min(most, opened.longest_work_ns)
         return (
-            f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU needs {host / 1e6:.2f} ms "
-            f"to launch it (launch-bound or input-bound). Pauses of {PAUSE_NS / 1e6:g} ms or more do not count"
+            f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU "
+            f"needs {host / 1e6:.2f} ms "
+            f"to launch it (launch-bound or input-bound). Pauses of {PAUSE_NS / 1e6:g} ms or "
+            "more do not count"
         )
     return None
 
@@ -353,7 +358,10 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
     elif n_missing := replay.world_size - n_ranks:
         are = "rank is" if n_missing == 1 else "ranks are"
         there = f"the {n_ranks} captured ranks of {replay.world_size}"
-        yield f"{n_missing} {are} missing: a step is as long as on {there}, and these ranks do not wait for missing ranks"
+        yield (
+            f"{n_missing} {are} missing: a step is as long as on {there}, and these ranks do not "
+            "wait for missing ranks"
+        )
     if (given := replay.given_bytes) is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         element = replay.element_bytes
@@ -370,11 +378,15 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "buckets of other sizes reach the same bandwidth"
     if knobs.gradient_dtype is not None:
         yield f"gradients as {knobs.gradient_dtype} have half the bytes"
-        yield f"gradients as {knobs.gradient_dtype} may change convergence, which nsyspipe does not check"
+        yield (
+            f"gradients as {knobs.gradient_dtype} may change convergence, which nsyspipe does not "
+            "check"
+        )
         yield "launching casts costs no CPU time" if replay.n_copies else "casting takes no time"
     if None not in {knobs.bucket_mb, knobs.gradient_dtype}:
         yield (
-            "buckets and datatype change independently (the only capture of both was 2.4% slower than the predicted "
+            "buckets and datatype change independently (the only capture of both was 2.4% "
+            "slower than the predicted "
             "range)"
         )
     yield from _of_work(replay, knobs)
@@ -385,7 +397,10 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rates = {one: rate for one in roles if (rate := replay.bus_of(one)) is not None}
     if knobs.bandwidth_factor is not None:
         whose = "all" if knobs.role is None else knobs.role
-        yield f"{whose} communicators reach {knobs.bandwidth_factor:g} times the captured bandwidth, within 10%"
+        yield (
+            f"{whose} communicators reach {knobs.bandwidth_factor:g} times the captured bandwidth, "
+            "within 10%"
+        )
         if not knobs.no_wait:
             yield "ranks wait for late ranks as before"
     target = knobs.target_bytes_per_s
@@ -403,14 +418,20 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
             if most is None or target <= most
             else f", more than the {most / GB:,.0f} GB/s of the fastest interconnect of these GPUs"
         )
-        yield f"the bus bandwidth is {target / GB:.4g} GB/s as given{fastest}, within 10% ({captured})"
+        yield (
+            f"the bus bandwidth is {target / GB:.4g} GB/s as given{fastest}, within 10% "
+            f"({captured})"
+        )
         return
     link = LINKS[knobs.link]
     if all(replay.target(knobs, one) is None for one in rates):
         yield f"{link.name} is as fast as the {captured}"
         return
     how = "measured" if link.is_measured else "not measured"
-    yield f"{link.name} reaches {target / GB:.4g} GB/s bus bandwidth, within {100 * link.within:.0f}% ({captured})"
+    yield (
+        f"{link.name} reaches {target / GB:.4g} GB/s bus bandwidth, within "
+        f"{100 * link.within:.0f}% ({captured})"
+    )
     yield f"the bandwidth of {link.name} is {how} ({link.source})"
 
 
@@ -419,7 +440,10 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     said = {
         "no_wait": "every rank is as fast as the median rank (with two ranks: as the faster rank)",
         "no_sync": f"adding up gradients on each rank takes no extra time{copied}",
-        "prefetch": "each all-gather can start when its predecessor can, and the parameters of one more layer fit in memory",
+        "prefetch": (
+            "each all-gather can start when its predecessor can, and the parameters of one more "
+            "layer fit in memory"
+        ),
         "no_grad_copy": "all copies from buckets to gradients disappear",
         "perfect_overlap": "all communication overlaps with compute and slows compute down",
     }
@@ -428,7 +452,10 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "work during communication is as fast as captured"
         return
     if replay.captured.timelines[0].collectives.is_inline.all():
-        yield "communication and compute run on the same stream, so communication does not slow down compute"
+        yield (
+            "communication and compute run on the same stream, so communication does not slow down "
+            "compute"
+        )
         return
     found = replay.slowdowns(replay.target(knobs))
     percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
@@ -459,7 +486,10 @@ def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
 def _parts_text(work_percent: float, kernels_percent: float) -> str:
     """Return what makes work beside communication take longer; nothing where nothing is known to."""
     if has_later_starts(work_percent, kernels_percent):
-        return f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is later kernel starts"
+        return (
+            f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is "
+            "later kernel starts"
+        )
     return (
         ", only because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
     )

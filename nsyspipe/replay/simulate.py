@@ -17,18 +17,21 @@ NOTHING = Slowing()
 class Program(Struct, frozen=True):
     """Markers of all ranks in one order, and the collectives that they begin and wait for; times ns, a column per rank."""
 
-    # Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin; `JOIN`, what follows
-    # waits for the end of a collective. And which window or collective.
+    # Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin;
+    # `JOIN`, what follows waits for the end of a collective. And which window or collective.
     kind: Int64
     which: Int64
-    passes: Flags  # by marker and rank: whether the rank comes by; others may wait for a collective elsewhere
-    # Shape (4, markers, ranks), how far each rank has come: its own work (time less standing still for collectives), how
-    # long of it communication was under way, how many operations its main stream began, and how many of them beside it.
+    # by marker and rank: whether the rank comes by; others may wait for a collective elsewhere
+    passes: Flags
+    # Shape (4, markers, ranks), how far each rank has come: its own work (time less standing still
+    # for collectives), how long of it communication was under way, how many operations its main
+    # stream began, and how many of them beside it.
     places: Float64
-    # Of each collective: the place of its step among the windows; from when it could have begun to its start; from the last
-    # rank's start to the own end; message bytes, NaN where not known; the number of its chain, in which one follows the
-    # other; whether it is one of the gradients' all-reduces; the role of its communicator; and, a column per rank, the
-    # number of the collective that the rank takes part in there: those with the same one wait for each other.
+    # Of each collective: the place of its step among the windows; from when it could have begun to
+    # its start; from the last rank's start to the own end; message bytes, NaN where not known; the
+    # number of its chain, in which one follows the other; whether it is one of the gradients'
+    # all-reduces; the role of its communicator; and, a column per rank, the number of the
+    # collective that the rank takes part in there: those with the same one wait for each other.
     step: Int64
     lag_ns: Float64
     transfer_ns: Float64
@@ -38,8 +41,9 @@ class Program(Struct, frozen=True):
     role: NDArray[np.object_]
     group: Int64
     begin_ns: Float64  # start of the first window, aligned
-    # Of each collective that was not captured: how much later it begins, and by which share of it it is longer, when the
-    # rank works at its begin. Nothing of those that were: their lags and transfers hold it.
+    # Of each collective that was not captured: how much later it begins, and by which share of it
+    # it is longer, when the rank works at its begin. Nothing of those that were: their lags and
+    # transfers hold it.
     late_beside_ns: Float64
     longer_beside: Float64
 

@@ -9,7 +9,10 @@ from msgspec.structs import replace
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text
 
-Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles | Title | Bars | Lines | Commands"
+Block: TypeAlias = (
+    "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles | Title | Bars | Lines "
+    "| Commands"
+)
 Cell: TypeAlias = "str | Bar | Word | Track"
 
 
@@ -110,12 +113,14 @@ class Field(Struct, frozen=True):
 
     heading: str
     cell: Callable[[Any], Cell] = str
-    # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
-    # sentences, which take what room there is, ``long`` twice of it. ``name``: a name from a trace, cut in the middle
-    # where a terminal has no room for it; on a page it may break anywhere. ``track``: a drawing on a page.
+    # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never
+    # broken, ``prose``: sentences, which take what room there is, ``long`` twice of it. ``name``: a
+    # name from a trace, cut in the middle where a terminal has no room for it; on a page it may
+    # break anywhere. ``track``: a drawing on a page.
     kind: str = "number"
     hint: str | None = None  # what the column means, where the heading is not enough
-    # how wide a terminal has room for it; where cells are wide, the column that needs most goes first. 0 never goes
+    # how wide a terminal has room for it; where cells are wide, the column that needs most goes
+    # first. 0 never goes
     from_width: int = 0
     most: int | None = None  # its width there
     least: int | None = None

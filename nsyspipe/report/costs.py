@@ -45,10 +45,14 @@ _CAPTIONS = {
     COLLECTIVES: "Collectives by type and size",
     TRAFFIC: "Communication by process group",
 }
-_OF_STAGES = "in the pipeline bubble, or for a stage that launches late"  # what stages of a pipeline wait for
+# what stages of a pipeline wait for
+_OF_STAGES = "in the pipeline bubble, or for a stage that launches late"
 _OF_TRAFFIC = "Means per step over the ranks of a communicator. Rows may overlap in time."
 _WHOLE = "the whole array, as nccl-tests counts"
-SLOWER = "over the whole capture, compared with equal kernels that ran without communication. In brackets: how many were compared"
+SLOWER = (
+    "over the whole capture, compared with equal kernels that ran without communication. In "
+    "brackets: how many were compared"
+)
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _FORMULA = (
     "=",
@@ -135,7 +139,8 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         Field(
             "of time" if is_capture else "of\nstep",
             of("step_share", percent_text),
-            hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the same time",
+            hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at "
+            "the same time",
         ),
         *(
             [Field("phase", of("phase"), "word", from_width=_USUAL)]

@@ -72,10 +72,12 @@ from nsyspipe.report.words import (
 )
 from nsyspipe.version import __version__
 
-# How wide a terminal has room for what metrics, kernels and changes can do without; both sides go last.
+# How wide a terminal has room for what metrics, kernels and changes can do without; both sides go
+# last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
-_NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
+# per cent of a baseline: so many say only that it is next to nothing, and units say more
+_NO_PERCENTAGE = 10_000
 _LITTLE, _MUCH = (
     0.001,
     0.05,
@@ -87,7 +89,10 @@ _SPLIT = {"wait": "waiting", "transfer": "transfer"}
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, so its values differ."
+OF_RANKS = (
+    "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, "
+    "so its values differ."
+)
 # How facts are shown whose names in tables and documents stay.
 _SHOWN_AS = {
     LINK: "interconnect",
@@ -160,7 +165,10 @@ def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
     """Return a check of the comparison as a warning, with a hint if an option overrides the check."""
     is_hinted = row["check"] == OTHER_WORK and not is_forced
-    hint = " Use --force if you know that the runs are comparable, for example eager and torch.compile."
+    hint = (
+        " Use --force if you know that the runs are comparable, for example eager and "
+        "torch.compile."
+    )
     severity = "not comparable" if row["blocks"] else "warning"
     return severity, f"{row['message']}{f'.{hint}' if is_hinted else ''}", "", None
 
@@ -341,7 +349,8 @@ def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) 
     n_others = difference.kernels.num_rows - len(rows)
     more = f" The {n_others} other kernels changed less." if n_others else ""
     note = (
-        "These are means over all ranks. The parts of the step above are those of the slowest rank. Kernels have no confidence interval, so "
+        "These are means over all ranks. The parts of the step above are those of the slowest "
+        "rank. Kernels have no confidence interval, so "
         f"a small change may be noise.{more}"
     )
     if not difference.kernels.num_rows:
@@ -528,7 +537,8 @@ def _of_one_side(figures: FiguresOfOneSide) -> NotCompared:
     return NotCompared(names, f"only the {figures.side} has data: {figures.why}")
 
 
-# The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.
+# The environment that reports captured may have settings too, which are compared: only what NCCL's
+# log says is lacking.
 _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
 
@@ -658,7 +668,10 @@ def _host_text(difference: RunDifference) -> str:
     if len(times) < len(SIDES):
         return ""
     of_what = "from NVTX ranges, median of the slowest process"
-    return f"CPU time per step: {times[0]} before, {times[1]} after ({of_what}). This change may be noise. "
+    return (
+        f"CPU time per step: {times[0]} before, {times[1]} after ({of_what}). This change may be "
+        "noise. "
+    )
 
 
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
@@ -686,7 +699,10 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
 def _reason(row: Mapping[str, Any]) -> str:
     why: str = row["why"] or "not decided"
     if "not comparable" in why:
-        return f"{why.replace('not comparable', 'the runs are not comparable')} (--force compares anyway)"
+        return (
+            f"{why.replace('not comparable', 'the runs are not comparable')} (--force compares "
+            "anyway)"
+        )
     if "without steps" in why:
         return f"{why} (name the steps with --step REGEX)"
     if LEFT_OUT in why:
@@ -745,7 +761,8 @@ def notes(difference: RunDifference) -> list[str]:
     texts = []
     if difference.has_capture_without_steps:
         texts.append(
-            "A side is a capture without steps. Only its shares and bandwidths are compared, without confidence intervals. "
+            "A side is a capture without steps. Only its shares and bandwidths are compared, "
+            "without confidence intervals. "
             "For a verdict name the steps with --step REGEX, or mark them with NVTX ranges."
         )
     elif uneven:
@@ -761,7 +778,10 @@ def notes(difference: RunDifference) -> list[str]:
 
 def spread_text(difference: RunDifference, several: str) -> list[str]:
     """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
-    what = f"the confidence interval does not include the spread between captures. Pass several captures as {several}"
+    what = (
+        "the confidence interval does not include the spread between captures. Pass several "
+        f"captures as {several}"
+    )
     has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
     return (
         [f"One capture per side: {what}."]
@@ -779,8 +799,10 @@ def _beside_text(difference: RunDifference) -> str | None:
     if after - before < max(compute["min_effect"], compute["delta"]):
         return None
     text = (
-        f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped communication from "
-        f"{ms_text(before)} to {ms_text(after)}. Both share the GPU, and the step time includes both"
+        f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped "
+        "communication from "
+        f"{ms_text(before)} to {ms_text(after)}. Both share the GPU, and the step time "
+        "includes both"
     )
     findings = {
         row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()
@@ -848,7 +870,10 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
         "confidence": f"--confidence {first['confidence']:g}",
     }
     sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
-    return f"Rule of the gate: {', '.join(option + sources[name] for name, option in options.items())}."
+    return (
+        "Rule of the gate: "
+        f"{', '.join(option + sources[name] for name, option in options.items())}."
+    )
 
 
 def cause_text(cause: Cause) -> str:

@@ -44,7 +44,8 @@ class RunFormat(Struct, frozen=True):
     run_id_of: Callable[
         [Path], str | None
     ]  # returns the run that a file is of; None for a file of another kind
-    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top` for a format that has it
+    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top`
+    # for a format that has it
     write: Callable[..., None]
     is_printed: bool = True
     has_top: bool = (
@@ -89,7 +90,10 @@ FORMATS = {
     ),
     "csv": RunFormat(
         (".csv",),
-        "Write the tables of --top as CSV, with a column that names the table. - prints only the CSV.",
+        (
+            "Write the tables of --top as CSV, with a column that names the table. - prints only "
+            "the CSV."
+        ),
         lazily("costs", "run_id_of_csv"),
         _as_text(lazily("costs", "costs_csv")),
     ),

@@ -99,7 +99,10 @@ def check_directory(given: str, name: str) -> None:
             _check_link(path)
         parent = Path(os.path.realpath(path)).parent
         if not parent.exists():
-            fix = f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another directory"
+            fix = (
+                f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another "
+                "directory"
+            )
             raise OutputError(
                 given, "cannot be written, because its directory does not exist", fix=fix
             )

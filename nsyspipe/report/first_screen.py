@@ -50,8 +50,14 @@ MIXED = "The reports may come from different runs. Then nothing that compares ra
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
 _HOST_ONLY = "No GPU activity was recorded. The times below are CPU times of the NVTX step ranges."
 _UNKNOWN_COMM = {
-    "comm-in-graphs": "Communication is not known, because CUDA graphs were captured as a whole. Capture with nsys profile --cuda-graph-trace=node.",
-    "no-comm-kernels": "Communication is not known, because nsyspipe recognizes no communication kernel. Name yours with --comm-kernel REGEX.",
+    "comm-in-graphs": (
+        "Communication is not known, because CUDA graphs were captured as a whole. Capture with "
+        "nsys profile --cuda-graph-trace=node."
+    ),
+    "no-comm-kernels": (
+        "Communication is not known, because nsyspipe recognizes no communication kernel. Name "
+        "yours with --comm-kernel REGEX."
+    ),
 }
 _OVERLAP, _BACKWARD = FIGURES["overlap_ratio"], FIGURES["backward_overlap_ratio"]
 
@@ -71,7 +77,10 @@ def _machines(run: Run) -> str:
     header = run.header
     if not header.n_ranks:
         n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
-        return f"{words.of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
+        return (
+            f"{words.of_world(n_processes, header.world_size, 'process', 'es')} without GPU "
+            "activity"
+        )
     names = listed(header.gpu_names) if header.gpu_names else ""
     n_job_ranks = header.n_job_ranks or header.n_ranks
     if header.has_shared_processes or header.n_ranks < n_job_ranks or len(header.gpu_names) != 1:
@@ -104,7 +113,10 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    return f"{_mean_step_time(step)} ({rate}), {words.steps_used_text(run, step.n_used, step.n_captured)}"
+    return (
+        f"{_mean_step_time(step)} ({rate}), "
+        f"{words.steps_used_text(run, step.n_used, step.n_captured)}"
+    )
 
 
 def _mean_step_time(step: StepTime) -> str:
@@ -183,7 +195,10 @@ def unknown_text(run: Run) -> str:
     if known is not None:
         return known
     ranks = ranks_without_kernels(run)
-    return f"The parts of a step are unknown, because kernels{ranks}, copies or their names were not recorded."
+    return (
+        f"The parts of a step are unknown, because kernels{ranks}, copies or their names were not "
+        "recorded."
+    )
 
 
 def ranks_without_kernels(run: Run) -> str:
@@ -279,7 +294,10 @@ def estimate_text(change: Recommendation, step_ns: float) -> str:
         return "The saving is not known."
     share = short_percent(change.saved_share)
     if change.known == BOUNDED or change.low_ns is None:
-        return f"saves at most {ms_text(change.saving_ns, _ESTIMATE_DIGITS)} per step ({share}), an upper bound"
+        return (
+            f"saves at most {ms_text(change.saving_ns, _ESTIMATE_DIGITS)} per step ({share}), an "
+            "upper bound"
+        )
     now, then = _number(step_ns, 4), ms_text(change.step_ns, _ESTIMATE_DIGITS)
     return f"{now} -> {then} per step (estimated {_range_text(change)}), {share} less"
 
@@ -338,10 +356,16 @@ def why_first(found: Recommendations) -> Iterator[str]:
         return
     for other in overview.outranked_by(first, found.alternatives)[:1]:
         if overview.is_cause_of(first, other):
-            yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
+            yield (
+                f"Comes before {other.finding.id}, because late launches are the cause of the "
+                "delay."
+            )
         elif other.known == CONDITIONAL or other.finding.is_conditional:
             place = found.shown.index(other) + 1
-            yield f"Change {place} ({other.finding.id}) could save more, but only if NVLink connects the GPUs."
+            yield (
+                f"Change {place} ({other.finding.id}) could save more, but only if NVLink connects "
+                "the GPUs."
+            )
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 

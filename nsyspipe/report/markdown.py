@@ -18,7 +18,8 @@ from nsyspipe.version import __version__
 
 _LONGEST, _LONGEST_NAME, _LONGEST_TEXT = 300, 80, 600
 _BREAK = "\N{ZERO WIDTH SPACE}"
-# What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1, http://, www., :name:.
+# What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1,
+# http://, www., :name:.
 _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)",
     re.IGNORECASE,
@@ -26,7 +27,8 @@ _LINKED = re.compile(
 _SYNTAX = re.compile(
     r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])"
 )  # an _ between two letters is no emphasis
-# A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a formula.
+# A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a
+# formula.
 _INSTEAD = {
     "&": "&amp;",
     "<": "&lt;",
@@ -35,7 +37,8 @@ _INSTEAD = {
     "$": "<span>$</span>",
     _BREAK: "&#8203;",
 }
-# Options, calls, settings and names as programs have them; no character that could end a code span or a cell.
+# Options, calls, settings and names as programs have them; no character that could end a code span
+# or a cell.
 _CODE = re.compile(
     r"""(?<![\w./)-])(?:
         --[a-z][\w-]*(?:=[\w,.:]*\w)?              # --trace=cuda,nvtx
@@ -89,7 +92,10 @@ def _lines(block: blocks.Block) -> list[str]:
 
 def _title(block: blocks.Title) -> list[str]:
     return [
-        f"**{escaped(block.name, _LONGEST_TEXT)}**: {', '.join(escaped(fact) for fact in block.facts)}"
+        (
+            f"**{escaped(block.name, _LONGEST_TEXT)}**: "
+            f"{', '.join(escaped(fact) for fact in block.facts)}"
+        )
     ]
 
 

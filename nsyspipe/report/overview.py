@@ -18,8 +18,9 @@ from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.report.words import mean_step_ns
 from nsyspipe.run.run import Run
 
-# How much is known of what a recommendation saves: a simulation estimates it, a simulation estimates it if an interconnect
-# that was not recorded is there, only an upper bound is known, or nothing is.
+# How much is known of what a recommendation saves: a simulation estimates it, a simulation
+# estimates it if an interconnect that was not recorded is there, only an upper bound is known, or
+# nothing is.
 Known = Literal["estimated", "conditional", "bounded", "unbounded"]
 ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
 MUCH_OF_STEP = (
@@ -165,7 +166,8 @@ def sort_recommendations(
         settings = tuple(one for one in found if one.known == UNBOUNDED)
         little = tuple(one for one in found if one.known != UNBOUNDED)
         return Recommendations(None, settings, (), little, exposure)
-    # Exposed communication is no change by itself: it stands for one only where nothing else lessens it.
+    # Exposed communication is no change by itself: it stands for one only where nothing else
+    # lessens it.
     changes = [one for one in found if one is not exposure]
     is_only_exposure = exposure is not None and not any(_saves(one) for one in changes)
     candidates = [exposure, *changes] if exposure is not None and is_only_exposure else changes

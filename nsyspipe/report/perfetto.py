@@ -139,7 +139,10 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     size = _BYTES_PER_KERNEL * sum(
         row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks}
     )
-    hint = f"note: the trace of all steps takes about {bytes_text(size)}, use --perfetto-steps FROM:TO for fewer steps"
+    hint = (
+        f"note: the trace of all steps takes about {bytes_text(size)}, use --perfetto-steps "
+        "FROM:TO for fewer steps"
+    )
     return hint if size > _LARGE_BYTES else None
 
 
@@ -201,7 +204,10 @@ class _RankTracks(Struct, frozen=True):
     ) -> Iterator[int]:
         """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
-        about = "windows on the GPU: from the first kernel of a step to the first kernel of the next step"
+        about = (
+            "windows on the GPU: from the first kernel of a step to the first kernel of the next "
+            "step"
+        )
         starts, ends = _times(self.steps, "start_ns", "end_ns")
         windows = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
         group = self.writer.write_slices(Track("steps", parent, about=about), windows)
@@ -242,7 +248,10 @@ class _RankTracks(Struct, frozen=True):
             pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"]))
         )
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
-        about = "from the start of the first operation launched in it to the end of the last. Data copies of a step run before its first kernel"
+        about = (
+            "from the start of the first operation launched in it to the end of the last. Data "
+            "copies of a step run before its first kernel"
+        )
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
         self._write_lanes(
             Track("phases on GPU", group, _DEVICE_PHASES, about),

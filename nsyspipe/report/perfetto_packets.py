@@ -24,8 +24,9 @@ if TYPE_CHECKING:
         [int, int, int, Sequence[int]], bytes
     ]  # of a slice: start, name, flow, and what is told of it
 
-# Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
-# aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
+# Columns of a table of slices, in order of start, outer ones first: each ends before the next or
+# holds it. Times are aligned times, ns; slices with the same flow are linked by arrows, in order of
+# start. Every other column is a note.
 START, END, NAME, CATEGORY, FLOW = NOT_NOTES = ("start", "end", "name", "category", "flow")
 _BATCH = 16_384  # slices whose packets are held before they are written
 _FIRST_THREAD = 1_000_000  # an id of a thread must be no process's

@@ -10,7 +10,10 @@ from nsyspipe.redact.redact import Redaction
 _KEPT = (
     "names of kernels, NVTX ranges and phases (check them for private words before you share)",
     "names of CUDA calls, GPU models, versions of nsys",
-    "times of all GPU operations, calls and ranges, and the session start (UTC), which aligns clocks",
+    (
+        "times of all GPU operations, calls and ranges, and the session start (UTC), which aligns "
+        "clocks"
+    ),
     "numbers of processes, threads, GPUs and streams, ranks and world size",
     "numbers in NCCL's NVTX payloads: communicator, message size, rank",
 )
@@ -77,7 +80,13 @@ def _notes(done: Redaction) -> Iterator[str]:
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
         yield "unknown tables were left out (a later nsyspipe may know them)"
     if done.beside:
-        yield f"not copied, although analyze uses these files: {few([*map(printable, done.beside)], 3)}"
+        yield (
+            "not copied, although analyze uses these files: "
+            f"{few([*map(printable, done.beside)], 3)}"
+        )
     if done.beside or done.has_others_beside:
         files = "NCCL logs, topology files and sidecars"
-        yield f"{files} contain host names, addresses and commands, so check them before you share them"
+        yield (
+            f"{files} contain host names, addresses and commands, so check them before you share "
+            "them"
+        )

@@ -68,7 +68,8 @@ _PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (
     OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before")
 )
 _LENGTH, _LATENESS, _DELAY = "length_ns", "lateness_ns_per_step", OTHER_FIGURES["straggler_delay"]
-# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
+# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits
+# for whom) goes last.
 _FROM_WIDTH = {
     _LATENESS: 44,
     "wait_share": 52,
@@ -316,7 +317,10 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         texts["dtod_ns_per_step"] = f"{ms_text(dtod)}, {bytes_text(summary['dtod_bytes_per_step'])}"
     more = {
         "throughput_steps_per_s": [
-            f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
+            (
+                "that is "
+                f"{ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
+            )
         ],
         "backward_overlap_ratio": words.backward_source(run),
         "exposed_memory_share": [f"all D2D memcpy: {ms_text(dtod)}"],
@@ -515,7 +519,10 @@ def _two_lines(heading: str) -> str:
 
 def left_out_note(n_shown: int, n_all: int) -> str:
     """Return which `telling_ranks` are shown; nothing if all are."""
-    which = "the ranks with the most straggler delay, the slowest, the most exposed, the fastest, and some between"
+    which = (
+        "the ranks with the most straggler delay, the slowest, the most exposed, the fastest, and "
+        "some between"
+    )
     return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
 
 
@@ -585,7 +592,8 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
         :n_shown
     ]
     shown = [figures[at] for at in sorted(slowest)]
-    # One name is enough where there is little room: the rank where every process has one, else the report.
+    # One name is enough where there is little room: the rank where every process has one, else the
+    # report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
     fields = [
         Field(

@@ -11,8 +11,10 @@ from nsyspipe.report.markdown import escaped, prose, table
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
 _KINDS = ("word", "word", "word", "long", "prose")
 _LEGEND = (
-    "A type that ends in `?` may be null, which means not recorded. Intervals are half-open. `|X|` is the total length of a "
-    "union of intervals, `\\` is the difference, `n` the intersection, and `u` the union. In a run store (`nsyspipe analyze "
+    "A type that ends in `?` may be null, which means not recorded. Intervals are half-open. "
+    "`|X|` is the total length of a "
+    "union of intervals, `\\` is the difference, `n` the intersection, and `u` the union. In a "
+    "run store (`nsyspipe analyze "
     "--out`) every table begins with the column `run_id`, and `runs` has the columns of `summary`."
 )
 _prose = partial(prose, longest=10_000)  # no word is cut in a reference

@@ -70,7 +70,10 @@ _TOLD = {
 }  # what parts runs that no heading tells apart
 _APART = {
     SHARED_BATCH: ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch",
-    OTHER_WORK: ". Not ranked together. Use --force if you know that they are comparable, for example with torch.compile",
+    OTHER_WORK: (
+        ". Not ranked together. Use --force if you know that they are comparable, for example with "
+        "torch.compile"
+    ),
 }
 RUNS = "nsyspipe-compare"  # the meta element of a page
 _SHORT = 12  # letters of a label
@@ -195,7 +198,9 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
                 Field(
                     f"change\nof {judged}",
                     change,
-                    hint=f"of the step time against {peer}, and its CI (the verdict is an improvement or a regression if the CI excludes 0 and the change is at least {effect})",
+                    hint=f"of the step time against {peer}, and its CI (the verdict is an "
+                    "improvement or a regression if the CI excludes 0 and the change is at "
+                    f"least {effect})",
                     from_width=_CHANGED,
                 )
             ]
@@ -314,7 +319,10 @@ def headlines(board: Scoreboard) -> list[str]:
             if n_runs > _PAIR
             else "The runs cannot be compared"
         )
-        alone = f"{board.reference} is the only run, and its captures do not seem to have one configuration"
+        alone = (
+            f"{board.reference} is the only run, and its captures do not seem to have one "
+            "configuration"
+        )
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
     unknown = [
@@ -389,9 +397,13 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     why = f" ({_why(best)})" if _why(best) else ""
     if (best["peer_speedup_low"] or 0) <= 1:
         return f"{is_open}{why}"
-    # The means show a difference, but the verdict is of medians, or needs more than a speed-up above 1.
+    # The means show a difference, but the verdict is of medians, or needs more than a speed-up
+    # above 1.
     statistic = best["peer_statistic"] or "median"
-    return f"{speed}, but the verdict on the {statistic} step time is {verdict_word(best['peer_verdict'])}{why}"
+    return (
+        f"{speed}, but the verdict on the {statistic} step time is "
+        f"{verdict_word(best['peer_verdict'])}{why}"
+    )
 
 
 def _why(row: Row) -> str:
@@ -409,7 +421,10 @@ def _speed(row: Row, peer: str) -> str:
         if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3  # noqa: PLR2004
         else 2
     )
-    text = f"{_speedup_text(row['peer_speedup'], digits)} {f'the speed of {peer}' if peer else 'its speed'}"
+    text = (
+        f"{_speedup_text(row['peer_speedup'], digits)} "
+        f"{f'the speed of {peer}' if peer else 'its speed'}"
+    )
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
 
@@ -419,21 +434,28 @@ def notes(board: Scoreboard) -> list[str]:
     effect, sure = percent_text(board.rules.min_effect), units.sure_text(board.rules.confidence)
     over = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
-        f"Speed-up is the mean step time {over} divided by the mean step time of the run, with a {sure} confidence interval. "
-        "The verdict is the verdict of nsyspipe diff on the median step time (on the mean if steps are uneven). "
+        f"Speed-up is the mean step time {over} divided by the mean step time of the run, with "
+        f"a {sure} confidence interval. "
+        "The verdict is the verdict of nsyspipe diff on the median step time (on the mean if "
+        "steps are uneven). "
         f"Unchanged means that the whole confidence interval is within ±{effect}."
     )
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
     over_first = []
     if has_over_first:
         over_first = [
-            f"Over the first is the mean step time of {board.reference} divided by the mean step time of the run."
+            (
+                f"Over the first is the mean step time of {board.reference} divided by the mean "
+                "step time of the run."
+            )
         ]
     texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
     if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
         texts.append(
-            "The runs have different numbers of ranks. A speed-up compares steps, not samples. If all ranks have the same batch "
-            "size, the speed-up over a run of one rank is the scaling efficiency. If the runs use only data parallelism, "
+            "The runs have different numbers of ranks. A speed-up compares steps, not samples. "
+            "If all ranks have the same batch "
+            "size, the speed-up over a run of one rank is the scaling efficiency. If the runs "
+            "use only data parallelism, "
             "steps/s x ranks is batches/s."
         )
     for side in board.sides:
@@ -470,7 +492,10 @@ def spread_texts(board: Scoreboard) -> list[str]:
         ]
     verb = "has one capture" if len(single) == 1 else "have one capture each"
     return [
-        f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs with several captures."
+        (
+            f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs "
+            "with several captures."
+        )
     ]
 
 

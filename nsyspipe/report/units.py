@@ -191,7 +191,8 @@ def _time_text(ns: float | None) -> str:
     return Quantity(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
 
 
-# Of each unit of a column: its words, and of those of a small difference the unit, its size, and below which it is small.
+# Of each unit of a column: its words, and of those of a small difference the unit, its size, and
+# below which it is small.
 _UNITS: dict[str, tuple[Callable[[float | None], str], str, float, float]] = {
     "ns": (_time_text, "ns", 1.0, 1.0),
     "1/s": (rate_text, "steps/s", 1.0, 1e-3),

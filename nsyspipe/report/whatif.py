@@ -148,7 +148,8 @@ def _no_answer(found: WhatIf) -> list[str]:
         gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
         share = percent_text(gain / found.step_time_ns)
         sentences.append(
-            f"A step with {_ZERO_COMMUNICATION} would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
+            f"A step with {_ZERO_COMMUNICATION} would save {ms_text(gain, _DIGITS)} ({share}). "
+            "No other interconnect, "
             "bucket size or datatype can save more."
         )
     return sentences
@@ -166,7 +167,10 @@ def _condition(found: WhatIf, scenario: Scenario) -> str:
     if scenario.link_place == ELSEWHERE:
         return f"Other hardware: {link} would save {saved}."
     connects = "NVLink connects" if link.startswith("nvlink") else f"{link} connects"
-    return f"Only if {connects} all of the GPUs, which the reports do not show: {link} would save {saved}."
+    return (
+        f"Only if {connects} all of the GPUs, which the reports do not show: {link} would save "
+        f"{saved}."
+    )
 
 
 def _is_tied(scenario: Scenario, other: Scenario) -> bool:
@@ -191,7 +195,10 @@ def _change(found: WhatIf, scenario: Scenario) -> str:
     """Return the predicted step time with its range, and by how much it differs from the captured one."""
     if scenario.gain_pct is None or not found.step_time_ns:
         return ""
-    times = f"{ms_text(found.step_time_ns, _DIGITS).removesuffix(' ms')} -> {ms_text(scenario.step_time_ns, _DIGITS)}"
+    times = (
+        f"{ms_text(found.step_time_ns, _DIGITS).removesuffix(' ms')} -> "
+        f"{ms_text(scenario.step_time_ns, _DIGITS)}"
+    )
     estimated = f"{times} per step (estimated {_range_text(scenario.low_ns, scenario.high_ns)} ms)"
     if not is_clear(found, scenario):
         return f"{estimated}, which is within noise"
@@ -332,7 +339,10 @@ def assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iter
         if assuming:
             yield blocks.Notes(
                 [
-                    f"Assumes that the CPU can launch kernels early enough: {_labels_text(assuming, len(answered))}."
+                    (
+                        "Assumes that the CPU can launch kernels early enough: "
+                        f"{_labels_text(assuming, len(answered))}."
+                    )
                 ]
             )
 

@@ -48,7 +48,8 @@ _TWO = 2
 _ORDINALS = dict(
     enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
 )
-SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
+# by so much two times differ visibly: of what is written with four digits; shares have three
+SEEN = 0.002
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
@@ -83,7 +84,8 @@ HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer th
 _MORE_THAN_STEP = (
     1.02  # from this part of a step on the host's phases are said to sum to more than it
 )
-_MUCH_AHEAD = 0.1  # of a step: from so much on the host waits for what the device still has to do of earlier steps
+# of a step: from so much on the host waits for what the device still has to do of earlier steps
+_MUCH_AHEAD = 0.1
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -242,7 +244,10 @@ def uneven_text(evenness: Evenness) -> str:
     if evenness.period == _TWO:
         return f"{text}, {short} and {long} in turn"
     if not evenness.period:
-        return f"{text}, two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
+        return (
+            f"{text}, two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} "
+            "steps)"
+        )
     rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
     return f"{text}, {every} takes {rare} instead of {usual}"
@@ -293,7 +298,10 @@ def shares_text(run: Run) -> str | None:
     }
     if None in of_parts.values():
         return None
-    return f"shares are of {what}: {' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"
+    return (
+        f"shares are of {what}: "
+        f"{' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"
+    )
 
 
 def _summary_phases(run: Run) -> pa.Table:
@@ -356,7 +364,10 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
     """Say of which phases the host's time is a median, and why."""
     named = listed(sorted(medians))
-    return f"The CPU time of {named} is the mean over ranks of their medians, because one step dominates a mean."
+    return (
+        f"The CPU time of {named} is the mean over ranks of their medians, because one step "
+        "dominates a mean."
+    )
 
 
 class PhaseDifference(Struct, frozen=True):
@@ -380,7 +391,10 @@ def phases_of_rank_text(run: Run, rank: int) -> str | None:
 def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
     if not phases:
         return None
-    return f"Phases differ between ranks. {' '.join(f'{phase.text[:1].upper()}{phase.text[1:]}' for phase in phases)}"
+    return (
+        "Phases differ between ranks. "
+        f"{' '.join(f'{phase.text[:1].upper()}{phase.text[1:]}' for phase in phases)}"
+    )
 
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
@@ -434,9 +448,15 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
     text += ", which may include wait time" if may_wait else ""
     if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
-        text += f", if all compute concurrent with communication is slowed like the {percent_text(compared, 0)} that can be compared"
+        text += (
+            ", if all compute concurrent with communication is slowed like the "
+            f"{percent_text(compared, 0)} that can be compared"
+        )
     if ratio:
-        text += f", if communication slows compute by {percent_text(ratio, 0)}, which is assumed because too few kernels can be compared"
+        text += (
+            f", if communication slows compute by {percent_text(ratio, 0)}, which is assumed "
+            "because too few kernels can be compared"
+        )
     return text
 
 
@@ -456,7 +476,10 @@ def stream_text(run: Run) -> str | None:
         if on_stream >= (1 - SEEN) * comm
         else f"{ms_text(on_stream)} of communication runs"
     )
-    return f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap with communication."
+    return (
+        f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap "
+        "with communication."
+    )
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
@@ -592,17 +615,25 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
     elif pair := uneven_backward(figures):
         least, most = pair
         yield (
-            f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward takes "
-            f"{host_ms(most.phase_ns['backward'])} on {_name(most)} and {host_ms(least.phase_ns['backward'])} on "
+            f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but "
+            "backward takes "
+            f"{host_ms(most.phase_ns['backward'])} on {_name(most)} and "
+            f"{host_ms(least.phase_ns['backward'])} on "
             f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
         )
     if loading := longest_between(figures):
         where = f" on {_name(loading)}" if len(figures) > 1 else ""
-        between = f"From the end of a step to the start of the next: {host_ms(loading.between_ns)} (median){where}"
+        between = (
+            f"From the end of a step to the start of the next: {host_ms(loading.between_ns)} "
+            f"(median){where}"
+        )
         yield f"{between}, probably in the data loader."
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
-        yield f"{n_open} step {what} had not ended at the end of the capture, so {they} not in the metrics."
+        yield (
+            f"{n_open} step {what} had not ended at the end of the capture, so {they} not in the "
+            "metrics."
+        )
     if any(one.rank is None for one in figures):
         yield "The reports do not record the ranks of the processes. Pass --rank-map."
     if len(figures) > n_shown:
@@ -616,7 +647,10 @@ def _slowest(fast: HostFigures, slow: HostFigures) -> str:
     backward = [one.phase_ns["backward"] or 0 for one in (fast, slow)]
     if 2 * (backward[1] - backward[0]) < more:
         return f"Slowest: {_name(slow)}, {longer}."
-    return f"Longest: {_name(slow)}, {longer}, most of it in backward. {_WAITING} {_name(slow)} may only wait."
+    return (
+        f"Longest: {_name(slow)}, {longer}, most of it in backward. {_WAITING} {_name(slow)} may "
+        "only wait."
+    )
 
 
 def host_ms(ns: float | None) -> str:
@@ -653,7 +687,10 @@ def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
         changes = ", ".join(f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts)
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
-    return f"In the other direction, {_part_label(name)} takes {ms_text(abs(ns), 3)} {'more' if ns > 0 else 'less'}."
+    return (
+        f"In the other direction, {_part_label(name)} takes {ms_text(abs(ns), 3)} "
+        f"{'more' if ns > 0 else 'less'}."
+    )
 
 
 def _part_label(name: str) -> str:

@@ -81,7 +81,8 @@ _IN_SUMMARY = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"
 _SHOWN = 8
 _MOST_MISSING = 1000  # ranks that are looked at by number
 _PLURALS = {"rank": "ranks", "process": "processes"}
-# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a
+# warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 
 
@@ -155,7 +156,8 @@ def merge(
         or (job.n_ranks or 1) > 1
         or any(digest.has_communication for digest in digests)
     )
-    # A run of several ranks without any communication kernel has some under names that are not known.
+    # A run of several ranks without any communication kernel has some under names that are not
+    # known.
     is_unnamed = not is_graph.any() and _lacks_comm(ranks, job.n_ranks)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)

@@ -60,13 +60,16 @@ class CommRows(Struct, frozen=True):
     in_step: Flags
     start_ns: Int64  # on the clocks that sessions started by, as end_ns
     end_ns: Int64
-    kind: Int32  # index into `kinds`, where sends and receives that NCCL made are what was called, if that is known
+    # index into `kinds`, where sends and receives that NCCL made are what was called, if that is
+    # known
+    kind: Int32
     kinds: tuple[CommKind, ...]
     communicator: Int32  # index into `communicators`, the names of the run's communicators
     communicators: tuple[str, ...]
     seq_number: Int64  # from NCCL's payload, `ABSENT` where there is none
     message_bytes: Int64  # as NCCL reports them, `ABSENT` as well
-    launched_in: Int32  # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `NONE`
+    # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `NONE`
+    launched_in: Int32
     micro_batch: Int32  # which backward pass of the step launched it, from 0; else `NONE`
     n_before: (
         Int32  # compute kernels that its step launched before it, `NONE` where that is not known
@@ -226,7 +229,9 @@ class CrossRank(Struct, frozen=True):
         matching.Waiting | None
     )  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
-    is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
+    # of each communicator, whether none of its ranks is missing: else one that is may have come
+    # last
+    is_whole: Flags
     doubt: Doubt | None = (
         None  # why nothing is matched: the process groups are not named, and are several
     )
@@ -324,7 +329,8 @@ def cross_rank(
         rows = named_by_log(rows, [rank.process.pid for rank in ranks], log)
     is_by_log = doubt is not None and rows.has_ids
     doubt = None if is_by_log else doubt
-    # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
+    # How many ranks a communicator has NCCL's payload says, else those that use it where none of
+    # the world is missing.
     told = {
         _communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()
     }
@@ -448,7 +454,8 @@ def _mismatches(
     if n_unmatched := int(np.count_nonzero(is_lost)):
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
-    # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it sends.
+    # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it
+    # sends.
     if n_early := int(np.count_nonzero(is_early)):
         yield problem(
             "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived", n=n_early

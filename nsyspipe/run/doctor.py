@@ -26,7 +26,8 @@ from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, E
 from nsyspipe.run.ranks import check_one_run, job_size, number_by_name, number_ranks, run_sizes
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
-# What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
+# What changes in the answers of reports without any device activity: nothing of a device can be
+# asked of them.
 _OF_DEVICE = {
     "compute_and_comm",
     "launches",
@@ -141,7 +142,8 @@ def examine(
         [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     )
     for report, name in zip(reports, names, strict=True):
-        # An option that matches nothing changes no answer; what may be communication or not, only its figures.
+        # An option that matches nothing changes no answer; what may be communication or not, only
+        # its figures.
         told = (
             one
             for one in report.digest.problems

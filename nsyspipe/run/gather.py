@@ -89,7 +89,8 @@ class ReportDigest(Struct, frozen=True):
         tuple[str, str, int], ...
     ]  # those named like a phase: family, phase, number of ranges
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
-    # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
+    # What a second reading must not decide anew: where kernels' names come from, and when ranges
+    # never closed end
     name_column: str | None
     open_end_ns: int | None
     zones: Mapping[str, Zones]  # of large tables, by which it finds the rows of a span
@@ -97,7 +98,8 @@ class ReportDigest(Struct, frozen=True):
     n_graphs: int  # CUDA graphs that were captured as a whole
     n_nccl_ranges: int  # NVTX ranges of NCCL
     n_message_bytes: int  # calls of NCCL whose message size can be read
-    has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
+    # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
+    has_communication: bool
     size_gap: (
         str | None
     )  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
@@ -126,7 +128,8 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
-_MOST_PROCESSES = 256  # of one report: a node has some tens at most, and each costs some 30 ms even if it does nothing
+# of one report: a node has some tens at most, and each costs some 30 ms even if it does nothing
+_MOST_PROCESSES = 256
 
 
 def digest_report(
@@ -144,7 +147,10 @@ def digest_report(
     kernels, copies = capture.operations.kernels, capture.operations.copies
     n_processes = len(processes_with_operations(kernels, copies))
     if n_processes > _MOST_PROCESSES:
-        what = f"has GPU operations of {n_processes} processes, more than the limit of {_MOST_PROCESSES}"
+        what = (
+            f"has GPU operations of {n_processes} processes, more than the limit of "
+            f"{_MOST_PROCESSES}"
+        )
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     operations = operations_by_process(kernels, copies, capture.calls.all)
     del kernels, copies
@@ -450,7 +456,10 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     problem, found = "matches no NVTX range, so there are no steps", shown or "no NVTX ranges"
-    fix = f"leave out --step, or name one of these ranges, with [0-9]+ for digits: --step '^{example}$'"
+    fix = (
+        "leave out --step, or name one of these ranges, with [0-9]+ for digits: --step "
+        f"'^{example}$'"
+    )
     return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
 
 

@@ -173,7 +173,8 @@ def _running(
     if executor is not None and _takes_work(executor):
         yield executor, (jobs or 4) + 1
         return
-    # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for` reckons with.
+    # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for`
+    # reckons with.
     is_whole = any(task.wanted.span is None for task in tasks)
     weight, n_ahead = (2, 1) if is_whole else (1, 8)  # of some steps results are small
     n_jobs = jobs_for([weight * size_of(Path(task.path)) for task in tasks], jobs)
@@ -252,7 +253,8 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
     report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
     parts = zip(*((one.starts, one.ends, one.is_chosen) for one in steps), strict=True)
     starts, ends, chosen = map(np.concatenate, parts)
-    # The hull of what is asked for, and of what was launched in the steps asked for; without steps, all is.
+    # The hull of what is asked for, and of what was launched in the steps asked for; without steps,
+    # all is.
     spans = [one.span for one in steps if one.span is not None]
     launched = pa.concat_tables(rank.process.members.filter(one.is_chosen) for rank, one in ranks)
     firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()

@@ -50,7 +50,8 @@ from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
 _LARGE_SPAN_NS = 1_000_000  # a larger error of figures that compare device and host is told
-# Of launches: ranges of whole steps leave out 0 to 2 %, an optimizer perhaps; those of one pass, or of some of the steps, 17 to 99 %.
+# Of launches: ranges of whole steps leave out 0 to 2 %, an optimizer perhaps; those of one pass, or
+# of some of the steps, 17 to 99 %.
 _MOST_BETWEEN = 0.1
 _Phases: TypeAlias = Mapping[str, PhaseRanges]
 
@@ -67,8 +68,8 @@ class ProcessEvents(Struct, frozen=True):
     )  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clock: DeviceClock  # of the device against the host's
-    # Where the process used several devices: which one is the rank's, all of them, the one with most operations first,
-    # and its rows of `collectives.messages_of`
+    # Where the process used several devices: which one is the rank's, all of them, the one with
+    # most operations first, and its rows of `collectives.messages_of`
     device: RankDevice | None = None
     process_devices: tuple[int, ...] = ()
     messages: pa.Table | None = None
@@ -146,14 +147,16 @@ class ProcessSteps(Struct, frozen=True):
     backward: (
         PhaseRanges | None
     )  # where no range marks it; None where one does, or nothing shows it
-    passes: PhaseRanges  # the backward passes: `backward`, else those of `phases`, ranges of one pass joined
+    # the backward passes: `backward`, else those of `phases`, ranges of one pass joined
+    passes: PhaseRanges
     problems: tuple[Problem, ...]
 
 
 class _Process(Struct, frozen=True):
     process_id: int
     candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
-    # A row per step range: ``number`` (null: not exactly one integer in the text), host ``start_ns``, ``end_ns``, more
+    # A row per step range: ``number`` (null: not exactly one integer in the text), host
+    # ``start_ns``, ``end_ns``, more
     members: pa.Table
 
     @property
@@ -180,13 +183,15 @@ class ProcessDigest(_Process, frozen=True):
     backward: (
         PhaseRanges | None
     )  # where no range marks it; None where one does, or nothing shows it
-    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of graphs captured as a whole)
+    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of
+    # graphs captured as a whole)
     windows: pa.Table
     phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
     kernels: (
         pa.Table
     )  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
-    kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
+    # number and time of each of those rows' kernels by the window that they start in
+    kernels_by_window: WindowSums
     blocked_ns_by_call: dict[
         str, Int64
     ]  # idle time by the API call that blocked the host, one value per window
@@ -277,7 +282,8 @@ def _problems_of_steps(
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]
     of_comm = launches[operations.is_comm[: launches.size]]
-    # Of all, and of communication: how many are in a range, between it and the next, in the next, ...
+    # Of all, and of communication: how many are in a range, between it and the next, in the next,
+    # ...
     in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, of_comm)]
     (_, share), (n_comm, share_of_comm) = (
         (n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn

@@ -42,7 +42,8 @@ _ALL_LOGS = "pass the logs of all processes: --nccl-log 'nccl_*.log'"
 _TOPOLOGY = "run nvidia-smi topo -m > topo.txt, and pass --topology topo.txt"
 _UNDER_TORCHRUN = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
 NSYS_OF_EACH = (
-    "start nsys inside torchrun, with one report per rank, so that nsys records the WORLD_SIZE of each rank "
+    "start nsys inside torchrun, with one report per rank, so that nsys records the WORLD_SIZE "
+    "of each rank "
     "(launchers/ddp.sh does this)"
 )
 # A second nsys that counts on the same GPU fails to start.
@@ -53,7 +54,10 @@ _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-
 _ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block size of every kernel"
-LESS_WAITING = "capture a second run with less wait time or less communication, and compare the kernels of both runs: nsyspipe diff"
+LESS_WAITING = (
+    "capture a second run with less wait time or less communication, and compare the kernels of "
+    "both runs: nsyspipe diff"
+)
 _MOSTLY_HIDDEN = 0.5  # of communication
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
@@ -98,7 +102,8 @@ class Examined(Struct, frozen=True):
     counts: Counts
     reading: Reading
     family: str | None  # the steps' family; None where the analysis finds no steps
-    is_host_only: bool  # whether no report has device activity, so that the processes with steps stand for ranks
+    # whether no report has device activity, so that the processes with steps stand for ranks
+    is_host_only: bool
     was_left_out: bool  # whether no GPU was to be traced either
     job: JobSize  # how large the job was, as far as anything tells
     is_several: bool  # whether there are several ranks, here or elsewhere
@@ -383,7 +388,8 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
     start = "Only" if len(few) == len(reports) else f"In {len(few)} of {len(reports)} reports, only"
     text = (
-        f"{_SHAPES}. {start} {percent}% of the kernel time during communication can be compared with equal kernels "
+        f"{_SHAPES}. {start} {percent}% of the kernel time during communication can be "
+        "compared with equal kernels "
         "without communication"
     )
     return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]

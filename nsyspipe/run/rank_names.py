@@ -8,7 +8,8 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct, field
 
-# A rank by number in a sentence; not in a name that a user gave, which stands in quotes, nor one that has its name already.
+# A rank by number in a sentence; not in a name that a user gave, which stands in quotes, nor one
+# that has its name already.
 _RANK: Final = re.compile(r"(?<!['\"\w])rank (\d+)\b(?! \(process)")
 
 

@@ -33,14 +33,16 @@ _TWICE, _DIFFERENT, _ACTIVE = (
     "{}, so they are reports of different runs",
     "active",
 )
-# What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
+# What tells runs apart: report, key, the value that all reports have alike, and words if they do
+# not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES, _LONG = 8, 60
 _MOST_RANKS = (
     100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
 )
-# A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in containers, say nothing.
+# A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in
+# containers, say nothing.
 _LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
 
 
@@ -83,7 +85,8 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     before, _ = pair
     names = " and ".join(decoded(str(files.source_of(Path(rank.report.path)))) for rank in pair)
     what = (
-        f"both contain process {before.process.pid} of one host, one after the other. They may be captures of one process, "
+        f"both contain process {before.process.pid} of one host, one after the other. They may "
+        "be captures of one process, "
         "but the reports do not confirm this"
     )
     captures = capture_numbers(groups)
@@ -94,7 +97,10 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     ]
     words = " ".join(shlex.quote(decoded(str(files.source_of(Path(path))))) for path in first)
     example = f": nsyspipe analyze {words}" if len(first) <= _SHOWN_NAMES else ""
-    fix = f"analyze the reports of each capture separately{example}, or use --rank-map if they are ranks of one run"
+    fix = (
+        f"analyze the reports of each capture separately{example}, or use --rank-map if they are "
+        "ranks of one run"
+    )
     raise RankConflictError(names, what, fix=fix)
 
 
@@ -181,7 +187,10 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
         paths = [path for path in named if path.is_file()]  # not globs
         is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
-            problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, but each is given as its own run"
+            problem = (
+                f"{len(paths)} reports of one {'name' if is_raw else 'job'}, but each is given as "
+                "its own run"
+            )
             other = " and another for the other run" if len(groups) == 1 and not start else ""
             fix = f"{start}{' '.join(groups)}{other}, or LABEL=REPORT if each is a run"
             raise RankConflictError(word, problem, fix=fix)
@@ -364,7 +373,8 @@ def ranks_table(
 def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
     """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing."""
 
-    # The environment is that of the program that was launched: it names a process only if that is alone in its report.
+    # The environment is that of the program that was launched: it names a process only if that is
+    # alone in its report.
     def captured(variable: str) -> tuple[str, list[int | None]]:
         numbers = [rank.report.facts.number(variable) if rank.is_alone else None for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
@@ -447,7 +457,8 @@ class JobSize(Struct, frozen=True):
     """How large the job was that a run's reports are of; None is "not known"."""
 
     world_size: int | None  # what the launcher counts: processes, where some have several devices
-    # The ranks that the job had; at least so many where processes are missing, which may have several
+    # The ranks that the job had; at least so many where processes are missing, which may have
+    # several
     n_ranks: int | None
 
     def has_all(self, n_ranks: int) -> bool:
@@ -656,7 +667,10 @@ def choose_ranks(
     )
     given_map = parse_rank_map(rank_map)
     if (of_reports := _ranks_of(paths, given_map)) is None:
-        problem = "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no recorded RANK)"
+        problem = (
+            "cannot choose reports, because their ranks are unknown (no names like "
+            "REPORT_0.sqlite, no recorded RANK)"
+        )
         pairs = ",".join(
             f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN])
         )

@@ -159,7 +159,8 @@ class ReportRun(Run):
             problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
         if log is None and topology is None:
             return None, problems
-        # Where processes have several devices, a local rank is the process's, not the number of a GPU.
+        # Where processes have several devices, a local rank is the process's, not the number of a
+        # GPU.
         is_shared = self._tables.n_processes < ranks.num_rows
         local = (
             ranks["device_id"]

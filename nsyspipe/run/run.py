@@ -45,7 +45,8 @@ AskedSteps: TypeAlias = (
 )  # the first and the last, or one, by number; None for all
 AskedRanks: TypeAlias = Iterable[int] | int | str | None  # likewise, or as text: 0-7,63
 _SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
-# What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
+# What the steps of a run come from: ranges, what launches repeat, without device activity its
+# hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 # What commands and pages ask of runs and answers, which completion in Python does not offer.
 _PLUMBING = {
@@ -74,7 +75,9 @@ _PLUMBING = {
 class RunHeader:
     """The ``run`` object of the JSON document, field by field."""
 
-    run_id: str  # the user's, else the capture's start and a digest of what was captured, whichever nsys exported it
+    # the user's, else the capture's start and a digest of what was captured, whichever nsys
+    # exported it
+    run_id: str
     label: str
     n_ranks: int
     world_size: int | None  # as captured; None when nothing says
@@ -85,13 +88,14 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
-    # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
+    # Processes that the ranks are of: fewer than ranks where some have several devices; None of a
+    # run saved before this was told
     n_processes: int | None = None
     n_processes_without_kernels: int | None = (
         None  # that did what ranks do, and are none: `run.unrecorded`
     )
-    # Training variables of the programs when they started, by the reports, as they may be written down; values of different
-    # processes side by side; None where no report captured them.
+    # Training variables of the programs when they started, by the reports, as they may be written
+    # down; values of different processes side by side; None where no report captured them.
     environment: dict[str, str] | None = None
     steps_from: str | None = (
         None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
@@ -421,7 +425,8 @@ class Run(ShownInNotebooks, ABC):
             ]
             ranks = drawing.drawn_ranks(self.steps(), step, telling)
         operations = self.operations((step, step), ranks)
-        # With the first one asked for, workers go on reading while this process makes its collectives.
+        # With the first one asked for, workers go on reading while this process makes its
+        # collectives.
         first = list(itertools.islice(operations, 1))
         return drawing.timeline(
             self.steps(), self.collectives(), itertools.chain(first, operations), step

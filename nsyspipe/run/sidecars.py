@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another one.
+# Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another
+# one.
 _ONE_CAPTURE_NS = 86_400 * 10**9
 
 
@@ -139,7 +140,10 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
         digest = digests[argument]
         start = digest.facts.session_start_utc_ns
         if written is not None and start is not None and abs(written - start) > _ONE_CAPTURE_NS:
-            return f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's session"
+            return (
+                f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's "
+                "session"
+            )
         known = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
         if known and pids and pids.isdisjoint(known):

@@ -49,7 +49,8 @@ from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member
 
 _LEAST_COVERED = 0.9  # of a rank's launches, by its steps
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
-# Of a report without device activity: the processes with ranges of their own, each with its families.
+# Of a report without device activity: the processes with ranges of their own, each with its
+# families.
 _Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 

@@ -18,10 +18,12 @@ from nsyspipe.run.process_groups import kernels_before_sends, use_of
 
 # Sums over summary steps, each of which the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "exposed_part_ns", "hidden_ns", "wait_ns")
-# Calls by the pass that launched them; of matched operations of known size the messages, what crosses a link, the time.
+# Calls by the pass that launched them; of matched operations of known size the messages, what
+# crosses a link, the time.
 _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
 _OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
-# What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
+# What a rank did with one collective of one communicator, which is a use, in its summary steps.
+# Null: not known.
 _FLOATS = ("exposed_part_ns", "sized_bus_bytes")
 _CELLS = pa.schema(
     [(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)]

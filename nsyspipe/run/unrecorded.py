@@ -15,7 +15,8 @@ from nsyspipe.reader.report import pid_of
 
 _SHOWN = 8
 _COST_OF_RANKS = (
-    "No metric includes their GPU work. Wait time, transfer time, bandwidth and stragglers are not available for "
+    "No metric includes their GPU work. Wait time, transfer time, bandwidth and stragglers are "
+    "not available for "
     "communication with these processes"
 )
 _COST_OF_OTHERS = "If these processes ran kernels, no metric includes the kernels"

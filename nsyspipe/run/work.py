@@ -19,10 +19,13 @@ from nsyspipe.model.names import is_matrix_product, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.run.run import Run
 
-# Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
+# Compute of a step that is so many times as long may be of another model, batch or precision; of
+# the same kernels.
 _FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _MORE_OF_SAME = 1.5
-_FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
+# of a program's own kernels the other runs more, by time; of one in another precision it may be
+# less
+_FEW_SHARED = 0.5
 _LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
 _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
 _WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
@@ -41,7 +44,8 @@ def n_steps(run: Run) -> int:
 
 def missing_ranks(run: Run) -> tuple[int, ...]:
     """Return which ranks of the job have no report."""
-    # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be any number.
+    # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be
+    # any number.
     size, present = (
         run.header.n_job_ranks if run.header.n_ranks else 0,
         {*run.ranks["rank"].to_pylist()},

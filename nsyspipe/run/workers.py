@@ -64,7 +64,8 @@ class Workers(ThreadPoolExecutor):
     """
 
     def __init__(self, number: int) -> None:
-        # Ctrl-C is for the main thread of this process; what threads start inherits that it is blocked.
+        # Ctrl-C is for the main thread of this process; what threads start inherits that it is
+        # blocked.
         super().__init__(
             number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT})
         )
@@ -127,7 +128,8 @@ class Workers(ThreadPoolExecutor):
                     ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
+                    # Entries of PYTHONPATH that are empty mean the current directory, with -P too;
+                    # our path is an argument.
                     env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 )
                 self._processes.append(self._own.process)
@@ -170,7 +172,10 @@ def dead_worker(status: int | None = None) -> InputError:
     """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
     how = "" if status is None else f" with status {status}"
     if status is not None and status < 0:
-        how = f" by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+        how = (
+            " by "
+            f"{signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+        )
     return InputError("analysis", f"a worker process died{how}, perhaps out of memory", fix=_FEWER)
 
 
@@ -182,7 +187,8 @@ def _send(file: IO[bytes], payload: bytes) -> None:
 
 def serve(parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process."""
-    # It ends with its parent: by the system, also where a call holds the interpreter for good, or by a thread that looks.
+    # It ends with its parent: by the system, also where a call holds the interpreter for good, or
+    # by a thread that looks.
     prctl()(
         SET_DEATH_SIGNAL, signal.SIGKILL
     )  # the parent's thread that has started us lives as long

@@ -26,7 +26,8 @@ from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
-_ALIVE = "alive"  # held by a writer as long as it lives, which its process id would not tell: ids come again
+# held by a writer as long as it lives, which its process id would not tell: ids come again
+_ALIVE = "alive"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01  # another writer holds the lock for some milliseconds
 _LONGEST_RECORD = 2**24
@@ -159,7 +160,10 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
             raise
     except NotPlainError as error:
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
-        problem = f"has {error.found} at {shown}, but a run store needs {error.wanted}, so nothing was saved"
+        problem = (
+            f"has {error.found} at {shown}, but a run store needs {error.wanted}, so nothing was "
+            "saved"
+        )
         raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
     except OSError as error:
         why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror

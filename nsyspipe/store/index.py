@@ -58,7 +58,8 @@ class Unreadable(Struct, frozen=True):
 class StoredRuns(Struct, frozen=True):
     """The runs of a store, each in one version of it."""
 
-    # `INDEX`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.
+    # `INDEX`, one row per run that can be read, by time of capture; of an unknown time first, equal
+    # times by run id.
     runs: pa.Table
     unreadable: tuple[Unreadable, ...]  # in order of run id
 
@@ -121,7 +122,10 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
     elif store.is_dir():
         there = [*store.iterdir()]
         if reports := [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]:
-            fix = f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} --out runs"
+            fix = (
+                f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} "
+                "--out runs"
+            )
         elif there:
             fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store / 'runs'))}"
         what, fix = table_of_store(store) or ("contains no saved run", fix)

@@ -231,7 +231,10 @@ def check_run_id(run_id: str) -> None:
         mended = (
             re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
         )
-        what = f"is not a valid directory name (up to {_LONGEST} letters, digits and . _ + -, first a letter or digit)"
+        what = (
+            f"is not a valid directory name (up to {_LONGEST} letters, digits and . _ + -, first a "
+            "letter or digit)"
+        )
     elif _is_number_or_date(run_id):
         what = "looks like a number or a date, and DuckDB and pandas would convert it"
     else:
@@ -272,7 +275,10 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         of_label = [run_id for run_id, label in labels_by_time(store).items() if label == named]
         meant = [*dict.fromkeys([*[named][: has_run(store, named)], *of_label[-1:]])]
         if len(meant) > 1:
-            ways = f"{shlex.quote(place_of(store, named))}, that run, or {argument_of(store, meant[-1])}, the label's latest"
+            ways = (
+                f"{shlex.quote(place_of(store, named))}, that run, or "
+                f"{argument_of(store, meant[-1])}, the label's latest"
+            )
             what = "is the ID of a run and the label of other runs"
             raise OptionError(f"{store}:{named}", what, fix=ways)
         named = [named, *meant][-1]
@@ -295,7 +301,10 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     shown = ", ".join(named_so) + (
         f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     )
-    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which {'lists its runs' if all(labels.values()) else 'shows what is wrong'}"
+    listing = (
+        f"nsyspipe doctor {shlex.quote(str(store))}, which "
+        f"{'lists its runs' if all(labels.values()) else 'shows what is wrong'}"
+    )
     if wanted is None and label and ids:
         other = nearest_name(label, {*labels.values()} - {""}) or labels[ids[-1]]
         instead = f"--label {shlex.quote(other)}, or {listing}" if other else listing
@@ -363,7 +372,10 @@ def runs_by_label(
         dict[str, dict[str, bool]](),
     )  # of a label: of each run whether it has all ranks
     if found.unreadable:
-        problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, so its label is unknown"
+        problem = (
+            f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, so its label is "
+            "unknown"
+        )
         raise OptionError(asked, problem, fix="remove this run")
     for run in found.runs.select(
         ["run_id", "label", "n_ranks", "n_processes", "world_size"]
@@ -388,13 +400,19 @@ def runs_by_label(
             raise OptionError(named, "is the label of the baseline, too", found=counts, fix=fix)
         is_place = os.path.lexists(named) or glob.has_magic(named) or is_one_run(Path(named))
         if named and named not in ids and not (is_place or {*named} & {os.sep, "="}):
-            fix = f"{start} {shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
+            fix = (
+                f"{start} "
+                f"{shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
+            )
             raise OptionError(
                 named, f"is not a label of {place}, a file or a directory", found=counts, fix=fix
             )
         candidates = [named] if named in ids and not os.path.lexists(named) else []
     elif len(candidates) != 1:
-        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and the candidate is missing"
+        problem = (
+            f"{place} has {'several other labels' if candidates else 'no other label'}, and the "
+            "candidate is missing"
+        )
         raise OptionError(
             asked, problem, found=counts, fix=f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}"
         )

@@ -19,7 +19,8 @@ _Fields = Mapping[int, Any]
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
-# Rows are grouped and compared once they are read, which takes some times as much as they do; pages are not.
+# Rows are grouped and compared once they are read, which takes some times as much as they do; pages
+# are not.
 _SMALL_ROWS, _SMALL_PAGES = 64 * 2**20, 512 * 2**20
 _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
@@ -40,8 +41,9 @@ _MOST_VALUES = 400_000  # some dozens for each column of a million rows; many mo
 _REPEATED = 2
 _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 
-# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of a struct or what is in a
-# list. Others may be of any kind, but for those of encryption and of other files, which are refused.
+# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of
+# a struct or what is in a list. Others may be of any kind, but for those of encryption and of other
+# files, which are refused.
 _CHUNK: _Fields = {
     1: _I32,
     2: (None, _LIST, _I32),

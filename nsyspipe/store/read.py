@@ -353,7 +353,8 @@ def check_values(table: pa.Table, wanted: TableSchema) -> None:
         ):  # whose details are checked field by field
             for text in pc.unique(values.drop_null()).to_pylist():
                 parsed_object(text)
-    # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
+    # Two steps of no length may begin at once: they are sorted by that, and told apart by their
+    # numbers.
     name = wanted.name
     key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
     is_once = name not in _OF_ONE_ROW_PER_KEY or len(

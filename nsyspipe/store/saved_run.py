@@ -53,7 +53,8 @@ from nsyspipe.store.read import (
 )
 
 _NOT_JUDGED = "not-judged"  # the code of the note about skipped checks
-# Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
+# Tables that name steps of which no window was seen, too: a capture ends while data for the next
+# step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
 _OF_OTHER_RANKS = (
     "host_steps",

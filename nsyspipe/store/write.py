@@ -49,10 +49,12 @@ _LONG = (
     "details",
     WORK,
 )  # texts that a file's footer would have four times, as the least and the greatest
-# What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
+# What operations and ranges are counted and summed up in: who reads them otherwise gets other
+# figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
-_MOST_ADDED = 100  # runs that the index lacks, as of a store copied without it: more are left to the next save
+# runs that the index lacks, as of a store copied without it: more are left to the next save
+_MOST_ADDED = 100
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:

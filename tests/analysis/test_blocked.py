@@ -42,7 +42,8 @@ def test_without_idle_time_nothing_is_explained():
 @pytest.mark.parametrize(
     ("rows", "explains"),
     [
-        # The second while it is under way, [10, 12); behind it the first, which explains until 30, the second until 26.
+        # The second while it is under way, [10, 12); behind it the first, which explains until 30,
+        # the second until 26.
         ([(-10, 10, "a"), (-2, 12, "b")], {"a": 8, "b": 2}),
         # The first until 50, less what goes by while the second is under way.
         ([(-40, 5, "a"), (13, 16, "b")], {"a": 17, "b": 3}),

@@ -47,7 +47,8 @@ KERNEL_FIGURES = [
 # compute [0, 40); comm [30, 60); a DtoD copy [35, 70); a memset [80, 90).
 KERNELS = compute(0, 30, 1), compute(20, 40, 2), comm(30, 60, 3)
 MIXED = *KERNELS, dtod(35, 70, 4, n_bytes=64), memset(80, 90, 5, n_bytes=7)
-# Exposed: communication in [40, 60); copies in [60, 70) and [80, 90), DtoD of them in the first; hidden [30, 40).
+# Exposed: communication in [40, 60); copies in [60, 70) and [80, 90), DtoD of them in the first;
+# hidden [30, 40).
 MIXED_PARTS = {
     "wall_ns": 100,
     "compute_ns": 40,
@@ -160,7 +161,8 @@ UNIFIED = (
         ((compute(0, 10, 1), unified(20, 25)), [(10, 20, None)]),
         # Times far from 0 stay exact.
         ((compute(FAR, FAR + 1, -5), compute(FAR + 3, FAR + 4, FAR)), [(FAR + 1, FAR + 3, FAR)]),
-        # The gaps before copies of unified memory, which nothing launches, wait for the memset, as the one before itself.
+        # The gaps before copies of unified memory, which nothing launches, wait for the memset, as
+        # the one before itself.
         (UNIFIED, [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]),
         # One whose launch was not recorded explains nothing, though another follows.
         (
@@ -187,7 +189,8 @@ def test_where_gaps_are_and_what_ends_them(ops, expected):
             ),
             7,
         ),
-        # Where even the shortest is long, the device never was idle; what starts before its launch has two clocks.
+        # Where even the shortest is long, the device never was idle; what starts before its launch
+        # has two clocks.
         *(
             ((compute(100_000, 100_001, 100_000 - waited),), expected)
             for waited, expected in ((20_000, 20_000), (20_001, 20_000), (0, 0), (-3, 0))
@@ -240,7 +243,8 @@ SPARSE = run(16, step=2)  # launched at 1, 3, ... 31
             ((*SPARSE, compute(500, 501, 12), other(600, 601, 20)), 0)
             for other in (comm, htod, memset)
         ),
-        # What is launched in the same nanosecond comes after: [1, 7] and [8, 15]; at the last it breaks nothing.
+        # What is launched in the same nanosecond comes after: [1, 7] and [8, 15]; at the last it
+        # breaks nothing.
         *(
             ((*run(15), other(500, 501, at)), number)
             for other in (compute, htod)
@@ -260,7 +264,8 @@ def test_copies_launched_outside_of_backward_ranges_do_not_count(n_inside):
 
 
 def test_the_gaps_between_them_count_up_to_20_us():
-    # [0, 100) ... [140 000, 140 100): 20 000 from end to start after the second, 20 001 after the fourth, else 19 900.
+    # [0, 100) ... [140 000, 140 100): 20 000 from end to start after the second, 20 001 after the
+    # fourth, else 19 900.
     starts = [
         place * 20_000 + (100 if place > 1 else 0) + (101 if place > 3 else 0) for place in range(8)
     ]
@@ -332,11 +337,13 @@ def explained(*ops, data=(), blocking=(), spans=((0, 110),), between=(), of_copi
 @pytest.mark.parametrize(
     ("ops", "host", "expected"),
     [
-        # Late until the kernel could have started; launched before the gap, or so that its latency reaches into it.
+        # Late until the kernel could have started; launched before the gap, or so that its latency
+        # reaches into it.
         ((FIRST, LAST), {}, [0, 75, 0, 15, 0]),
         ((FIRST, compute(100, 110, 3)), {}, [0, 0, 0, 90, 0]),
         ((FIRST, compute(100, 110, 8)), {}, [0, 3, 0, 87, 0]),  # R = 13
-        # Of copies the latency may be shorter; without a launch the cause is unknown, and so before and after all operations.
+        # Of copies the latency may be shorter; without a launch the cause is unknown, and so before
+        # and after all operations.
         ((FIRST, dtod(100, 110, 98)), {}, [0, 90, 0, 0, 0]),
         (
             (FIRST, dtod(100, 110)),
@@ -344,11 +351,13 @@ def explained(*ops, data=(), blocking=(), spans=((0, 110),), between=(), of_copi
             [0, 0, 0, 0, 90],
         ),
         ((FIRST, LAST), {"spans": [(-20, 200)]}, [0, 75, 0, 15, 110]),
-        # The data phase explains what it covers of the late part, before a call that blocks; that in the middle its own time.
+        # The data phase explains what it covers of the late part, before a call that blocks; that
+        # in the middle its own time.
         ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
         ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
         ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
-        # A call explains as much late time as it lasted, from its start on: without it the host had launched so much earlier.
+        # A call explains as much late time as it lasted, from its start on: without it the host had
+        # launched so much earlier.
         ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 68, 7, 15, 0]),
         ((FIRST, LAST), {"blocking": [(-90, 12, SYNC)]}, [0, 0, 75, 15, 0]),
         (
@@ -414,7 +423,8 @@ def test_a_drained_queue_explains_the_next_windows_gaps():
 
 
 def test_input_behind_a_call_is_input_and_spends_the_drained_queue():
-    # 30 of late time: [10, 20) blocked, [30, 40) input, of which the call had saved 10 too, and nothing is left.
+    # 30 of late time: [10, 20) blocked, [30, 40) input, of which the call had saved 10 too, and
+    # nothing is left.
     row = [10, 10, 10, 0, 0]
     assert parts(*SHORT, blocking=[(-8, 12, SYNC)], data=[(30, 40)], spans=[(0, 70)]) == row
 
@@ -425,7 +435,8 @@ MADE = [f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")]
 @pytest.mark.parametrize(
     ("host", "made"),
     [
-        # Of [10, 85) late, whose gap ends at 100: at most as long as the host was held up, and behind that as long again.
+        # Of [10, 85) late, whose gap ends at 100: at most as long as the host was held up, and
+        # behind that as long again.
         ({"data": [(20, 40)]}, [20, 0, 0]),
         ({"data": [(0, 40)]}, [40, 0, 0]),  # [10, 50)
         ({"data": [(-30, 8)]}, [36, 0, 0]),  # [10, 46): 8 + 38
@@ -481,7 +492,8 @@ def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, lat
 
 
 def test_the_time_between_two_steps_is_waited_for_input():
-    # Late [10, 85), of which [20, 40) and [80, 85) are between two steps, and [50, 60) of the data phase.
+    # Late [10, 85), of which [20, 40) and [80, 85) are between two steps, and [50, 60) of the data
+    # phase.
     columns, _ = causes(FIRST, LAST, data=[(50, 60)], between=[(20, 40), (80, 90)])
     assert [
         columns[f"idle_{name}_ns"].tolist() for name in ("input", "launch", "between_steps")
@@ -518,7 +530,8 @@ THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
         ([(-40, 12, SYNC), (30, 70, ALLOC)], WHOLE, {SYNC: [20], ALLOC: [40]}),
         ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [24]}),
         ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [28]}),
-        # Two threads: one call ends when the other begins, or after it began: then the last to return counts.
+        # Two threads: one call ends when the other begins, or after it began: then the last to
+        # return counts.
         ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
         ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [25], ALLOC: [5]}),
         # Outside of all windows it is of no call.

@@ -60,7 +60,8 @@ def test_the_error_is_the_spread_of_the_differences_to_the_nearest_ns(deviation,
 
 @pytest.mark.parametrize(("offset", "applied"), [(4, 0), (5, 5), (-4, 0), (-5, -5)])
 def test_an_offset_is_applied_only_where_it_exceeds_its_error(offset, applied):
-    # Deviations 3, 0, 3 (rank 1 stays the median, as the other two lie beside it): error round(4.4478) = 4.
+    # Deviations 3, 0, 3 (rank 1 stays the median, as the other two lie beside it): error
+    # round(4.4478) = 4.
     low, high = offset - 3, offset + 3
     assert offsets(*[(-second, 0, second) for second in (low, offset, high)]) == [
         (-applied, 4),
@@ -76,20 +77,23 @@ FAR = 2**61 + 1  # a float would lose the 1
 @pytest.mark.parametrize(
     ("ends", "reports", "expected"),
     [
-        # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100, +100.
+        # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100,
+        # +100.
         (
             [(960, 1000, 1100), (1960, 2000, 2100), (2960, 3000, 3100)],
             None,
             [(-40, 0), (0, 0), (100, 0)],
         ),
-        # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 = 7.413.
+        # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 =
+        # 7.413.
         ([(0, 0, 10), (0, 0, 11), (0, 0, 20), (0, 0, 30)], None, [(0, 0), (0, 0), (15, 7)]),
         # Fewer than three differences tell nothing.
         ([(0, 90)], None, [(0, None)] * 2),
         ([(0, 90), (100, 190)], None, [(0, None)] * 2),
         ([(0, 90), (100, 190), (200, 290)], None, [(-45, 0), (45, 0)]),
-        # Ranks 0, 1, 2 are report 0: -1, 0, 1 of the first collective are three differences, as its median end is
-        # floor(1.5) = 1. Rank 3 is report 1: 99 alone is too few, and so is 139 with it; with 99 deviations are 0, 40, 0.
+        # Ranks 0, 1, 2 are report 0: -1, 0, 1 of the first collective are three differences, as its
+        # median end is floor(1.5) = 1. Rank 3 is report 1: 99 alone is too few, and so is 139 with
+        # it; with 99 deviations are 0, 40, 0.
         (FOUR[:1], (0, 0, 0, 1), [(0, 1), (0, None)]),
         (FOUR[:2], (0, 0, 0, 1), [(0, 1), (0, None)]),
         (FOUR, (0, 0, 0, 1), [(0, 1), (99, 0)]),
@@ -112,7 +116,8 @@ def of_groups(*groups, n_reports):
 
 
 def test_collectives_inside_a_node_do_not_outvote_those_across_nodes():
-    # Reports 0 and 1 are of one node, 2 and 3 of another, 1000 later. Ten collectives inside each, three across.
+    # Reports 0 and 1 are of one node, 2 and 3 of another, 1000 later. Ten collectives inside each,
+    # three across.
     inside = [
         ([0, 1], *[(at, at) for at in range(10)]),
         ([2, 3], *[(at + 1000, at + 1000) for at in range(10)]),
@@ -137,7 +142,8 @@ def test_collectives_inside_a_node_do_not_outvote_those_across_nodes():
 
 
 def test_offsets_of_nodes_lie_within_their_errors_where_ends_are_uneven():
-    # Across, the ends of reports 2 and 3 are 1000 later, and by -40, 0 and 40 uneven: differences of 480, 500 and 520.
+    # Across, the ends of reports 2 and 3 are 1000 later, and by -40, 0 and 40 uneven: differences
+    # of 480, 500 and 520.
     inside = [
         ([0, 1], *[(at, at) for at in range(10)]),
         ([2, 3], *[(at + 1000, at + 1000) for at in range(10)]),
@@ -149,7 +155,8 @@ def test_offsets_of_nodes_lie_within_their_errors_where_ends_are_uneven():
         (500, 30, 0),
         (500, 30, 0),
     ]
-    # What the two pairs say differs by 80: a quarter of it is put on each side of the square, half of that on each report.
+    # What the two pairs say differs by 80: a quarter of it is put on each side of the square, half
+    # of that on each report.
     across = [([0, 2], *[(0, 960)] * 3), ([1, 3], *[(0, 1040)] * 3)]
     found = of_groups(*inside, *across, n_reports=4)
     assert [(offset, error) for offset, error, _ in found] == [
@@ -189,7 +196,8 @@ US, MS = 1_000, 1_000_000
 @pytest.mark.parametrize(
     ("lags", "leads", "offset"),
     [
-        # What started after its launch and ended before the wait says nothing, nor does a deep queue.
+        # What started after its launch and ended before the wait says nothing, nor does a deep
+        # queue.
         ([4 * US, 9 * US, 7 * US], [-2 * US, -30 * US], 0),
         ([325 * MS, 326 * MS, 330 * MS], [], 0),
         ([325 * MS, 326 * MS, 330 * MS], [-3 * US] * 5, 0),
@@ -205,7 +213,8 @@ US, MS = 1_000, 1_000_000
         ([-20 * US - 1] * 3, [], -25 * US - 1),
         ([], [20 * US] * 3, 0),
         ([], [20 * US + 1] * 3, 25 * US + 1),
-        # One bad correlation, or two, decides nothing, nor how much where others say that it is apart.
+        # One bad correlation, or two, decides nothing, nor how much where others say that it is
+        # apart.
         ([-(10**12), -(10**11), 5 * US, 6 * US], [], 0),
         ([], [10**12, 10**11, -5 * US], 0),
         ([-(10**12), *[-156 * MS] * 3], [], -156 * MS - 5 * US),
@@ -232,7 +241,8 @@ def test_what_is_nearest_to_saying_that_clocks_are_apart_is_kept():
 @pytest.mark.parametrize(
     ("lags", "leads", "ends"),
     [
-        # A device waited for once, at the end: what ended last says how close the ends are, whatever ended well before.
+        # A device waited for once, at the end: what ended last says how close the ends are,
+        # whatever ended well before.
         ([20 * US] * 3, [-25 * US, -2 * MS, -3 * MS], (-25 * US, 20 * US)),
         ([40 * US, 9 * MS, 70 * MS], [-500 * US] * 3, (-500 * US, 40 * US)),
         # One that contradicts the other end, or the offset of 0, says nothing, from 20 us on.

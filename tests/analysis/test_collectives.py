@@ -22,7 +22,8 @@ from tests.build.make_comm import GATHER, SEND, SUM, op, rank
         # Columns are ranks in ascending order, whichever stands first; rows of ranks may alternate.
         ([(0, 2), (0, 1), (0, 0)], (3,), [[[2, 1, 0]]]),
         ([(0, 1), (0, 0), (0, 1), (0, 0)], (2,), [[[1, 0], [3, 2]]]),
-        # Each group by itself, in order of group and then of place: order between groups does not count.
+        # Each group by itself, in order of group and then of place: order between groups does not
+        # count.
         ([(0, 0), (1, 0), (0, 0), (1, 1), (0, 1), (0, 1)], (2, 2), [[[0, 4], [2, 5], [1, 3]]]),
         # Both ranks have three operations: (2, 1) of groups 0 and 1 on rank 0, (1, 2) on rank 1.
         ([(0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (1, 1)], (2, 2), []),
@@ -32,7 +33,8 @@ from tests.build.make_comm import GATHER, SEND, SUM, op, rank
         ([(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)], (3, 3), [[[2, 3, 4]]]),
         # Subgroups of ranks (0, 2) and (1, 3) need only their own.
         ([(0, 0), (1, 1), (0, 2), (1, 3)], (2, 2), [[[0, 2], [1, 3]]]),
-        # Group 0 is of four ranks, group 1 of ranks 0 and 1, group 2 of ranks 1, 2 and 3: the smallest come first.
+        # Group 0 is of four ranks, group 1 of ranks 0 and 1, group 2 of ranks 1, 2 and 3: the
+        # smallest come first.
         (
             [
                 (0, 0),
@@ -162,7 +164,8 @@ def test_what_one_collective_says(starts, ends, expected):
 
 
 def test_several_blocks_number_their_collectives_one_after_the_other():
-    # A collective of operations 4 and 0, two of (1, 5, 3) and (2, 6, 7); operation 8 is not matched.
+    # A collective of operations 4 and 0, two of (1, 5, 3) and (2, 6, 7); operation 8 is not
+    # matched.
     starts = (10, 20, 30, 25, 12, 21, 31, 36, 99)
     found = measure(
         [[[4, 0]], [[1, 5, 3], [2, 6, 7]]], starts, (40, 50, 60, 50, 40, 50, 60, 60, 100)
@@ -194,7 +197,8 @@ def test_several_blocks_number_their_collectives_one_after_the_other():
         ((0, 0, 30), None, True, False),
         ((0, 0, 60), None, False, False),
         ((2**62, 2**62, 2**62), None, False, False),
-        # Nothing compares the clock of rank 0 with those of ranks 1 and 2, or that of rank 1 with the others.
+        # Nothing compares the clock of rank 0 with those of ranks 1 and 2, or that of rank 1 with
+        # the others.
         ((0, 0, 0), (0, 1, 1), False, True),
         ((0, 0, 0), (0, 1, 0), True, False),
     ],
@@ -217,7 +221,8 @@ def test_nothing_matched_is_nothing_known():
 @pytest.mark.parametrize(
     ("late", "walls", "expected"),
     [
-        # Pairs wait by design; what nobody was held up by, or whose wait is not known, is nothing. Not alone: others came as late.
+        # Pairs wait by design; what nobody was held up by, or whose wait is not known, is nothing.
+        # Not alone: others came as late.
         (
             [
                 (1, 0, "all_reduce", 5, 30),
@@ -303,15 +308,18 @@ NO_BANDWIDTH, EXACT = (None,) * 4, 2**53 + 1
 @pytest.mark.parametrize(
     ("ranks", "sizes", "expected"),
     [
-        # [0, 10) and [2, 12): the last arrives at 2, so transfers are 8 and 10 ns: 100 and 80 bytes a ns; 2 (n - 1) / n = 1.
+        # [0, 10) and [2, 12): the last arrives at 2, so transfers are 8 and 10 ns: 100 and 80 bytes
+        # a ns; 2 (n - 1) / n = 1.
         (
             (rank(op(0, n_bytes=800)), rank(op(2, n_bytes=800))),
             (2,),
             [(0, 800, 800.0, 1e11, 1e11), (1, 800, 800.0, 8e10, 8e10)],
         ),
-        # 100 bytes of each of 4 ranks (two of them present) in 10 ns, three quarters of it over the bus.
+        # 100 bytes of each of 4 ranks (two of them present) in 10 ns, three quarters of it over the
+        # bus.
         ((GATHERS, GATHERS), (4,), [(number, 400, 300.0, 4e10, 3e10) for number in range(2)]),
-        # Without the size of the communicator there is none of the bus; all_gather/0 stands before, but starts later.
+        # Without the size of the communicator there is none of the bus; all_gather/0 stands before,
+        # but starts later.
         (
             (BOTH, BOTH),
             (0, 0),
@@ -464,7 +472,8 @@ USES, OUTSIDE = (
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
-        # A communicator within a step, which needs all ranks: all_reduce before all_gather, step 0 before step 1.
+        # A communicator within a step, which needs all ranks: all_reduce before all_gather, step 0
+        # before step 1.
         ((USES, USES), ([0, 2, 0, 1] * 2, [2, 2, 2])),
         # What belongs to no step has none.
         (
@@ -498,7 +507,8 @@ SKIPPING = [
 @pytest.mark.parametrize(
     ("ranks", "has_ids", "expected"),
     [
-        # Without ids a subgroup cannot be told from a rank that lacks its part: the gather of two is not matched.
+        # Without ids a subgroup cannot be told from a rank that lacks its part: the gather of two
+        # is not matched.
         ((*[rank(op(0), op(20, kind=GATHER))] * 2, rank(op(5))), False, [[[0, 0, 5]]]),
         # With ids it needs the ranks that use it: pairs first, in order of id -1, 7, 9.
         (
@@ -510,10 +520,12 @@ SKIPPING = [
         ((FULL, FULL, PART), True, [[[20, 20, 21]]]),
         # One communicator may hold several collectives.
         ((SEVERAL, SEVERAL), True, [[[0, 0], [10, 10], [20, 20]]]),
-        # Sequence numbers match what counting cannot (rank 1 lacks number 3), each within its communicator.
+        # Sequence numbers match what counting cannot (rank 1 lacks number 3), each within its
+        # communicator.
         (SKIPPING, True, [[[40, 40], [50, 50]]]),
         ((NUMBERED, NUMBERED), True, [[[0, 0], [20, 20], [10, 10]]]),
-        # Where one lacks its number all are matched by place, where one lacks its communicator none counts.
+        # Where one lacks its number all are matched by place, where one lacks its communicator none
+        # counts.
         (
             (
                 uses((0, WORLD, {"seq": 8}), (10, WORLD)),

@@ -53,7 +53,8 @@ SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
 @pytest.mark.parametrize(
     ("ops", "options", "expected"),
     [
-        # Of the step range that holds the launch: at its start, before its end, at its end, between two, in the second.
+        # Of the step range that holds the launch: at its start, before its end, at its end, between
+        # two, in the second.
         (
             (
                 comm(10, 11, 0),
@@ -65,7 +66,8 @@ SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
             {},
             [0, 0, NO_MEMBER, NO_MEMBER, 1],
         ),
-        # Without a launch of the window that the start falls in, which gives the step range that it is of.
+        # Without a launch of the window that the start falls in, which gives the step range that it
+        # is of.
         (
             (comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)),
             {},
@@ -102,7 +104,8 @@ def test_names_that_say_the_same_are_one_kind_and_without_a_known_name_another()
     [
         # In order of first use, whatever their ids.
         ([(1, 0, 40), (1, 0, 7), (1, 0, 40), (1, 0, 9), (1, 0, 7)], [0, 1, 0, 2, 1]),
-        # Each collective by itself: all-reduce uses 40 and 7, all-gather 7 and 40; the old name of all-reduce is no other.
+        # Each collective by itself: all-reduce uses 40 and 7, all-gather 7 and 40; the old name of
+        # all-reduce is no other.
         ([(1, 0, 40), (2, 0, 7), (1, 0, 7), (2, 0, 40), (3, 0, 40)], [0, 0, 1, 1, 0]),
         # One id of two devices is two streams, unknown ones are one.
         ([(1, 1, 7), (1, 0, 7), (1, 1, 7)], [0, 1, 0]),

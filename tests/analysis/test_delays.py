@@ -25,7 +25,8 @@ def late_by(*groups):
     return {(row["comm_id"], row["rank"]): row["late_by_ns"] for row in found if row["late_by_ns"]}
 
 
-# Rank 1 comes 100 late to its tensor group of 0 and 1, so rank 0 comes 100 late to its data group with 2.
+# Rank 1 comes 100 late to its tensor group of 0 and 1, so rank 0 comes 100 late to its data group
+# with 2.
 PASSED_ON = (
     group((0, 1), (10, 110), 120),
     group((2, 3), (10, 10), 20),

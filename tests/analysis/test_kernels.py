@@ -58,8 +58,8 @@ def test_a_row_says_its_phase_and_name_in_words():
 @pytest.mark.parametrize(
     ("grid", "expected"),
     [
-        # The first and the last three lack neighbours. Of the rest 3, 4, 5 ran free for 10; 6, 7, 8, 9 beside communication
-        # for 14, 13, 16, 20, half of them launched in another phase.
+        # The first and the last three lack neighbours. Of the rest 3, 4, 5 ran free for 10; 6, 7,
+        # 8, 9 beside communication for 14, 13, 16, 20, half of them launched in another phase.
         (8, [(8, 2, 27, 20), (5, 2, 36, 20)]),
         (None, [(8, 0, 0, 0), (5, 0, 0, 0)]),  # kernels without a grid are not compared
     ],
@@ -206,19 +206,22 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
 @pytest.mark.parametrize(
     ("kernels", "shapes", "expected"),
     [
-        # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little: longer by 28, 2 and 5.
+        # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little: longer
+        # by 28, 2 and 5.
         (
             between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6)),
             {},
             {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)},
         ),
-        # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about half.
+        # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about
+        # half.
         (
             between_edges(*[(1, 100, 0)] * 3, (1, 110, 110), (1, 105, 55)),
             {},
             {6: (110, 100), 7: (55, 50)},
         ),
-        # One that began beside communication for 2 and waited for a place, 30 for 10: no more is lost than was covered.
+        # One that began beside communication for 2 and waited for a place, 30 for 10: no more is
+        # lost than was covered.
         (between_edges(*FREE_3, (1, 30, 2)), {}, {6: (2, 0)}),
         # Medians of even numbers are floored.
         (
@@ -226,12 +229,14 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
             {},
             {7: (20, 20 - (20 - 11))},
         ),
-        # Fewer than three that ran free are not compared with, nor are some without any on the other side.
+        # Fewer than three that ran free are not compared with, nor are some without any on the
+        # other side.
         *(
             (between_edges(*[COVERED] * n_covered, *[FREE] * n_free), {}, {})
             for n_covered, n_free in ((3, 2), (6, 0), (0, 6))
         ),
-        # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like. At half they agree.
+        # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like.
+        # At half they agree.
         (between_edges(*[FREE] * 4, *[(1, 20, 0)] * 4, COVERED), {}, {}),
         (between_edges(*[FREE] * 4, *[(1, 14, 0)] * 4, COVERED), {}, {11: (20, 12)}),
         (between_edges(*[FREE] * 5, *[(1, 15, 0)] * 3, COVERED), {}, {11: (20, 10)}),
@@ -248,7 +253,8 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
             {},
             dict.fromkeys((7, 8, 9), (20, 10)),
         ),
-        # Names 1 and 2 in turn: of name 1 places 4 and 6 ran free, which are too few; of the next 4, 6 and 8.
+        # Names 1 and 2 in turn: of name 1 places 4 and 6 ran free, which are too few; of the next
+        # 4, 6 and 8.
         ([(1, 10, 0), (2, 10, 0)] * 4 + [(1, 30, 30), (2, 10, 0)] * 6, {}, {}),
         (
             [(1, 10, 0), (2, 70, 0)] * 5 + [(1, 30, 30), (2, 70, 0)] * 5,
@@ -271,7 +277,8 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
             dict.fromkeys((6, 7, 8), (20, 10)),
         ),
         (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 6 + [TOP | 4] * 6}, {}),
-        # Of eight equal ones in a row two have three neighbours on either side; names and shapes of 0 are no exception.
+        # Of eight equal ones in a row two have three neighbours on either side; names and shapes of
+        # 0 are no exception.
         ([FREE] * 4 + [COVERED] * 4, {}, {}),
         (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
     ],
@@ -319,7 +326,8 @@ def delays(n, beside, ahead=None):
 @pytest.mark.parametrize(
     ("n", "beside", "ahead", "expected"),
     [
-        # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
+        # The first of them waits 50 ns, of which 20 are before the communication: it is beside it
+        # only in part.
         (101, 7, None, [0, 101 * 4]),
         *((101, beside, None, [0, 0]) for beside in (2, 0)),
         (100, 7, None, None),  # fewer than a hundred gaps say nothing
@@ -360,7 +368,8 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
 @pytest.mark.parametrize(
     ("bytes_per_s", "kernel_ns", "most"),
     [
-        # 1.6 x (3 % and 6.5 us of each kernel) up to 30 GB/s, 1.6 x (50 % and 0.25 us) from 300 on, by the logarithm between.
+        # 1.6 x (3 % and 6.5 us of each kernel) up to 30 GB/s, 1.6 x (50 % and 0.25 us) from 300 on,
+        # by the logarithm between.
         (3e9, 100_000, 0.152),
         (30e9, 100_000, 0.152),
         (30e9 * 10**0.5, 100_000, 0.478),
@@ -447,7 +456,8 @@ def test_kernels_are_summed_over_ranks_and_the_costliest_stands_first():
             kernel(1, "ncclKernel", 1, 5),
         ],
     )
-    # Two ranks and two steps: 200 ns are 50 per step, of 4000 ns, and 75 lie beside communication; of the capture twice as much.
+    # Two ranks and two steps: 200 ns are 50 per step, of 4000 ns, and 75 lie beside communication;
+    # of the capture twice as much.
     assert first == dict.fromkeys(schema.COSTS.names) | {
         "table": "kernels",
         "name": "b",
@@ -472,7 +482,8 @@ def test_collectives_are_summed_by_kind_and_size():
         collective(0, 1, 0, 60, wait=20),
         collective(1, 1, 20, 60, wait=0),
         collective(0, 1, 100, 110, wait=0, size=8),
-        # A send may end before the last rank comes: it waits no longer than it lasts. The skipped step does not count.
+        # A send may end before the last rank comes: it waits no longer than it lasts. The skipped
+        # step does not count.
         collective(0, 2, 0, 30, wait=50, transfer_ns=0),
         collective(1, 0, 0, 900, wait=0, in_summary=False),
     ]
@@ -547,7 +558,8 @@ def test_a_built_run_has_the_costs_of_its_rows(tmp_path):
     rows = run.costs().to_pylist()
     steps, n_steps = run.breakdown().to_pylist(), run.breakdown().num_rows
     collectives = [row for row in run.collectives().to_pylist() if row["in_summary"]]
-    # Per step on one rank: 4 in its tensor group, each 20 or (the late one) 15 alone, and one of 60 beside a kernel of 40.
+    # Per step on one rank: 4 in its tensor group, each 20 or (the late one) 15 alone, and one of 60
+    # beside a kernel of 40.
     large, small = (
         [row for row in collectives if row["message_bytes"] == size * 2**20] for size in (4, 1)
     )

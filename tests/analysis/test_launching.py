@@ -244,7 +244,8 @@ def test_a_step_lacks_launches_from_2_percent_of_it_on():
 
 
 def test_the_longest_work_is_a_window_without_idle_time_and_exposed_waiting():
-    # Rank 0 works 1000 - 300, rank 1 1000 - 400 exposed waiting; in step 2 it is not known what rank 1 waits.
+    # Rank 0 works 1000 - 300, rank 1 1000 - 400 exposed waiting; in step 2 it is not known what
+    # rank 1 waits.
     rows = [
         step(0, 1, idle_launch_ns=300),
         step(1, 1, exposed=500, wait=400),

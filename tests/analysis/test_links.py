@@ -79,7 +79,8 @@ def test_transports_say_what_they_can_say_alone():
     assert {*TRANSPORTS, "p2p_pcie"} == set(LINK_KINDS)
 
 
-# Bandwidth of NVLink in both directions, GB/s, and lanes of PCIe by name; sources differ of a GH200, which has no PCIe to its CPU.
+# Bandwidth of NVLink in both directions, GB/s, and lanes of PCIe by name; sources differ of a
+# GH200, which has no PCIe to its CPU.
 SHEETS = {
     (160, PCIE_3): ("Tesla P100-SXM2-16GB",),
     (300, PCIE_3): ("Tesla V100-SXM2-32GB",),
@@ -168,7 +169,8 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
             {},
             [row(at, 1 - at, SHM, "NV12", "shm", pytest.approx(PCIE_4), TO_HOST) for at in (0, 1)],
         ),
-        # The topology holds inside hosts only: ranks 1 and 2 are on different ones, on GPU 1 and GPU 0.
+        # The topology holds inside hosts only: ranks 1 and 2 are on different ones, on GPU 1 and
+        # GPU 0.
         (
             [ring(P2P, "NET/IB/0", P2P, "NET/IB/0", hosts=["a", "a", "b", "b"])],
             {"g01": "NV18"},
@@ -181,7 +183,8 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
                 row(3, 0, "NET/IB/0", None, "net"),
             ],
         ),
-        # NVLink between hosts has all links of the model, and through a third GPU none that is known.
+        # NVLink between hosts has all links of the model, and through a third GPU none that is
+        # known.
         (
             [ring("P2P/MNNVL", "P2P/indirect/2[2]", hosts=["a", "b"])],
             {"g01": "SYS"},
@@ -203,7 +206,8 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
                 row(1, 0, "P2P/CUMEM, SHM", "NV18", "shm"),
             ],
         ),
-        # An edge that was not logged has no transport and no channels; another communicator of the same GPUs may tell one.
+        # An edge that was not logged has no transport and no channels; another communicator of the
+        # same GPUs may tell one.
         (
             [ring(P2P, None)],
             {"g01": "PIX"},
@@ -230,7 +234,8 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
             [row(at, at + 1, "SHM", None, "shm") for at in (0, 1)],
         ),
         ([ring(None)], {"g01": "NV18"}, {}, {"local_ranks": {0: 0, 1: 1}}, []),
-        # GPUs by NVML's index, then CUDA's, then the local rank; an index that two ranks of a host have is none.
+        # GPUs by NVML's index, then CUDA's, then the local rank; an index that two ranks of a host
+        # have is none.
         (
             [comm_of(*BY_INDEX, edges=[edge(0, 1)])],
             INDICES,
@@ -252,7 +257,8 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
             {},
             [row(at, at + 1, P2P, None, "p2p", n=1) for at in (0, 1)],
         ),
-        # A topology alone gives pairs that nothing says are used; nor does a log that does not say who connects to whom.
+        # A topology alone gives pairs that nothing says are used; nor does a log that does not say
+        # who connects to whom.
         *(
             (
                 comms,
@@ -366,7 +372,8 @@ def test_which_link_is_the_slowest(paths, names, expected):
 CARDS = ", ".join(f"NET/IB/{card}/GDRDMA" for card in range(8))
 
 
-# Of many cards a few are named; one that is not direct makes the whole wait in host memory, named or not.
+# Of many cards a few are named; one that is not direct makes the whole wait in host memory, named
+# or not.
 CROSSED = [
     ("P2P/MNNVL", "SYS"),
     ("P2P/IPC", "PHB"),
@@ -412,7 +419,8 @@ def test_what_is_said_of_the_slowest_link(pinned):
             if not transports and any(str(gpu) in pair for pair in paths)
         }
         lines.append(
-            f"{transports}, {paths}: {slowest_of(transports, paths, H200S, local_ranks=places).edges}"
+            f"{transports}, {paths}: "
+            f"{slowest_of(transports, paths, H200S, local_ranks=places).edges}"
         )
     pinned("names/links.txt", "\n".join([*lines, ""]))
     assert slowest_of(None) is None
@@ -473,7 +481,8 @@ TWO_GPUS, FOUR_GPUS, AABB = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}, {0: "a", 1: 
         (None, "g01", 2, {0: 5, 1: 5}, {}, []),
         (None, "g01", 2, {0: None}, {}, []),
         (None, None, 2, {0: 9}, {}, []),
-        # The log's indices count more than local ranks; of a communicator that does not span the run, ranks have other numbers.
+        # The log's indices count more than local ranks; of a communicator that does not span the
+        # run, ranks have other numbers.
         (LOGGED, "g01", 2, TWO_GPUS, {}, [2, 3]),
         (LOGGED, "g23", 2, TWO_GPUS, {}, []),
         (LOGGED, "g23", 4, FOUR_GPUS, {}, []),

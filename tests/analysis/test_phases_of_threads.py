@@ -125,7 +125,8 @@ def test_backward_passes_end_with_their_step():
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        # Four of 10 and one of x: x is longer than the second by x - 10, a fifth of the sum 40 + x if x is 22.5.
+        # Four of 10 and one of x: x is longer than the second by x - 10, a fifth of the sum 40 + x
+        # if x is 22.5.
         ([10, 10, 10, 10, 22], False),
         ([10, 10, 10, 10, 23], True),
         ([10, 1000], False),  # of two, nobody tells which is usual

@@ -129,7 +129,8 @@ LEVEL = [(0, 1000, 2000, 3000)] * 3
 
 @pytest.mark.parametrize("groups", [PAIRS, ACROSS, ALL], ids=["pairs", "across", "all"])
 def test_of_groups_that_the_log_names_times_leave_the_one(groups):
-    # Of all ranks the others are parts, which times cannot rule out: so only the real one is listed beside all.
+    # Of all ranks the others are parts, which times cannot rule out: so only the real one is listed
+    # beside all.
     listed = [*ALL, *(groups if groups is ALL else [*PAIRS, *ACROSS])]
     found = groups_by_times(calls_in(groups, SPREAD), [*dict.fromkeys(listed)])
     assert found == {rank: group for group in groups for rank in group}

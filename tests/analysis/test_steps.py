@@ -86,7 +86,8 @@ def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_i
 @pytest.mark.parametrize(
     ("rows", "best"),
     [
-        # Thread 1: [0, 30) and [10, 40) = 40; thread 2: [0, 25) and [50, 75) = 50, though thread 1 has 60 in sum.
+        # Thread 1: [0, 30) and [10, 40) = 40; thread 2: [0, 25) and [50, 75) = 50, though thread 1
+        # has 60 in sum.
         (
             ((1, 0, 30, "s 1"), (2, 50, 75, "s 2"), (1, 10, 40, "s 2"), (2, 0, 25, "s 1")),
             (2, 50, 0, 2),
@@ -143,7 +144,8 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
 @pytest.mark.parametrize(
     ("ranks", "shifts", "family"),
     [
-        # The largest union summed over ranks, a: 100 + 10, b: 50 + 61; of equal ones the earlier in aligned time.
+        # The largest union summed over ranks, a: 100 + 10, b: 50 + 61; of equal ones the earlier in
+        # aligned time.
         (
             [[one("a", union=100), one("b", union=50)], [one("b", union=61), one("a", union=10)]],
             [0, 0],
@@ -162,7 +164,8 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
                 ([[one(name, union=1000)]], name),
             )
         ),
-        # What the option matches on any rank needs no vote; a range named like it, which was not asked for, does.
+        # What the option matches on any rank needs no vote; a range named like it, which was not
+        # asked for, does.
         ([[MATCHED], []], [0, 0], module.STEP_OPTION),
         ([[], [MATCHED]], [0, 0], module.STEP_OPTION),
         ([measured(ranges((1, 0, 10, "--step")))], [0], None),
@@ -264,7 +267,8 @@ FAR = 2**60
 @pytest.mark.parametrize(
     ("step_ranges", "ops", "expected"),
     [
-        # Windows tile time from first kernel to first kernel: a launch at the start belongs; the device may lag behind.
+        # Windows tile time from first kernel to first kernel: a launch at the start belongs; the
+        # device may lag behind.
         (
             THREE,
             (compute(20, 60, 10), compute(60, 90, 99), comm(120, 150, 100), compute(310, 380, 250)),
@@ -281,7 +285,8 @@ FAR = 2**60
             (compute(FAR + 1, FAR + 2, FAR), compute(FAR + 7, FAR + 9, FAR + 3)),
             [(0, FAR + 1, FAR + 7, True), (1, FAR + 7, FAR + 9, False)],
         ),
-        # Without any launch the host times are the windows; where only copies have launches there are none.
+        # Without any launch the host times are the windows; where only copies have launches there
+        # are none.
         (
             members((0, 90), (100, 190)),
             (compute(20, 60), comm(500, 900), dtod(10, 20)),
@@ -306,14 +311,16 @@ FAR = 2**60
             ),
             [(0, 20, 220, True), (2, 220, 290, False)],
         ),
-        # A step without kernels counts in the window before it; the first one without makes the next incomplete.
+        # A step without kernels counts in the window before it; the first one without makes the
+        # next incomplete.
         (THREE, (compute(20, 30, 10), dtod(110, 115, 110), LAST), FIRST_AND_THIRD),
         (
             THREE,
             (dtod(5, 8, 10), compute(120, 130, 110), LAST),
             [(1, 120, 220, False), (2, 220, 230, False)],
         ),
-        # A step whose first kernel starts with or before the window before it has none; its kernels end none.
+        # A step whose first kernel starts with or before the window before it has none; its kernels
+        # end none.
         (THREE, (compute(20, 30, 10), compute(20, 90, 110), LAST), FIRST_AND_THIRD),
         (THREE, (compute(20, 30, 10), compute(19, 90, 110), LAST), FIRST_AND_THIRD),
         (THREE, (*KERNELS, compute(100, 500, 210)), FIRST_TWO),
@@ -361,7 +368,8 @@ TWICE = ABC + [(step, start + 3, flag) for step, start, flag in ABC]
         (ABC, 1, 0, ([0, 1, 2], [], False)),
         (ABC, 1, 1, ([1, 2], [0], False)),
         (ABC, 1, 2, ([2], [0, 1], False)),
-        # Complete only if on every rank: 0 is missing on rank 1, 1 is cut off there, 4 is missing on rank 0.
+        # Complete only if on every rank: 0 is missing on rank 1, 1 is cut off there, 4 is missing
+        # on rank 0.
         (ABC + rank(False, True, True, True, first=1), 2, 0, ([2], [], False)),
         # In order of time and not of number; the order of rows does not matter.
         (
@@ -505,7 +513,8 @@ def test_a_pattern_of_ones_own_replaces_the_default_and_sees_the_normalised_text
         # It contains one that starts or ends with it.
         ([(1, 0, 90, "batch"), (1, 0, 40, "forward")], {"forward": [(0, 0, 40)]}),
         ([(1, 0, 90, "batch"), (1, 50, 90, "forward")], {"forward": [(0, 50, 90)]}),
-        # Of nested or equal ranges of one role the outermost counts; without a role a range hides nothing.
+        # Of nested or equal ranges of one role the outermost counts; without a role a range hides
+        # nothing.
         (
             [(1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "fwd")],
             {"forward": [(0, 10, 40)]},
@@ -538,7 +547,8 @@ def test_the_step_range_itself_is_no_phase_and_without_ranges_or_steps_there_is_
     [
         # At a range's start it is in it, at its end it is not.
         ((9, 10, 19, 20), {"forward": (10, 20)}, [None, "forward", "forward", None]),
-        # Of two that overlap, backward before forward before optimizer before data, whichever began first.
+        # Of two that overlap, backward before forward before optimizer before data, whichever began
+        # first.
         (
             (5, 15, 25),
             {"forward": (0, 20), "backward": (10, 30)},

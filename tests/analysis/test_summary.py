@@ -151,7 +151,8 @@ ZEROS = dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 
             [step(0, 1, **dict.fromkeys(PARTS, 0))],
             NO_RUN | ZEROS | {"n_steps": 1, "n_summary_steps": 1, "step_time_ns": 0.0},
         ),
-        # Pooled and no mean of ratios: comm 40 + 10 of wall 100 + 300; the median of one step, its slowest rank.
+        # Pooled and no mean of ratios: comm 40 + 10 of wall 100 + 300; the median of one step, its
+        # slowest rank.
         (
             [step(0, 1), step(1, 1, wall_ns=300, comm_ns=10)],
             {
@@ -306,9 +307,9 @@ VERDICTS = [
     (figures(None, None), {}),
     (figures(None, None), {"n_ranks": 0}),
 ]
-# Means and shares by hand: half of 132 + 1400; a fifth of 400 + 600; a third of 200 + 180, and 80 more than 100; 500 less
-# than 600. Of the last two there are no two levels: a quarter of 1500, half of 200 + 400; mean and median 195, from 175.5 to
-# 214.5 only that one.
+# Means and shares by hand: half of 132 + 1400; a fifth of 400 + 600; a third of 200 + 180, and 80
+# more than 100; 500 less than 600. Of the last two there are no two levels: a quarter of 1500, half
+# of 200 + 400; mean and median 195, from 175.5 to 214.5 only that one.
 UNEVEN = [
     [132, 1400] * 5,
     [100, 100, 100, 100, 600] * 2,

@@ -87,7 +87,8 @@ def use(collective, calls, forward, *, size=25e6, ranks=(0, 1), before=()):
         pytest.param(
             [use("all_reduce", 72, 0.33, size=None)], [TENSOR], id="tensor, layers computed again"
         ),
-        # Gradients are scattered in backward, and parameters gathered when the optimizer has them: no layer waits.
+        # Gradients are scattered in backward, and parameters gathered when the optimizer has them:
+        # no layer waits.
         pytest.param(
             [use("reduce_scatter", 12, 0.0), use("all_gather", 12, 0.0)],
             [SHARDED, OTHER],
@@ -105,7 +106,8 @@ def test_role(uses, expected):
 @pytest.mark.parametrize(
     ("operations", "expected"),
     [
-        # Two pipelines of two stages each: ranks 0 and 1, 2 and 3. Data groups hold one of each, a norm and layers others.
+        # Two pipelines of two stages each: ranks 0 and 1, 2 and 3. Data groups hold one of each, a
+        # norm and layers others.
         pytest.param(
             [
                 ("a", "send_recv", 0),
@@ -194,7 +196,8 @@ _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
 @pytest.mark.parametrize(
     ("communicators", "expected", "share"),
     [
-        # 4 tensor groups and 2 of data: a rank is in one of each, and 30 of a rank's 40 are tensor's, whatever their number.
+        # 4 tensor groups and 2 of data: a rank is in one of each, and 30 of a rank's 40 are
+        # tensor's, whatever their number.
         pytest.param(
             _TENSOR + _DATA,
             [((TENSOR,), 2), ((DATA,), 4)],
@@ -312,7 +315,8 @@ _SHARDS = [(SHARDED, "reduce_scatter", ranks, 2) for ranks in ("0,1", "2,3")]
     ("communicators", "expected"),
     [
         ([*_SHARDS, (DATA, "all_reduce", "0,2", 2), (DATA, "all_reduce", "1,3", 2)], True),
-        # No all-reduce; one within the ranks that share shards; one over all of them; one whose other ranks are not there.
+        # No all-reduce; one within the ranks that share shards; one over all of them; one whose
+        # other ranks are not there.
         (_SHARDS, False),
         ([*_SHARDS, (DATA, "all_reduce", "0,1", 2)], False),
         ([*_SHARDS, (DATA, "all_reduce", "0,1,2,3", 4)], False),
@@ -337,9 +341,10 @@ def test_a_mean_over_ranks_counts_each_rank_once():
 
 
 def test_who_was_kept_waiting_by_another_stage_is_late_for_that():
-    # Pipelines of ranks 0 and 1, 2 and 3; gradients among 0 and 2, 1 and 3. In step 1 rank 3 takes 90 longer: rank 2 waits 110
-    # for it where rank 0 waits 20, and comes 80 late to the gradients of its stage, rank 3 itself 95. In step 2 rank 2 is 60
-    # late, although it waited no longer than rank 0.
+    # Pipelines of ranks 0 and 1, 2 and 3; gradients among 0 and 2, 1 and 3. In step 1 rank 3 takes
+    # 90 longer: rank 2 waits 110 for it where rank 0 waits 20, and comes 80 late to the gradients
+    # of its stage, rank 3 itself 95. In step 2 rank 2 is 60 late, although it waited no longer than
+    # rank 0.
     rows: list[dict[str, object]] = [
         {
             "step": step,

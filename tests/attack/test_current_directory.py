@@ -18,7 +18,8 @@ from tests.launchers.jobs import sweep
 
 pytestmark = pytest.mark.slow
 
-# All that Python brings along, what it looks for at its start, what the project needs, and what that may use.
+# All that Python brings along, what it looks for at its start, what the project needs, and what
+# that may use.
 NAMES = sorted(
     sys.stdlib_module_names - set(sys.builtin_module_names)
     | {
@@ -93,7 +94,8 @@ def console_script(tmp_path_factory):
     text = (
         f'[ "$1" = export ] || {{ echo "{VERSION.strip()}"; exit; }}; '
         '[ "$2" != --help ] || { echo "--type --lazy --output --force-overwrite"; exit; }; '
-        'for one in "$@"; do case "$one" in --output=*) out=${one#--output=};; esac; done; cp "$one" "$out"'
+        'for one in "$@"; do case "$one" in --output=*) out=${one#--output=};; esac; done; cp '
+        '"$one" "$out"'
     )
     program(folder, "nsys", text)
     return folder / "nsyspipe"
@@ -127,7 +129,10 @@ for command in sys.argv[1:]:
         print("==", 0, file=sys.stderr)
 """
 COMMANDS = (
-    "analyze . -j 2 --findings all --json - --out saved --events --html run.html --perfetto run.pftrace",
+    (
+        "analyze . -j 2 --findings all --json - --out saved --events --html run.html --perfetto "
+        "run.pftrace"
+    ),
     "analyze steady_0.nsys-rep steady_1.nsys-rep -j 2 -q",
     "doctor",
     "doctor . -j 2",
@@ -197,7 +202,8 @@ SCRIPTS = {
     "assert multiprocessing.active_children() == []",
     "looks for modules where the reports are": "import os, sys\n"
     "os.chdir('/')\nsys.path[:0] = ['', '.', os.environ['HERE']]\n"
-    f"import nsyspipe\nnsyspipe.load(os.environ['HERE'], jobs=1).summary()\nos.chdir(os.environ['HERE'])\n{LOAD}",
+    "import nsyspipe\nnsyspipe.load(os.environ['HERE'], "
+    f"jobs=1).summary()\nos.chdir(os.environ['HERE'])\n{LOAD}",
 }
 
 
@@ -216,7 +222,10 @@ def test_workers_of_a_notebook_do_not(trap, how):
     """Its interpreter has '' on its path, imports from there, and no main file."""
     text = LOAD
     if how == "-c":  # once more in a thread
-        text += f"\nimport threading\nthread = threading.Thread(target=lambda: exec({LOAD!r}, {{}}))\nthread.start(); thread.join()"
+        text += (
+            f"\nimport threading\nthread = threading.Thread(target=lambda: exec({LOAD!r}, "
+            f"{{}}))\nthread.start(); thread.join()"
+        )
     words = ["-c", text] if how == "-c" else ["-q", how]
     with subprocess.Popen(
         [sys.executable, *words],
@@ -235,7 +244,8 @@ def test_workers_of_a_notebook_do_not(trap, how):
     assert trap.imports() != []
 
 
-# Its own directory is the first of its path, as ever; ours is in PYTHONPATH, so that it can name its ranges.
+# Its own directory is the first of its path, as ever; ours is in PYTHONPATH, so that it can name
+# its ranges.
 TRAIN = """
 import os, sys
 import beside

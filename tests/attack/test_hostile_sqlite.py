@@ -103,17 +103,32 @@ def test_what_holds_no_rows_of_its_own_is_refused(report, case, tmp_path, worded
     "edit",
     [
         # Views under the name of a table, an index and a trigger, with comments, and twice.
-        "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
+        (
+            "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 "
+            "WHERE name = 'NVTX_EVENTS'"
+        ),
         *(
-            f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 WHERE name = 'NVTX_EVENTS'"
+            (
+                f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 "
+                "WHERE name = 'NVTX_EVENTS'"
+            )
             for made in ("CREATE /**/ VIRTUAL TABLE", "create virtual table")
         ),
         *(
-            f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')"
+            (
+                f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW "
+                "GPU_METRICS AS SELECT 1 AS start')"
+            )
             for kind in ("index", "trigger", "view")
         ),
-        "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
-        "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
+        (
+            "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other "
+            "(start)')"
+        ),
+        (
+            "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE "
+            "nvtx_events (start)')"
+        ),
         "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
         "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
     ],
@@ -145,7 +160,10 @@ def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     look_at(path)
 
 
-COLLATION = "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') WHERE name = 'StringIds'"
+COLLATION = (
+    "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') WHERE "
+    "name = 'StringIds'"
+)
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9e99", "9223372036854775807", None])

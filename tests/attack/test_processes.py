@@ -45,7 +45,8 @@ def grow(path):
             }
             cells = ", ".join(changed.get(name, f't."{name}"') for name in names)
             database.execute(
-                f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {N_KERNELS}) "
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < "
+                f"{N_KERNELS}) "
                 f"INSERT INTO {table} SELECT {cells} FROM n, (SELECT * FROM {table} LIMIT 1) t"
             )
         database.commit()
@@ -141,7 +142,10 @@ def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, numbe
 def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
     """As nohup has it: a terminal that closes does not end the program."""
     command = program("analyze", steady, "-q", "--json", tmp_path / "run.json")
-    script = "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait $pid"
+    script = (
+        "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait "
+        "$pid"
+    )
     words = ["bash", "-c", script, "sh", *command]
     done = subprocess.run(
         words, env=environment(), timeout=DEADLINE_S, check=False, capture_output=True

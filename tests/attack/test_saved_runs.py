@@ -30,7 +30,8 @@ from tests.store.store_tools import (
 )
 from tests.store.test_store_saved_run import rewrite
 
-# Each seed changes one table of a run in one way (see the end), and is read by two commands, all of them in turn.
+# Each seed changes one table of a run in one way (see the end), and is read by two commands, all of
+# them in turn.
 SEEDS = range(28)
 
 

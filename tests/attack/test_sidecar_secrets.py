@@ -490,7 +490,8 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     answer_2 = ddp(machine, "-o", "whole", "--", *words, "--lr", "0.125", text=PROGRAM)
     assert answer_2.status == 0, answer_2.err
     said = answer.out + answer.err + answer_2.out + answer_2.err
-    # In nsys_* programs find their own command, as in /proc; the directory is theirs alone, and goes with the job.
+    # In nsys_* programs find their own command, as in /proc; the directory is theirs alone, and
+    # goes with the job.
     files = [
         one for one in machine.work.rglob("*") if one.is_file() and not one.name.startswith("nsys_")
     ]
@@ -588,18 +589,54 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
 @pytest.mark.parametrize(
     "words",
     [
-        "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m nsyspipe.capture.rank --nsys-words=9 --",
-        "python3 -P run_module.py nsyspipe.capture.rank --nsys-words=9 -- python3 train.py --seed 1234567 --master-port=29517",
-        "train.py --pinned-memory 1 --decode-steps 1234 --codebook-size 1536 --max-steps=123456 --tokenizer-workers 2",
-        "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi",
-        "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 --weight-decay=0.01",
-        "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed --strategy fsdp",
-        "train.py --bucket-cap-mb 25 --gradient-as-bucket-view --static-graph --hook bf16 --accumulate 4",
-        "train.py --config base.yaml trainer.lr=1e-4 +model.dtype=bf16 ++data.workers=8 optim/name=adamw",
-        "train.py --betas 0.9 0.95 --eps 1e-8 --milestones=[30000,60000] --sizes 1,2,4 --size 25MB --ratio .5",
-        "train.py --max-tokens 4096 --num-keys=16 --tokens-per-step 4_096 --key-dim=64 --pin-memory true",
-        "train.py --buffer 1073741824 --total-tokens 100000000000 --chunk 33554432 --offset -1 -n8 -lr 0.1",
-        "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --zero-stage 3 --bf16 --fp8=false --P2P",
+        (
+            "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m "
+            "nsyspipe.capture.rank --nsys-words=9 --"
+        ),
+        (
+            "python3 -P run_module.py nsyspipe.capture.rank --nsys-words=9 -- python3 train.py "
+            "--seed 1234567 --master-port=29517"
+        ),
+        (
+            "train.py --pinned-memory 1 --decode-steps 1234 --codebook-size 1536 "
+            "--max-steps=123456 --tokenizer-workers 2"
+        ),
+        (
+            "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none "
+            "--capture-range=cudaProfilerApi"
+        ),
+        (
+            "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 "
+            "--weight-decay=0.01"
+        ),
+        (
+            "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed "
+            "--strategy fsdp"
+        ),
+        (
+            "train.py --bucket-cap-mb 25 --gradient-as-bucket-view --static-graph --hook bf16 "
+            "--accumulate 4"
+        ),
+        (
+            "train.py --config base.yaml trainer.lr=1e-4 +model.dtype=bf16 ++data.workers=8 "
+            "optim/name=adamw"
+        ),
+        (
+            "train.py --betas 0.9 0.95 --eps 1e-8 --milestones=[30000,60000] --sizes 1,2,4 --size "
+            "25MB --ratio .5"
+        ),
+        (
+            "train.py --max-tokens 4096 --num-keys=16 --tokens-per-step 4_096 --key-dim=64 "
+            "--pin-memory true"
+        ),
+        (
+            "train.py --buffer 1073741824 --total-tokens 100000000000 --chunk 33554432 --offset -1 "
+            "-n8 -lr 0.1"
+        ),
+        (
+            "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --zero-stage 3 --bf16 "
+            "--fp8=false --P2P"
+        ),
         "env NCCL_P2P_DISABLE=1 NCCL_SOCKET_IFNAME=eth0 torchrun train.py --ranks 0-3,7",
     ],
 )

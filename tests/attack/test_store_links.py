@@ -151,7 +151,8 @@ def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_b
     assert tree(tmp_path) == before
 
 
-# What a switch may have in it that no writer leaves: texts of files, or what makes something else there.
+# What a switch may have in it that no writer leaves: texts of files, or what makes something else
+# there.
 PREPARED = {
     "a list of no files": {"files": '["x"]'},
     "a list without the files": {"files": '["runs.parquet"]'},

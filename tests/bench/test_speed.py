@@ -169,7 +169,8 @@ def test_each_of_many_ranks_costs_as_much(request, written, tmp_path, shown):
         shown(
             f"{n_ranks} ranks x {n_kernels // 100} kernels",
             *(
-                f"{name}: {one['seconds']:.2f} s, {1e3 * one['seconds'] / n_ranks:.1f} ms per rank, peak "
+                f"{name}: {one['seconds']:.2f} s, {1e3 * one['seconds'] / n_ranks:.1f} ms per "
+                "rank, peak "
                 f"{one['peak_mib']:.0f} MiB"
                 + (f", {sizes[name] / 1e6:.2f} MB" if name in sizes else "")
                 for name, one in found.items()
@@ -189,7 +190,8 @@ def test_saving_beside_a_thousand_runs_takes_as_long_as_alone(tmp_path, shown):
     read = _timed(lambda: nsyspipe.load(tmp_path / "store", run_id="run7").steps())
     first, last = (sorted(some)[25] for some in (seconds[:50], seconds[-50:]))
     shown(
-        f"median of the first 50: {first:.3f} s, of the last 50 of {N_RUNS}: {last:.3f} s; opening one: {read:.3f} s"
+        f"median of the first 50: {first:.3f} s, of the last 50 of {N_RUNS}: {last:.3f} s; "
+        f"opening one: {read:.3f} s"
     )
     assert len(list((tmp_path / "store" / "steps").iterdir())) == N_RUNS
 

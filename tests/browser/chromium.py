@@ -56,7 +56,10 @@ class Opened:
         self.page.evaluate("nsyspipe.lifecycle.drawAll()")
 
     def show(self, element_id: str) -> None:
-        scroll = "id => document.getElementById(id).scrollIntoView({behavior: 'instant', block: 'center'})"
+        scroll = (
+            "id => document.getElementById(id).scrollIntoView({behavior: 'instant', block: "
+            "'center'})"
+        )
         self.page.evaluate(scroll, element_id)
         self.page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -68,7 +71,8 @@ class Opened:
         return box["x"] + x, box["y"] + y
 
     def tooltip(self) -> str:
-        seen = "one => one.checkVisibility({ visibilityProperty: true })"  # that of another chart goes a moment later
+        # that of another chart goes a moment later
+        seen = "one => one.checkVisibility({ visibilityProperty: true })"
         self.wait(f"[...document.querySelectorAll('.tip')].filter({seen}).length === 1")
         return self.page.locator(".tip:visible").inner_text().replace("\u202f", " ")
 

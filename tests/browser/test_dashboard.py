@@ -227,7 +227,8 @@ def test_a_run_of_unknown_time_is_told_when_time_is_the_axis(written, open_page,
 
 def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screenshot):
     opened = open_page(written("many"))
-    # 1.2 s on an idle machine; 2 s are asked for. This is for what grows with the square of runs, not for how busy the machine is.
+    # 1.2 s on an idle machine; 2 s are asked for. This is for what grows with the square of runs,
+    # not for how busy the machine is.
     assert opened.page.evaluate("performance.now()") < MOST_MS
     page = opened.page
     screenshot(page, "dashboard-many")

@@ -72,7 +72,8 @@ OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
 def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
     name, written, open_page, check_accessible, screenshot
 ):
-    # Requests, console and policy are checked when `open_page` ends. A phone is light, a desktop dark.
+    # Requests, console and policy are checked when `open_page` ends. A phone is light, a desktop
+    # dark.
     assert written(name).stat().st_size < MOST_BYTES
     opened = open_page(written(name), size=PHONE)
     page = opened.page
@@ -217,7 +218,8 @@ def test_a_table_that_is_wider_than_a_phone_fades_until_its_end(written, open_pa
     ],
 )
 def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, steady_run):
-    # Against what the browser prefers, which is followed where the notebook says nothing and the page it is in does.
+    # Against what the browser prefers, which is followed where the notebook says nothing and the
+    # page it is in does.
     page = browser.new_page(color_scheme="light" if said and is_dark else "dark")
     meta = "" if said else '<meta name="color-scheme" content="light dark">'
     page.set_content(f"<!doctype html>{meta}<body {said}>{steady_run._repr_html_()}")
@@ -242,7 +244,8 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
             cells = page.locator(".bars :is(th, td)").evaluate_all(
-                "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, one.getBoundingClientRect().right])"
+                "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, "
+                "one.getBoundingClientRect().right])"
             )
             assert len(cells) > 3
             assert [
@@ -426,7 +429,10 @@ def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):
     page.locator("button.theme").click()
     page.locator(f"#{TIMELINES} [data-zoom-by=reset]").click()
     # From top to bottom: a title, then the lanes of its side.
-    names = "all => all.sort((one, other) => one.getBoundingClientRect().top - other.getBoundingClientRect().top).map(one => one.className)"
+    names = (
+        "all => all.sort((one, other) => one.getBoundingClientRect().top - "
+        "other.getBoundingClientRect().top).map(one => one.className)"
+    )
     order = page.locator(f"#{TIMELINES} .lanes > div").evaluate_all(names)
     assert [at for at, name in enumerate(order) if name == "side-title"] == [0, len(order) // 2]
 

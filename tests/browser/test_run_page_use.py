@@ -31,7 +31,8 @@ def straggler(kept):
     kept.page.mouse.move(0, 0)
     # A tooltip goes a moment after the pointer.
     kept.wait(
-        "![...document.querySelectorAll('.tip')].some(tip => tip.checkVisibility({ visibilityProperty: true }))"
+        "![...document.querySelectorAll('.tip')].some(tip => tip.checkVisibility({ "
+        "visibilityProperty: true }))"
     )
     return kept
 
@@ -80,7 +81,10 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
 
 
 def test_a_bar_of_several_kernels_has_no_one_name(timeline):
-    name_of = "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: [919, 1] }, index)"
+    name_of = (
+        "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: "
+        "[919, 1] }, index)"
+    )
     assert [
         timeline.page.evaluate(name_of, one)
         for one in (["compute", 0], ["compute", 1], ["comm", 0], ["phase", 0])
@@ -151,7 +155,8 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     assert (bar["wait"], "exposed" in text, "wait time" in text) == (None, True, False)
 
 
-# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a quarter opaque.
+# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is
+# a quarter opaque.
 SHOWN = """([lane, line, ...colours]) => {
   const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -214,7 +219,8 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
             ), lane
 
 
-# How many rectangles each lane of communication has, zoomed to the time before any of it begins, and then back.
+# How many rectangles each lane of communication has, zoomed to the time before any of it begins,
+# and then back.
 PAINTED_BEFORE = """() => {
   const chart = nsyspipe.charts.get("chart-timeline"), data = nsyspipe.data("timeline");
   const { rows } = nsyspipe.timeline.layout(data, true);
@@ -482,7 +488,8 @@ def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, wri
     ]
 
 
-# Required: 2 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.
+# Required: 2 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault
+# of the page.
 MOST_BYTES, MOST_MS = 2_000_000, 15_000
 
 

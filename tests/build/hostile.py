@@ -18,7 +18,8 @@ HOSTILE = (
     "a\x07b\x1b[31mc\x7f",
     "&lt;b&gt;&amp;&#39;",
 )
-# Names of kernels lose what looks like template arguments or comes before a space: these stay as they are.
+# Names of kernels lose what looks like template arguments or comes before a space: these stay as
+# they are.
 HOSTILE_KERNELS = (
     '"onload=window.attacked=7',
     "'onerror=window.attacked=8",

@@ -10,13 +10,15 @@ from nsyspipe.errors import in_python
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US, Ddp
 
-# Each step: forward 10, four times layer 5 and scaling 0.1, all-reduce 80, four copies of 0.1, optimizer 4 ms.
+# Each step: forward 10, four times layer 5 and scaling 0.1, all-reduce 80, four copies of 0.1,
+# optimizer 4 ms.
 SINGLE = Ddp()
 WORK = 10 * MS + 4 * (5 * MS + 100 * US) + 4 * 100 * US + 4 * MS
 STEP = WORK + 80 * MS
 OVERHEAD = 30 * US  # what an all-reduce takes besides its bytes, as the replay has it
-# A bucket that is new and begins while the rank works waits for a place on the GPU: kernels by their share of the time,
-# half of each, or of a block of 250 us; 34 ms of a step are in kernels that are longer, 0.4 ms in kernels of 100 us.
+# A bucket that is new and begins while the rank works waits for a place on the GPU: kernels by
+# their share of the time, half of each, or of a block of 250 us; 34 ms of a step are in kernels
+# that are longer, 0.4 ms in kernels of 100 us.
 PLACE = (34 * 250 + 0.4 * 100) / (2 * 34.4) * US
 
 

@@ -10,8 +10,8 @@ from tests.build.tools import nullable
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 
 NEW = "3.25.0 2026.2.1 mfu"
-# Places whose text analysis shows: a host and a GPU model are facts of a run, and both of the others are names of NVTX
-# ranges and kernels, though not stored as text.
+# Places whose text analysis shows: a host and a GPU model are facts of a run, and both of the
+# others are names of NVTX ranges and kernels, though not stored as text.
 SHOWN = frozenset({"host", "GPU model", "blob as a range's text", "blob as a kernel's name"})
 FOREIGN = PayloadLayout(77, 64, (Entry("user text", 76, 0), Entry("rank", 5, 32)))
 
@@ -208,7 +208,10 @@ def _strange_values(database: sqlite3.Connection, secrets: dict[str, str]) -> No
     )
     database.execute(f"UPDATE {KERNEL} SET demangledName = 914 WHERE {first}")
     thread = f"SELECT globalTid FROM {NVTX} LIMIT 1"
-    statement = f'INSERT INTO {NVTX} (start, "end", eventType, globalTid, text) SELECT 11, 12, 59, ({thread}), ?'
+    statement = (
+        f'INSERT INTO {NVTX} (start, "end", eventType, globalTid, text) SELECT 11, 12, 59, '
+        f"({thread}), ?"
+    )
     database.execute(statement, (secrets["blob as a range's text"].encode(),))
 
 

@@ -30,7 +30,8 @@ Linux Kernel Paranoid Level = 2
 CPU Profiling Environment (process-tree): OK
 CPU Profiling Environment (system-wide): Fail
 """
-GPUS = "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04\n"  # as driver 580 prints them on two H200s
+# as driver 580 prints them on two H200s
+GPUS = "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04\n"
 TOPOLOGY = """\
 \t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
 GPU0\t X \tNV18\t0-31\t0\t\tN/A

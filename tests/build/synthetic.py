@@ -199,7 +199,8 @@ def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: in
     typical = np.clip(rng.lognormal(9.2, 0.7, len(_KERNELS)), 2500, 90_000)[run.name - 1]
     transfer = rng.integers(15_000, 40_000, size) * np.where(run.is_last, 8, 1)
     is_comm, is_sync = run.kind == _COMM, run.kind == _SYNC
-    # A place for each: time for its launch, or for the kernel when it is slow and late; a step waits for its data.
+    # A place for each: time for its launch, or for the kernel when it is slow and late; a step
+    # waits for its data.
     length = np.where(run.kind == _COMPUTE, typical * 1.1 + 2500, 5000).astype(np.int64)
     length[run.is_last], length[is_sync] = transfer[run.is_last], 60_000
     first = np.flatnonzero(np.diff(run.step, prepend=-1))

@@ -14,7 +14,8 @@ from tests.build.programs import put
 from tests.capture import stand_in
 
 ATTACH = Path(__file__).parents[2] / "launchers" / "attach"
-TORCH = f"{stand_in.TORCH}from torch import optim\n"  # with optimizers that call their hooks as torch's do
+# with optimizers that call their hooks as torch's do
+TORCH = f"{stand_in.TORCH}from torch import optim\n"
 OPTIMIZER = """
 hooks = []
 register_optimizer_step_post_hook = hooks.append
@@ -101,7 +102,10 @@ class Around(Optimizer):
 outer = Around([a, b])
 for _ in range(6): outer.step()
 """,
-    "one in backward for each parameter": f"{B}all = [Optimizer([Parameter()]) for _ in range(3)]\nfor _ in range(6): [x.step() for x in all]",
+    "one in backward for each parameter": (
+        f"{B}all = [Optimizer([Parameter()]) for _ in range(3)]\nfor _ in range(6): [x.step() for "
+        "x in all]"
+    ),
     "steps while a graph is made of them are none": f"""{ONE}
 torch.is_capturing[0] = True
 for _ in range(9): sgd.step()
@@ -109,7 +113,10 @@ torch.is_capturing[0] = False
 for _ in range(6): sgd.step()
 """,
     # The first is gone with its parameters: the next one goes on counting.
-    "another optimizer that comes later": f"{ONE}sgd.step()\ndel sgd, a, b\nsgd = Optimizer([Parameter()])\nfor _ in range(4): sgd.step()",
+    "another optimizer that comes later": (
+        f"{ONE}sgd.step()\ndel sgd, a, b\nsgd = Optimizer([Parameter()])\nfor _ in range(4): "
+        "sgd.step()"
+    ),
     "an optimizer without parameters": f"{B}sgd = Optimizer()\nfor _ in range(5): sgd.step()",
 }
 
@@ -121,7 +128,10 @@ def test_the_capture_lies_around_the_steps_asked_for(run, code):
 
 def test_a_program_that_ends_before_ends_its_capture_and_the_launcher_is_told(run, tmp_path):
     told = {"NSYSPIPE_STATUS_DIR": str(tmp_path), "RANK": "3"}
-    code = f"{ONE}import atexit\natexit.register(lambda: print(torch.calls[-1]))\nfor _ in range(3): sgd.step()"
+    code = (
+        f"{ONE}import atexit\natexit.register(lambda: print(torch.calls[-1]))\nfor _ in range(3): "
+        "sgd.step()"
+    )
     assert run(code, **told).stdout.splitlines()[-1] == "END"
     said = json.loads((tmp_path / "ranges_3.json").read_text())
     names = ("n_steps", "n_captured_steps", "warmup", "steps_asked", "loop_ended", "gpu_name")
@@ -166,10 +176,16 @@ def test_a_program_that_captures_its_own_steps_does_so(run, worded):
 
 
 def test_a_program_is_the_same_without_torch_and_a_sitecustomize_of_the_user_runs(run, tmp_path):
-    code = "import sys; print('nsyspipe' in sys.modules, 'torch' in sys.modules, hasattr(sys, 'mine'), sys.path[1] == {!r})"
+    code = (
+        "import sys; print('nsyspipe' in sys.modules, 'torch' in sys.modules, hasattr(sys, "
+        "'mine'), sys.path[1] == {!r})"
+    )
     assert run(code.format(str(ATTACH))).stdout == "False False False True\n"
     put(tmp_path, "own/sitecustomize.py", "import sys; sys.mine = 1; sys.path.append('/added')")
-    code = f"{ONE}import sys, sitecustomize; print(sys.mine, sitecustomize.__file__, '/added' in sys.path)\nfor _ in range(6): sgd.step()"
+    code = (
+        f"{ONE}import sys, sitecustomize; print(sys.mine, sitecustomize.__file__, '/added' in "
+        "sys.path)\nfor _ in range(6): sgd.step()"
+    )
     done = run(code, path=[tmp_path / "own"])
     assert done.stdout.splitlines()[0] == f"1 {tmp_path}/own/sitecustomize.py True"
     assert calls(done) == WINDOW

@@ -206,8 +206,8 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     )
 
 
-# The content of the report's place, the files that are left where nsys works, whether there is a report, and the files
-# that are kept beside the report.
+# The content of the report's place, the files that are left where nsys works, whether there is a
+# report, and the files that are kept beside the report.
 LEFT = {
     "a new report": ("mine", {}, True, {}),
     "a copy on its way from another file system": ("mine", {"report1.nsys-rep": "mine"}, True, {}),

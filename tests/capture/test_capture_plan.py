@@ -79,11 +79,13 @@ OF_NODE_2 = {"run.node2.topo.txt", "run.node2.capture.json"}
     [
         # All of its ranks, and none of another name.
         ("", OWN),
-        # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
+        # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one
+        # node has left, too.
         ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
         ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
         ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
-        # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
+        # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one
+        # answers for them.
         (
             "--nodes=2 --nproc=4 --node-rank=0",
             OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"},
@@ -104,7 +106,8 @@ def test_an_earlier_capture_is_what_this_node_answers_for(tmp_path, words, earli
     } == earlier
 
 
-SOCKET = "tmp_1000/pymp-12345678/listener-12345678"  # what Python's multiprocessing puts below a rank's directory
+# what Python's multiprocessing puts below a rank's directory
+SOCKET = "tmp_1000/pymp-12345678/listener-12345678"
 
 
 @pytest.fixture

@@ -36,7 +36,10 @@ distributed = Part(is_available=lambda: False)
 """
 
 MISSING = "raise ImportError('not installed')"
-START = "import json, {module}\nfrom nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture\n"
+START = (
+    "import json, {module}\nfrom nsyspipe.capture import annotate, captured_steps, start_capture, "
+    "stop_capture\n"
+)
 
 
 @pytest.fixture
@@ -71,7 +74,10 @@ def all_calls(run, codes, module, **more):
         START.format(module=module),
         f"\nprint(json.dumps({module}.calls), flush=True)\nos._exit(0)",
     )
-    forks = f"import os\nfor code in {[code.join(ends) for code in codes]!r}:\n    if not (child := os.fork()): exec(code)\n"
+    forks = (
+        f"import os\nfor code in {[code.join(ends) for code in codes]!r}:\n    if not (child := "
+        "os.fork()): exec(code)\n"
+    )
     said = run(
         forks + "    os.waitpid(child, 0)",
         **({"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}) | more,
@@ -184,7 +190,10 @@ def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_t
         "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
     )
     assert calls(run, code, torch=TORCH) == [False, "x", "pop"]
-    code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
+    code = (
+        "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, "
+        "steps=1)])"
+    )
     assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
 
@@ -259,5 +268,8 @@ def test_ranges_need_no_package_beyond_the_standard_library_nor_a_status_that_ca
     code = "list(captured_steps('ab', warmup=0, steps=1))"
     assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
     heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}
-    code = f"import sys\nfrom nsyspipe.capture import annotate, captured_steps\nprint({heavy} & {{*sys.modules}})"
+    code = (
+        f"import sys\nfrom nsyspipe.capture import annotate, captured_steps\nprint({heavy} & "
+        f"{{*sys.modules}})"
+    )
     assert run(code) == "set()\n"

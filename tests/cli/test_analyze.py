@@ -130,8 +130,9 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp, worded):
 @pytest.mark.slow
 def test_one_combination_says_what_it_rests_on(ddp, worded):
     done = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
-    # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside the 15.6 ms of
-    # backward that are left, transfers take 2 % longer (0.31), and each waits for room on the GPU.
+    # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside
+    # the 15.6 ms of backward that are left, transfers take 2 % longer (0.31), and each waits for
+    # room on the GPU.
     assert {"115", "99.7", "13.1"} <= {*figures_of(" ".join(done.stdout.splitlines()[:2]))}
     worded(done.stdout)
 

@@ -55,7 +55,8 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
     assert all(Path(line).is_file() for line in done.stdout.splitlines())
     quiet = run("convert", reports, "-q")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
-    # What a shell makes of run_*: exports among the reports are passed over, and one named three ways is one.
+    # What a shell makes of run_*: exports among the reports are passed over, and one named three
+    # ways is one.
     for again in (
         [reports],
         sorted(reports.iterdir()),
@@ -69,7 +70,8 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
 
 def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool, worded):
     tool(
-        f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}"
+        f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; "
+        f"esac; {COPY}"
     )
     done = run("convert", reports)
     assert done.returncode == 2

@@ -21,7 +21,8 @@ ALL = [
     "input-bound",
     "grad-copy",
 ]
-# The screen gives comm-bound as the limit of the others, and leaves out grad-copy, which saves little.
+# The screen gives comm-bound as the limit of the others, and leaves out grad-copy, which saves
+# little.
 RECOMMENDED = [name for name in ALL if name not in {"comm-bound", "grad-copy"}]
 
 
@@ -123,7 +124,8 @@ def rates_of(line):
     return re.findall(r"[\d.]+(?= GB/s)", line)
 
 
-# 8 copies of 100 bytes per 300 ns, and with two ranks busbw is algbw. Of host memory and NVLink the nominal bandwidth.
+# 8 copies of 100 bytes per 300 ns, and with two ranks busbw is algbw. Of host memory and NVLink the
+# nominal bandwidth.
 @pytest.mark.parametrize(
     ("options", "rates"),
     [
@@ -186,7 +188,10 @@ def test_logs_may_be_repeated_or_a_quoted_glob_or_words_of_the_shell(sick, invok
 def ring_log(n_ranks, transports):
     said = ""
     for rank in range(n_ranks):
-        place = f"ncclCommInitRank comm 0x1 rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId {rank}0 commId 0x7"
+        place = (
+            f"ncclCommInitRank comm 0x1 rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} "
+            f"busId {rank}0 commId 0x7"
+        )
         after, transport = (rank + 1) % n_ranks, transports[rank % len(transports)]
         pid = PIDS[0] if rank == 0 else 3000 + rank
         channel = f"Channel 00/0 : {rank}[{rank}] -> {after}[{after}] [send] via {transport}"

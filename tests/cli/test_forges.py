@@ -14,7 +14,10 @@ from tests.build.plain_steps import steps, write_run
 
 ROOT = Path(__file__).parents[2]
 FORGES = ("github", "gitlab")
-LAUNCHED = 'n=${4%/*} n=${n##*/}; mkdir -p "${4%/*}"; for one in made/"$n"/*; do cp "$one" "$4_${one##*_}"; done'
+LAUNCHED = (
+    'n=${4%/*} n=${n##*/}; mkdir -p "${4%/*}"; for one in made/"$n"/*; do cp "$one" '
+    '"$4_${one##*_}"; done'
+)
 
 
 def scripts(forge):
@@ -48,9 +51,13 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
             write_run(
                 tmp_path / name / "made" / str(n), rows, start=10**18 + (4 * place + n) * 10**12
             )
-    # They say what they were asked for; the launcher names reports as it does (tests/launchers), nsyspipe answers in this process.
+    # They say what they were asked for; the launcher names reports as it does (tests/launchers),
+    # nsyspipe answers in this process.
     said = f'#!/bin/bash\nprintf "%s\\n" "$(basename "$0") ${{*@Q}}" >> {asked}\n'
-    of_forge = f'for word; do case $word in .*|*per_page*) jq -r "${{word#*per_page=100}}" {comments};; esac; done'
+    of_forge = (
+        f'for word; do case $word in .*|*per_page*) jq -r "${{word#*per_page=100}}" {comments};; '
+        "esac; done"
+    )
     answers = {
         "bin/nsyspipe": "",
         "bin/gh": of_forge,

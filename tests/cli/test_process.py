@@ -10,7 +10,8 @@ import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run, program, python_run
 from tests.store.store_tools import stored
 
-# In a process of its own: coverage holds a lock when a thread's first line is traced, and one that comes then keeps it held.
+# In a process of its own: coverage holds a lock when a thread's first line is traced, and one that
+# comes then keeps it held.
 INTERRUPTED = """
 import gc, signal, threading
 from nsyspipe.reader.tables import connected, fetch_arrow
@@ -109,7 +110,8 @@ def test_a_command_imports_nothing_that_it_does_not_need(steady, tmp_path, words
 @pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     done = python_run(
-        f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
+        "import nsyspipe; "
+        f"print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
     )
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 

@@ -156,14 +156,16 @@ def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     done = python_run(
         "import sys; from nsyspipe.cli.inputs import opened_runs, parse_runs\n"
         "from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions\n"
-        "with opened_runs(parse_runs(['store/runs/run_id=one']), SeveralRunsOptions(), RunningOptions()) as found:\n"
+        "with opened_runs(parse_runs(['store/runs/run_id=one']), SeveralRunsOptions(), "
+        "RunningOptions()) as found:\n"
         "    print(found[0][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )
     assert (done.stdout, done.stderr) == ("one\n[]\n", "")
 
 
-# Two runs of two ranks each in one directory, and a store of both, the later one with the label of the other.
+# Two runs of two ranks each in one directory, and a store of both, the later one with the label of
+# the other.
 PATHS = {
     "unquoted": "one_0.sqlite one_1.sqlite",
     "glob": "one_*.sqlite",

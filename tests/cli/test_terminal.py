@@ -34,13 +34,15 @@ def summary(call, monkeypatch):
 def test_the_summary_shows_where_a_step_goes_and_what_to_change_first(summary, steady, worded):
     text = summary(steady)
     worded(text)
-    # Of 1000 ns: idle, compute, exposed communication and copies; the overlap of 60 ns of communication; a saving of 780 ns.
+    # Of 1000 ns: idle, compute, exposed communication and copies; the overlap of 60 ns of
+    # communication; a saving of 780 ns.
     assert re.findall(r"([\d.]+)%", text)[:6] == ["76", "20", "3", "1", "50", "78"]
 
 
 def test_each_rank_has_a_row(summary, steady):
     ranks = [line.split() for line in summary(steady, "-v").splitlines() if RANK_ROW.match(line)]
-    # Step time, compute, exposed communication and copies, idle, all communication, waits for others, and they for it: in ms.
+    # Step time, compute, exposed communication and copies, idle, all communication, waits for
+    # others, and they for it: in ms.
     of_both = ["0.0010", "0.0002", "<0.0001", "<0.0001", "0.0008", "0.0001", "0", "0"]
     assert ranks == [["0", *of_both], ["1", *of_both]]
 

@@ -40,7 +40,8 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
     assert check_comparable(side, Side("y", (made(*[[(1900, 100, 40, 60)] * 3] * 2),))) == []
 
 
-# Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
+# Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another
+# precision.
 @pytest.mark.parametrize(
     ("compute", "kernel", "shared"),
     [
@@ -68,7 +69,8 @@ def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_cal
             assert re.findall("[0-9.]+ ms", found.candidate) == [f"{compute / 1e6:.4g} ms"]
             assert re.findall("[0-9]+%", found.candidate) == shared
             worded([found.baseline, found.candidate], family)
-            # What seems to do other work has no cause, is no regression, and is not ranked beside it.
+            # What seems to do other work has no cause, is no regression, and is not ranked beside
+            # it.
             assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
             assert (
                 compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
@@ -77,7 +79,8 @@ def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_cal
             assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
 
 
-# Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a fused program, a precision.
+# Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a
+# fused program, a precision.
 @pytest.mark.parametrize(
     ("before", "after", "is_other"),
     [
@@ -111,7 +114,8 @@ def test_one_program_stays_comparable_and_programs_part(before, after, is_other)
     assert (works[0].is_other(works[1]), works[1].is_other(works[0])) == (is_other, is_other)
 
 
-# What two ranks' communicator serves, on either side; null sizes of what serves nobody knows what may be of a model.
+# What two ranks' communicator serves, on either side; null sizes of what serves nobody knows what
+# may be of a model.
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [

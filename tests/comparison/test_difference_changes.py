@@ -71,12 +71,14 @@ LATE, EARLY = (1200, 100, 40, 0), (1000, 300, 40, 0)
 @pytest.mark.parametrize(
     ("ranks", "actions", "named"),
     [
-        # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce. Its host launches as long as the
-        # step lasts: evening out the ranks gains nothing, so nobody is named.
+        # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce. Its host
+        # launches as long as the step lasts: evening out the ranks gains nothing, so nobody is
+        # named.
         (([EARLY] * 3, [LATE] * 3), [], None),
         # Each rank computes 200 ns longer in every other step: neither alone is waited for.
         (([LATE, EARLY] * 3, [EARLY, LATE] * 3), [], None),
-        # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
+        # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a
+        # finding needs.
         (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
     ],
     ids=["one", "in turn", "little"],

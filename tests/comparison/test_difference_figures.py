@@ -54,7 +54,8 @@ def figures(table, name):
         ("exposed_memory", [4, 4, 4]),
         ("idle", [36, 6, 6]),
         ("dtod", [4, 4, 4]),
-        # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
+        # one over the longest window; ratios are pooled over the ranks of a step; walls of the
+        # first step: 120 and 140
         ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]),
         ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
         ("idle_share", [42 / 260, 12 / 250, 12 / 280]),
@@ -353,7 +354,8 @@ def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
 @pytest.mark.parametrize(
     ("before", "after", "status"),
     [
-        # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
+        # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200
+        # ns; 1 ns is less.
         *(
             (STEPS, [(compute, 100, 40, 60)] * 3, status)
             for compute, status in ((1010, "changed"), (1001, "same"))

@@ -78,7 +78,8 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made, worded
         (["no change", "no change"], "no change"),
         (["improvement", "inconclusive", "no change"], "inconclusive"),
         (["inconclusive", "regression", "improvement"], "regression"),
-        # What has no direction does not enter beside what has one, and alone it is never better nor worse.
+        # What has no direction does not enter beside what has one, and alone it is never better nor
+        # worse.
         (["neither change", "no change"], "no change"),
         (["neither inconclusive", "improvement"], "improvement"),
         (["neither no change"], "no change"),
@@ -153,7 +154,8 @@ def test_a_run_alone_whose_captures_have_other_ranks_is_said_to_have(made, worde
 def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs, worded):
     before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
     found = diff(Side("both", (before, after)), after)
-    # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms, and nothing would settle it.
+    # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms, and
+    # nothing would settle it.
     why = found.metrics["why"][0].as_py()
     assert re.findall(r"\d[\d.]*(?=%| and| ms| collectives)", why) == [
         "13",

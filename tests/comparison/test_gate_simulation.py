@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
 
 # Trials one by one (2 ms each), all at once, and of the latter those that are done both ways.
 FEW, MANY, COMPARED = 200, 1000, 4
-LONG = 60  # so long runs are as dear as the others together, and tell little of false alarms: 2 % are rare by chance
+# so long runs are as dear as the others together, and tell little of false alarms: 2 % are rare by
+# chance
+LONG = 60
 MAX_FALSE_ALARMS_A_SIDE = 0.025
 
 
@@ -177,7 +179,8 @@ def test_intervals_cover_no_difference(name, n):
 def test_no_change_is_never_said_of_five_per_cent(name, n):
     slower = rates(name, n, 1.05)
     print(
-        f"{name} {n}, +5 %: found {slower['slower']:.0%}, called no change {slower['no change']:.1%}"
+        f"{name} {n}, +5 %: found {slower['slower']:.0%}, called no change "
+        f"{slower['no change']:.1%}"
     )
     assert slower["no change"] <= 0.01
 
@@ -271,5 +274,6 @@ def test_the_price_of_steps_that_stick_together(name, n):
 def test_the_price_of_fewer_than_eight_steps(name, n):
     same = rates(name, n)
     print(f"{name} {n}: false alarms {same['slower']:.1%} slower, {same['faster']:.1%} faster")
-    # Two captures of five steps lie on different levels, without a switch, in 4.2 % of pairs a side.
+    # Two captures of five steps lie on different levels, without a switch, in 4.2 % of pairs a
+    # side.
     assert max(same["slower"], same["faster"]) <= bound_of(0.042, n_trials(name, n))

@@ -20,7 +20,8 @@ def separation(before, after, confidence=0.95):
     return separation_of(side(before), side(after), confidence)
 
 
-# As measured: 8 steps a side without overlap, 24 % apart, slower and more spread out from step to step.
+# As measured: 8 steps a side without overlap, 24 % apart, slower and more spread out from step to
+# step.
 BEFORE = [25.5, 26.9, 25.8, 27.3, 26.2, 26.6, 25.9, 26.4]
 AFTER = [29.8, 31.0, 34.9, 32.5, 33.6, 30.4, 34.2, 32.9]
 

@@ -126,7 +126,8 @@ def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing(w
 
 TWO_APART = ([10] * 3, [12] * 3)
 SPREAD = [
-    # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; error sqrt(2 (1/2 + 1/2)).
+    # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; error sqrt(2 (1/2 +
+    # 1/2)).
     (TWO_APART, ([20] * 3, [22] * 4), 10, 4.302653 * math.sqrt(2)),
     # Squares 2 over 1 degree of freedom; error sqrt(2 (1/2 + 1)).
     (TWO_APART, ([31] * 3,), 20, 12.706205 * math.sqrt(3)),
@@ -164,10 +165,11 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
     ("reference", "run", "half"),
     [
         (([200] * 3,), ([100] * 4,), 0),
-        # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
-        # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
+        # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other
+        # side. 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
         (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
-        # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
+        # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a
+        # far larger one.
         (([198, 200, 202],), ([96, 100, 104],), None),
     ],
 )

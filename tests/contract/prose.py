@@ -80,13 +80,15 @@ _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
 _SENTENCE_END = re.compile(
     rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))"
 )
-# In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
+# In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens
+# of an option or a code.
 _KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice(?: \||  +string))")
 _DATA = re.compile(r"^ *(?:data-[a-z-]+: |\{\")")  # of charts, in a page
 _JSON_KEY = re.compile(r'^ *"\w+":')
 _NAMES = re.compile(rf"(?<![\w-])(?:{'|'.join((*CATALOGUE, *METRICS))})(?![\w-])")
 _CODE_IN_OUTPUT = re.compile(
-    r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,|DataLoader\( dataset|\b\d;\d\b"
+    r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,|DataLoader\( "
+    r"dataset|\b\d;\d\b"
 )
 _TEXT_OF_FINDING = re.compile(r'^  (?:title|action|advice): "(.*)"$', flags=re.MULTILINE)
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|vs|etc|approx)\.")

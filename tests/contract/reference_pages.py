@@ -29,7 +29,10 @@ def cli_page() -> str:
     parts = [
         "# Command line",
         WRITTEN_BY,
-        "The texts on this page are those of `nsyspipe COMMAND --help`. [Exit codes](exit-codes.md) are on a page of their own.",
+        (
+            "The texts on this page are those of `nsyspipe COMMAND --help`. [Exit "
+            "codes](exit-codes.md) are on a page of their own."
+        ),
     ]
     commands: dict[str, Sectioned] = vars(typer.main.get_command(app))["commands"]
     parts.append("\n".join(f"- [nsyspipe {name}](#nsyspipe-{name})" for name in commands))
@@ -86,7 +89,10 @@ def python_page() -> str:
     parts = [
         "# Python API",
         WRITTEN_BY,
-        "The texts on this page are the docstrings. [Notebook](../how-to/notebook.md) shows how to use them.",
+        (
+            "The texts on this page are the docstrings. [Notebook](../how-to/notebook.md) shows "
+            "how to use them."
+        ),
     ]
     for name in _FUNCTIONS:
         parts.extend(_callable_parts(f"nsyspipe.{name}", getattr(nsyspipe, name)))

@@ -49,8 +49,8 @@ MAKER = """FORMATS = {
     "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.",
         lazily("rows", "run_id_of_rows"), _as_text(lazily("rows", "rows"))),
 """
-# What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
-# no text before.
+# What is added -> in how many files, and those: in each the texts that stand there, and what stands
+# there then; a new file has no text before.
 ADDITIONS = {
     "a finding": (
         3,

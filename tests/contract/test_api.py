@@ -58,7 +58,8 @@ def test_public_names_are_sorted_and_exist():
         nsyspipe.nothing  # noqa: B018 - asking is the test
 
 
-# The last two are of packages that take seconds to import, if they are there; tests with the marker recipes import them.
+# The last two are of packages that take seconds to import, if they are there; tests with the marker
+# recipes import them.
 NOT_IMPORTED = {"nsyspipe.__main__", "nsyspipe.capture.lightning", "nsyspipe.capture.trainer"}
 
 
@@ -397,7 +398,8 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
 def test_import_loads_nothing_heavy():
     code = (
         "import sys, nsyspipe, nsyspipe.cli.app; "
-        "print([m for m in ('numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'nvtx') if m in sys.modules])"
+        "print([m for m in ('numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'nvtx') if m "
+        "in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -30,7 +30,8 @@ from tests.conftest import SAMPLES
 ROOT = SAMPLES.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-# Pages about the code, and pages that are written by a command and checked where the command is tested.
+# Pages about the code, and pages that are written by a command and checked where the command is
+# tested.
 NOT_FOR_USERS = {DOCS / "architecture.md"}
 WRITTEN_BY_COMMANDS = {
     *(DOCS / "reference" / f"{name}.md" for name in ("tables", "cli", "python")),
@@ -43,10 +44,14 @@ SUPERSET = DOCS / "examples" / "superset"
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 # Options of other programs.
 OPTIONS = (
-    "--bind --container-image --container-mounts --container-workdir --network --nv --stop-on-range-end "
-    "--body-file --capture-range-end --cudabacktrace --delay --duration --email --firstname --force-overwrite "
-    "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
-    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed --tables --type --user --username --with-threads"
+    "--bind --container-image --container-mounts --container-workdir --network --nv "
+    "--stop-on-range-end "
+    "--body-file --capture-range-end --cudabacktrace --delay --duration --email --firstname "
+    "--force-overwrite "
+    "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python "
+    "--nodes --nproc_per_node "
+    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed "
+    "--tables --type --user --username --with-threads"
 )
 
 
@@ -261,7 +266,8 @@ def test_options_and_variables_that_are_named_exist(path, tmp_path):
     )  # it is on no index: another's would come
 
 
-# What the queries of docs/how-to/dashboards.md answer, worked out from the samples' documents, and from a run.
+# What the queries of docs/how-to/dashboards.md answer, worked out from the samples' documents, and
+# from a run.
 @cache
 def document(run):
     return json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))
@@ -427,7 +433,8 @@ def test_every_file_that_is_named_exists():
 def test_every_file_of_the_package_has_its_line():
     lines = re.findall(r"^- `([\w/]+\.py)`: .+$", ARCHITECTURE, flags=re.MULTILINE)
     assert len(set(lines)) == len(lines)
-    # A room's own file holds what the room is, and no code; that of capture is what training programs import.
+    # A room's own file holds what the room is, and no code; that of capture is what training
+    # programs import.
     own = {path for path in PACKAGE.rglob("*/__init__.py") if path.parent.name != "capture"}
     assert (
         sorted(

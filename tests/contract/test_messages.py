@@ -26,8 +26,8 @@ def name_of(path):
     ).as_posix()
 
 
-# Texts that are no English, or that cannot change: names of facts in tables and documents, names of nsys, lists of words,
-# shell and style sheets. Each is a beginning of one text of the module.
+# Texts that are no English, or that cannot change: names of facts in tables and documents, names of
+# nsys, lists of words, shell and style sheets. Each is a beginning of one text of the module.
 ALLOWED = {
     "analysis/operations.py": ["memcpy unified DtoD"],
     "capture/rank.py": ["file=$1; exec"],

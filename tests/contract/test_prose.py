@@ -15,7 +15,8 @@ ROOT = SAMPLES.parent
 DOCS = ROOT / "docs"
 GOLDENS = ROOT / "tests" / "golden" / "frozen"
 
-# Goldens of rows that functions return: names of kernels, tables, traces. No command prints their texts as they are.
+# Goldens of rows that functions return: names of kernels, tables, traces. No command prints their
+# texts as they are.
 OF_FUNCTIONS = {"digests", "names", "tables"}
 PRINTED = {
     path

@@ -13,7 +13,8 @@ from nsyspipe.model.schema import DATASET, DESCRIBED
 from nsyspipe.model.table import SCHEMA_VERSION, TableSchema
 
 WHAT_TO_DO = (
-    "Bring the column back, or, if readers of the dataset must change, raise SCHEMA_VERSION in nsyspipe/model/table.py "
+    "Bring the column back, or, if readers of the dataset must change, raise SCHEMA_VERSION in "
+    "nsyspipe/model/table.py "
     "and run pytest --update-golden tests/contract/test_schema_version.py"
 )
 
@@ -32,7 +33,8 @@ def check(folder, now, version=1, *, is_update=False):
     path = folder / f"schema_v{version}.json"
     if not path.exists() and not is_update:
         pytest.fail(
-            f"version {version} has no snapshot: pytest --update-golden tests/contract/test_schema_version.py"
+            f"version {version} has no snapshot: pytest --update-golden "
+            "tests/contract/test_schema_version.py"
         )
     before = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else {}
     all_of = before, now
@@ -41,7 +43,8 @@ def check(folder, now, version=1, *, is_update=False):
     )
     if lost := sorted(was - found):
         pytest.fail(
-            f"gone or changed: {'; '.join(lost)}, in the same schema version {version}. {WHAT_TO_DO}"
+            f"gone or changed: {'; '.join(lost)}, in the same schema version {version}. "
+            f"{WHAT_TO_DO}"
         )
     if is_update:
         path.write_text(

@@ -25,8 +25,10 @@ NAMES = (
 )
 # Tests that hold texts of the program and expect none of them of an output.
 EXEMPT_TESTS = {
-    "contract/test_additions.py": "test_an_addition_touches_few_files",  # it changes the program's text
-    "contract/test_messages.py": "test_every_text_that_is_allowed_is_there",  # a list of exceptions, as this one
+    # it changes the program's text
+    "contract/test_additions.py": "test_an_addition_touches_few_files",
+    # a list of exceptions, as this one
+    "contract/test_messages.py": "test_every_text_that_is_allowed_is_there",
 }
 # Tests whose sentences are to go. Whoever rewrites one takes its line out.
 NOT_YET = {
@@ -63,14 +65,20 @@ COMPARED = {
     "an error": f"def test_a():\n    with raises(Error, match={TEXT!r}):\n        f()",
     "a comparison that is no assertion": f"def test_a():\n    found = {TEXT!r} in text\n    check(found)",
     "a parameter": f"@pytest.mark.parametrize('text', [{TEXT!r}])\ndef test_a(text):\n    assert f() == text",
-    "a value by the name of its case": f"CASES = {{'a': {TEXT!r}}}\n@pytest.mark.parametrize('text', CASES.values())\ndef test_a(text): ...",
+    "a value by the name of its case": (
+        f"CASES = {{'a': {TEXT!r}}}\n@pytest.mark.parametrize('text', CASES.values())\ndef "
+        "test_a(text): ..."
+    ),
     "a constant of the module": f"TEXT = {TEXT!r}\ndef test_a():\n    assert f() == TEXT",
     "a constant of a constant": f"TEXT = {TEXT!r}\nTEXTS: list = [TEXT]\ndef test_a():\n    assert f() in TEXTS",
     "a local constant": f"def test_a():\n    text = {TEXT!r}\n    assert f() == text",
 }
 NOT_COMPARED = {
     "an input": f"def test_a():\n    assert f(1) == 2\n    put({TEXT!r})",
-    "the name of a case": f"CASES = {{{TEXT!r}: 1}}\n@pytest.mark.parametrize('n', CASES.values(), ids=CASES)\ndef test_a(n):\n    assert n",
+    "the name of a case": (
+        f"CASES = {{{TEXT!r}: 1}}\n@pytest.mark.parametrize('n', CASES.values(), ids=CASES)\ndef "
+        "test_a(n):\n    assert n"
+    ),
     "a docstring": f"def test_a():\n    '''{TEXT}'''\n    assert f() == 1",
     "a helper that is no test": f"def check():\n    assert f() == {TEXT!r}",
     "three words": "def test_a():\n    assert f() == 'a green bird'",

@@ -27,8 +27,8 @@ def exposing(*exposed, **more):
     return evidence([step(rank, exposed=own) for rank, own in enumerate(exposed)], **more)
 
 
-# Exposed 100 and 200 of 1000: 150 per step. Waiting 20 and 0: without it 80 and 200. The phases launched 90 + 180 of it in
-# backward and 10 + 0 in forward; 300 - 280 = 20 belongs to no phase.
+# Exposed 100 and 200 of 1000: 150 per step. Waiting 20 and 0: without it 80 and 200. The phases
+# launched 90 + 180 of it in backward and 10 + 0 in forward; 300 - 280 = 20 belongs to no phase.
 PHASES = [
     *(phase("backward", 0, exposed_comm_ns=90), phase("forward", 0, exposed_comm_ns=10)),
     *(phase("optimizer", 0, exposed_comm_ns=0), phase("backward", 1, exposed_comm_ns=180)),
@@ -36,7 +36,8 @@ PHASES = [
 BOTH = evidence([step(0, exposed=100, hidden=50, wait=20), step(1, exposed=200)], phases=PHASES)
 # 40 kernels take 120 instead of 100 each: c = 0.2. Of 60 hidden 60 x 0.26 / 1.26 at most.
 SLOWED = evidence([step(exposed=100, hidden=60)], kernels=[kernel("gemm", 40, 4800, 4000)])
-# Few of the kernels beside communication can be compared, 500 of 40500, by 2.4: of 90 hidden at most 90 x 0.8 / 1.8 = 40.
+# Few of the kernels beside communication can be compared, 500 of 40500, by 2.4: of 90 hidden at
+# most 90 x 0.8 / 1.8 = 40.
 ALONE = [kernel("gemm", 40, 500, 147), kernel("other", 0, 0, 0) | {"overlapped_ns": 40_000}]
 # 300 of 1000 exposed, 260 of it waiting for the other that is there.
 WAITS = [step(0, exposed=300, wait=260), step(1, exposed=40)]
@@ -127,14 +128,16 @@ SEVEN = [kernel(f"k{number}", 10, 1000 + 100 * number, 1000) for number in range
 TWICE = [kernel("gemm", 50, 2000, 1000)]
 COMM_SLOWS_COMPUTE = of(
     comm_slows_compute,
-    # 1100 under communication for 1000 without it: c = 0.1, at most 0.13. Of 226 overlapped 226 x 0.13 / 1.13 = 26 are lost.
+    # 1100 under communication for 1000 without it: c = 0.1, at most 0.13. Of 226 overlapped 226 x
+    # 0.13 / 1.13 = 26 are lost.
     case("what kernels are slower", slowing(*MIXED, hidden=226), saving=26),
     case(
         "what begins later, on the rank with most",
         evidence(LATER, kernels=[kernel("gemm", 30, 1100, 1000)]),
         saving=26 + 1.3 * 20,
     ),
-    # Rank 1 sets the pace: 113 x 0.13 / 1.13 of its own; nothing makes up for what rank 0 is slowed by, since it waits.
+    # Rank 1 sets the pace: 113 x 0.13 / 1.13 of its own; nothing makes up for what rank 0 is slowed
+    # by, since it waits.
     case(
         "on a rank that only waits",
         evidence(WAITS_BESIDE, kernels=[kernel("gemm", 30, 1100, 1000)]),
@@ -233,8 +236,8 @@ COMPRESS_GRADIENTS = of(
     case("little over an unknown link", compressible(90, links=None)),
 )
 
-# Rank 0 starts its all-reduce at 500, rank 1 at 520, both end at 800: exposed 300 and 280, waiting 20 and 0. So 290 are
-# exposed per step, 10 of them waiting, which nothing hides, 280 transfer.
+# Rank 0 starts its all-reduce at 500, rank 1 at 520, both end at 800: exposed 300 and 280, waiting
+# 20 and 0. So 290 are exposed per step, 10 of them waiting, which nothing hides, 280 transfer.
 ROWS = [step(0, exposed=300, wait=20), step(1, exposed=280)]
 ONE = collective(1, (500, 520), 800)
 

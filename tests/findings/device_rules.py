@@ -57,7 +57,8 @@ IN_TURN = [
     *(step(0, 1, idle_input_ns=200), step(1, 1, exposed=200, wait=200)),
     *(step(0, 2, exposed=200, wait=200), step(1, 2, idle_input_ns=200)),
 ]
-# 1000 - 300 - 100 of rank 0, 1000 - 100 - 250 of rank 1, and 700 - 60 of rank 2: the step takes 650.
+# 1000 - 300 - 100 of rank 0, 1000 - 100 - 250 of rank 1, and 700 - 60 of rank 2: the step takes
+# 650.
 OWN_INPUT = [
     step(0, idle_input_ns=300, exposed=200, wait=200),
     step(1, idle_input_ns=100, exposed=250, wait=250),
@@ -144,7 +145,8 @@ OTHERS_PAUSE = [
     step(0, idle_launch_ns=100, idle_pause_ns=0),
     step(1, exposed=100, wait=100, idle_launch_ns=50, idle_pause_ns=50, compute_ns=850),
 ]
-# Rank 1 waits least in two of three steps and idles for nothing in them; 600 of rank 0 in the third are all there is.
+# Rank 1 waits least in two of three steps and idles for nothing in them; 600 of rank 0 in the third
+# are all there is.
 EACH_OTHER = [
     step(
         rank,
@@ -156,7 +158,8 @@ EACH_OTHER = [
     for number, wait in enumerate([(300, 200), (300, 200), (200, 300)], start=1)
     for rank in range(2)
 ]
-# Process groups are not known: rank 0 idles, and any communication of the others may be waiting for it.
+# Process groups are not known: rank 0 idles, and any communication of the others may be waiting for
+# it.
 WAIT_NOT_KNOWN = dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"])
 
 
@@ -472,7 +475,8 @@ DDP_SINGLE_GPU = of(
     ddp_single_gpu,
     case("a world of one", evidence([step(**DDP, idle_launch_ns=25)]), saving=65),
     case("hidden copies", evidence([step(**DDP | {"exposed_grad_copy_ns": 0})]), saving=0),
-    # Inside backward only DDP copies that many tensors in a row; elsewhere it may be an average of weights.
+    # Inside backward only DDP copies that many tensors in a row; elsewhere it may be an average of
+    # weights.
     case(
         "unknown size, backward marked", evidence([step(**DDP)], world_size=None), world_size=None
     ),
@@ -598,7 +602,8 @@ PROFILER_OVERHEAD = of(
     ),
     *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
     case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),
-    # Rank 0 is left with 1000 - 10 - 12, rank 1 with 1000 - 15 - 10: of that work 22 at most goes off the step.
+    # Rank 0 is left with 1000 - 10 - 12, rank 1 with 1000 - 15 - 10: of that work 22 at most goes
+    # off the step.
     case(
         "work of ranks in parallel",
         IN_PARALLEL,

@@ -83,7 +83,8 @@ def beside_hidden_gradients(beside_compute):
     return evidence(steps(2, exposed=300, hidden=360), met, traffic=carried)
 
 
-# 50 of 1000 are 5 %. Rank 0 waits 150 of its 200 for rank 1, whose 50 are all transfer: 50 on either.
+# 50 of 1000 are 5 %. Rank 0 waits 150 of its 200 for rank 1, whose 50 are all transfer: 50 on
+# either.
 WAITING = (200, 150), (50, 0)
 TENSOR_COMM = of(
     parallelism.tensor_comm,

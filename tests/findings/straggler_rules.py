@@ -41,10 +41,11 @@ LEAVES = collective(
 )  # rank 0 leaves at 60 (a broadcast) although rank 1 comes at 100: it waited 60
 LEAVES[1]["held_up_ns"] = 60
 TWO_COMMUNICATORS = collective(1, (0, 700), 900) + collective(1, (0, 700), 900, seq=1, comm_id="b")
-# Tensor groups of 0 and 1, 2 and 3, 4 and 5, 6 and 7, data groups of 0, 2, 4, 6 and 1, 3, 5, 7, all from 0 on. First rank 1
-# comes 100 late and rank 2 60, side by side; then 0 and 1 bring their 100 to the data groups, where 2 and 3 wait 40 and all
-# others 100; then each tensor group waits 50 for its odd rank. Without that all were done 100 + 50 earlier; the longest
-# waits are 100 + 60 + 2 x 100 + 4 x 50.
+# Tensor groups of 0 and 1, 2 and 3, 4 and 5, 6 and 7, data groups of 0, 2, 4, 6 and 1, 3, 5, 7, all
+# from 0 on. First rank 1 comes 100 late and rank 2 60, side by side; then 0 and 1 bring their 100
+# to the data groups, where 2 and 3 wait 40 and all others 100; then each tensor group waits 50 for
+# its odd rank. Without that all were done 100 + 50 earlier; the longest waits are 100 + 60 + 2 x
+# 100 + 4 x 50.
 GRID = evidence(
     steps(8, exposed=700),
     [
@@ -62,7 +63,8 @@ GRID = evidence(
     ],
 )
 IN_GRID = {"1": 250.0, "2": 60.0, "3": 50.0, "5": 50.0, "7": 50.0}
-# Rank 1 comes 100 late to its tensor group, so that rank 0 comes 100 late to its data group with rank 2.
+# Rank 1 comes 100 late to its tensor group, so that rank 0 comes 100 late to its data group with
+# rank 2.
 PASSED_ON = evidence(
     steps(4, 1, 2, 3, exposed=500),
     [
@@ -122,7 +124,8 @@ LATE = of(
     ),
     # Rank 1 is late by 90 in three of four steps, rank 0 by 80 in one: 350 / 4.
     case("in turn", run(90, -80, 90, 90), saving=87.5),
-    # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it: a quarter of that.
+    # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it:
+    # a quarter of that.
     case(
         "one behind the last",
         each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300),

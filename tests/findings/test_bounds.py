@@ -20,7 +20,8 @@ from tests.pairs import ONE_CHANGE, SAMPLES_BY_NAME
 pytestmark = pytest.mark.slow
 
 ADVISED = [pair for pair in ONE_CHANGE if pair.finding]
-REPEATABILITY = 0.01  # of two captures of one job over shared memory; over NVLink they differ by a fifth of that
+# of two captures of one job over shared memory; over NVLink they differ by a fifth of that
+REPEATABILITY = 0.01
 MS = 1e6
 OTHER_THAN_TRANSFERS = {
     "straggler",

@@ -17,10 +17,12 @@ from tests.findings.make import collective, findings
 from tests.golden.words import figures
 
 _OVERHEAD = (
-    "CREATE TABLE PROFILER_OVERHEAD (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, "
+    "CREATE TABLE PROFILER_OVERHEAD (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid "
+    "INTEGER, "
     "nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL)"
 )
-# Step i begins at 1000 i + 100 on the device, with a kernel that was launched 20 before: the latency.
+# Step i begins at 1000 i + 100 on the device, with a kernel that was launched 20 before: the
+# latency.
 STARTS = (0, 1000, 2000, 3000)
 
 
@@ -50,9 +52,10 @@ def savings(run):
 
 
 def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
-    # Idle from 300 to 1100, when the next step's kernel starts (launched at 1080, it could not sooner).
-    # The host is in the data phase from 560 to 1060 of that: 500, and from 450, where the step's range ends,
-    # to 550, where the next begins, in none: 100; the other 200 are for launches.
+    # Idle from 300 to 1100, when the next step's kernel starts (launched at 1080, it could not
+    # sooner). The host is in the data phase from 560 to 1060 of that: 500, and from 450, where the
+    # step's range ends, to 550, where the next begins, in none: 100; the other 200 are for
+    # launches.
     builder = quiet_rank(lead=450)
     for at in STARTS:
         builder.range(at - 440, at + 60, "data")
@@ -68,8 +71,8 @@ def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
 @pytest.mark.parametrize("has_data", [True, False])
 def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
     # After [100, 300) six kernels of 50, each launched while the one before runs: gaps of 50 before
-    # each, [300, 350) and so on, and from 900 to the next step's start at 1100: half of that between
-    # the steps' ranges.
+    # each, [300, 350) and so on, and from 900 to the next step's start at 1100: half of that
+    # between the steps' ranges.
     builder = quiet_rank()
     for at in STARTS:
         if has_data:
@@ -86,17 +89,18 @@ def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
 
 
 def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
-    # The host waits until the first kernel ends at 300, then launches another at 400, [420, 520): the
-    # gap [300, 420) is the synchronisation's. Of [520, 1100) cudaMalloc holds the host for 60, and from 900
-    # to 1000 it is between two steps' ranges.
+    # The host waits until the first kernel ends at 300, then launches another at 400, [420, 520):
+    # the gap [300, 420) is the synchronisation's. Of [520, 1100) cudaMalloc holds the host for 60,
+    # and from 900 to 1000 it is between two steps' ranges.
     builder = quiet_rank()
     for at in STARTS:
         blocking_call(builder, at + 105, at + 310, "cudaStreamSynchronize_v3020")
         builder.kernel(at + 420, at + 520, launch=at + 400)
         blocking_call(builder, at + 700, at + 760, "cudaMalloc_v3020")
     run = run_of(tmp_path, builder)
-    # Of 1000 the host waits 205 + 60, gets input for 100, and launches 420 while the device idles: it launches 215 beside
-    # the idle time for the calls and for input, which came as much earlier without.
+    # Of 1000 the host waits 205 + 60, gets input for 100, and launches 420 while the device idles:
+    # it launches 215 beside the idle time for the calls and for input, which came as much earlier
+    # without.
     assert savings(run) == {"launch-bound": 420 + 215, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
     assert found["evidence"]["idle_ns_per_step_by_call"] == {
@@ -201,8 +205,9 @@ def test_the_loader_is_named(tmp_path, worded):
     run = report(tmp_path)
     found = findings(run)
     assert list(found) == ["input-bound", "launch-bound"]
-    # 19 x 20 us between kernels, 26 us before the first, and 1994 us from the last to the end of the step; of those the
-    # host was blocked in the wait for the last kernel for as long as that took.
+    # 19 x 20 us between kernels, 26 us before the first, and 1994 us from the last to the end of
+    # the step; of those the host was blocked in the wait for the last kernel for as long as that
+    # took.
     rows = {(row["idle_launch_ns"], row["idle_blocked_ns"]) for row in causes(run)[1:-1]}
     assert rows == {((380 + 26 + 1994 - 310) * US, 310 * US)}
     worded(found["input-bound"]["title"])
@@ -216,13 +221,15 @@ def test_a_busy_device_waits_for_no_loader_and_what_the_loop_launches_between_is
     run = report(tmp_path, kernel=4 * MS)
     assert findings(run) == {}
     assert {row["idle_input_ns"] for row in causes(run)} == {0}
-    # 25 ms, 10 calls of 1 ns each 200 us apart, then 25 ms less 1.8 ms: the longest stretch is the first.
+    # 25 ms, 10 calls of 1 ns each 200 us apart, then 25 ms less 1.8 ms: the longest stretch is the
+    # first.
     run = report(tmp_path, has_calls=True)
     assert {row["idle_between_steps_ns"] for row in causes(run)[1:-1]} == {25 * MS}
     assert findings(run)["input-bound"]["saving_ns_per_step"] == 25 * MS
 
 
-# A step's last kernel ends 8006 us after it began, and the wait for it 4 us later: 1990 us to its end, 20 to the next's first.
+# A step's last kernel ends 8006 us after it began, and the wait for it 4 us later: 1990 us to its
+# end, 20 to the next's first.
 @pytest.mark.parametrize(
     ("options", "between"),
     [
@@ -379,9 +386,9 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, 
     # The first waits 690 - 310 for the gradient, the second 300 - 100 for its input.
     bubble = findings(run)["pipeline-bubble"]
     assert bubble["evidence"]["bubble_ns_per_step_by_rank"] == {"0": 380, "1": 200}
-    # Of the gap to the next step 50 are between two ranges; in the rest, 150 and 350, with the norm 140 each, hosts launch
-    # late. Without its waits and those 50 the second takes 750, or the first 570. But hosts are in no call that waits: each
-    # launches for all of the step.
+    # Of the gap to the next step 50 are between two ranges; in the rest, 150 and 350, with the norm
+    # 140 each, hosts launch late. Without its waits and those 50 the second takes 750, or the first
+    # 570. But hosts are in no call that waits: each launches for all of the step.
     parts = bubble["evidence"]["saving_ns_per_step_by_part"]
     assert parts.pop("left_for_launching") == (570 if has_norm else 750) - 1000
     assert sum(parts.values()) == 1000 - (570 if has_norm else 750)
@@ -390,8 +397,8 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, 
     assert "straggler" not in findings(run)
     assert {row["lateness_ns"] for row in run.stragglers().to_pylist()} == {None}
     launch = findings(run)["launch-bound"]
-    # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140; and transfers of 10, which start as soon
-    # as they are launched: a send and a receive, and the norm.
+    # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140; and transfers of
+    # 10, which start as soon as they are launched: a send and a receive, and the norm.
     assert launch["saving_ns_per_step"] == (280 + 30 if has_norm else 500 + 20)
     worded(launch["title"], "launch-bound")
     # Bound, 31 or 52 %. Of the slowest stage 400 of 1000 communicate, with the norm 10 more.
@@ -457,7 +464,8 @@ def late(rows, hosts=HOSTS, error=0):
 @pytest.mark.parametrize(
     ("rows", "options", "expected"),
     [
-        # The first of b comes at 100, the last of a at 10: 90 in each step, although no rank of b is 90 behind the other.
+        # The first of b comes at 100, the last of a at 10: 90 in each step, although no rank of b
+        # is 90 behind the other.
         (WORLD, {}, LATE),
         (WORLD, {"error": 89}, LATE),
         (WORLD, {"error": 90}, None),  # the clocks do not tell

@@ -112,7 +112,8 @@ def test_communication_that_may_be_waiting_is_hidden_once():
         step(1, idle_launch_ns=50, exposed=400, exposed_late_comm_ns=400) | unknown,
     ]
     bound = saving_without_launching(evidence(rows, are_groups_known=False))
-    # On rank 0 50 may be waiting for rank 1, and the other 50 hidden; rank 1 is left with 550: 1000 less 50, 300 and 100.
+    # On rank 0 50 may be waiting for rank 1, and the other 50 hidden; rank 1 is left with 550: 1000
+    # less 50, 300 and 100.
     parts = {"idle_for_launches": 300, "possible_waiting": 50, "exposed_by_late_launches": 50}
     assert (bound.saving_ns, bound.limit_rank, dict(bound.parts)) == (400, 0, parts)
 

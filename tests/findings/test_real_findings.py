@@ -256,7 +256,8 @@ def test_advice_is_of_what_a_run_has(runs, name):
     if name == "2gpu-pp":
         assert not {"straggler", "comm-bound"} & set(findings(run))
         found = findings(run)
-        # Both hosts launch for longer than their GPUs work: another schedule leaves what launching takes.
+        # Both hosts launch for longer than their GPUs work: another schedule leaves what launching
+        # takes.
         assert (
             0
             < found["pipeline-bubble"]["saving_ns_per_step"]
@@ -282,7 +283,8 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     found = findings(nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1))
     assert set(found) & (OF_ROLES | ONLY_DDP) - {"grad-copy"} == expected
     if name == "pp":
-        # Rank 3 idles 35 of 76 ms because its host launches late, and never pauses: no schedule mends that.
+        # Rank 3 idles 35 of 76 ms because its host launches late, and never pauses: no schedule
+        # mends that.
         saving = {
             one: found[one]["saving_ns_per_step"] for one in ("launch-bound", "pipeline-bubble")
         }
@@ -296,7 +298,8 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
         }
         assert figures.items() <= found["no-sync"]["evidence"].items()
     if name == "pp":
-        # Rank 3 idles for want of launches; rank 1, which receives from it, comes late to its gradients for that.
+        # Rank 3 idles for want of launches; rank 1, which receives from it, comes late to its
+        # gradients for that.
         assert found["straggler"]["evidence"]["held_up_steps_by_rank"].keys() == {"3"}
 
 

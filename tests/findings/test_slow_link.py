@@ -212,7 +212,8 @@ BY_SETTINGS = of(
         saving=None,
         link_kind="net",
     ),
-    # Host memory inside each host, beside a network that cannot be avoided: of what goes there NVLink saves nothing.
+    # Host memory inside each host, beside a network that cannot be avoided: of what goes there
+    # NVLink saves nothing.
     case(
         "inside hosts",
         run(*TWO_HOSTS, SHM | {"from_rank": 2, "to_rank": 3}, n_hosts=2, nccl_settings=OFF),
@@ -248,7 +249,8 @@ BY_BANDWIDTH = of(
         saving=900,
         is_conditional=True,
     ),
-    # 45 000 bytes of each rank in 1000 ns: the others take 50 of 1050 ns, which is below a twentieth, or 60.
+    # 45 000 bytes of each rank in 1000 ns: the others take 50 of 1050 ns, which is below a
+    # twentieth, or 60.
     case("a metric is gathered", beside("all_gather", 50), busbw_bytes_per_s=45e9),
     case("buffers are broadcast", beside("broadcast", 50), busbw_bytes_per_s=45e9),
     case("much else", beside("all_gather", 60), NOT_JUDGED),

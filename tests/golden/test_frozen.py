@@ -63,9 +63,11 @@ TABLES = (
 )
 REPORTS = [path.name for folder in (REAL, SAMPLES) for path in folder.glob("*.sqlite*")]
 RUNS = sorted({re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", name) for name in REPORTS})
-# One row a line; of the other tables, one cell a line, so that a new column leaves the old lines alone.
+# One row a line; of the other tables, one cell a line, so that a new column leaves the old lines
+# alone.
 LONG_TABLES = ("collectives", "kernels", "phases")
-# Tables of single operations have too many rows to read. Their totals are pinned as rows, and a digest pins the rest.
+# Tables of single operations have too many rows to read. Their totals are pinned as rows, and a
+# digest pins the rest.
 BARS = Totals(
     by=("rank", "lane"),
     summed=("busy_ns", "exposed_ns", "wait_ns", "n_operations"),

@@ -10,7 +10,8 @@ pytestmark = [
     pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs"),
 ]
 
-# Rank 0 prints the median time of its steps 10 to 19, in ns; step by step, since it waits for the loss.
+# Rank 0 prints the median time of its steps 10 to 19, in ns; step by step, since it waits for the
+# loss.
 PARALLEL_INPUT = """
 import os, statistics, sys, time, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

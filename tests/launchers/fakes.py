@@ -22,7 +22,8 @@ NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
 CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
 
-# Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun does.
+# Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun
+# does.
 _TORCHRUN = f"""#!{sys.executable} -S
 import os, signal, subprocess, sys, time
 words = sys.argv[1:]

@@ -25,7 +25,8 @@ if os.environ["RANK"] == "1":
     sys.exit(41)
 time.sleep(60)
 """
-# What a fake nsys does: the report is there while the program still runs, as with --capture-range-end=stop.
+# What a fake nsys does: the report is there while the program still runs, as with
+# --capture-range-end=stop.
 EARLY = '"$@" & cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; wait $!'
 HANGS = "trap '' TERM INT HUP; \"$@\"; sleep 60; sleep 60"
 

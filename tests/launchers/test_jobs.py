@@ -29,7 +29,10 @@ BLOCKED = (
     'mv "$TMPDIR/nvidia/report1.nsys-rep" "$out.nsys-rep"'
 )
 # The first rank fails first.
-ONCE = f"[ ! -e again_$RANK ] || {{ sleep 0.$((5 * RANK)); echo 'unrecognised option'; exit 1; }}; touch again_$RANK; {CAPTURE}"
+ONCE = (
+    f"[ ! -e again_$RANK ] || {{ sleep 0.$((5 * RANK)); echo 'unrecognised option'; exit 1; }}; "
+    f"touch again_$RANK; {CAPTURE}"
+)
 MISSED = "echo 'Connection to Agent lost: End of file'; exit 1"
 GROWS = (
     '"$@" & for i in 1 2 3 4 5 6 7 8; do echo part >> "$out.nsys-rep"; sleep 0.5; done; '
@@ -108,8 +111,10 @@ JOBS = {
         "ddp.sh -o run --force --no-export",
         marks=(),
         before=(
-            "run_0.nsys-rep run_7.sqlite run_7.qdstrm run_node0.nsys-rep run.topo.txt run.nccl.host.77.log "
-            "run.node1.capture.json run-view_0.nsys-rep run_0_0.sqlite run_0.capture.json run_x.sqlite run.txt run.nccl.txt "
+            "run_0.nsys-rep run_7.sqlite run_7.qdstrm run_node0.nsys-rep run.topo.txt "
+            "run.nccl.host.77.log "
+            "run.node1.capture.json run-view_0.nsys-rep run_0_0.sqlite run_0.capture.json "
+            "run_x.sqlite run.txt run.nccl.txt "
             "run_0.nsys-rep.bak rerun_0.sqlite run"
         ),
     ),
@@ -118,7 +123,8 @@ JOBS = {
         f"{NODE} --node-rank 0 --force --no-export",
         marks=(),
         before=(
-            "run_7.sqlite run_node3.nsys-rep run.node3.capture.json run_1.nsys-rep run.node1.capture.json"
+            "run_7.sqlite run_node3.nsys-rep run.node3.capture.json run_1.nsys-rep "
+            "run.node1.capture.json"
         ),
     ),
     "two_nodes": Job([f"{NODE} -n 2 --node-rank {node}" for node in ("0", "1", "1", "1 --force")]),

@@ -20,7 +20,10 @@ name=$(basename "$out"); side=${name%%-*}
 "$@" && echo "${name%_*}" "${NCCL_P2P_DISABLE:--}" "${NCCL_MAX_CTAS:--}" >> order
 cp "$reports/$name.sqlite" "$out.nsys-rep" 2>/dev/null || cp "$reports/ddp-4gpu-${side}_$RANK.sqlite" "$out.nsys-rep"
 """
-TRAIN = "import os, sys\nif os.environ['RANK'] == '0':\n    print(*sys.argv[1:], file=open('words', 'a'))\n"
+TRAIN = (
+    "import os, sys\nif os.environ['RANK'] == '0':\n    print(*sys.argv[1:], file=open('words', "
+    "'a'))\n"
+)
 
 
 @pytest.fixture
@@ -50,11 +53,15 @@ def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_besid
     assert (lab.work / "words").read_text() == "--lr 1\n--lr 1 --bucket-cap-mb 25\n"
     told = dict(line.split(maxsplit=1) for line in answer.out.splitlines()[-4:])
     told.pop("page:")
-    # By the samples' own figures: steps of 644.79 and 572.09 ms. The replay has one of 573.52 ms (568.52 to 586.49), and
-    # 71.45 ms less: 71.45 + 573.52 - 586.49 = 58.48, and 71.45 + 573.52 - 568.52 = 76.45.
+    # By the samples' own figures: steps of 644.79 and 572.09 ms. The replay has one of 573.52 ms
+    # (568.52 to 586.49), and 71.45 ms less: 71.45 + 573.52 - 586.49 = 58.48, and 71.45 + 573.52 -
+    # 568.52 = 76.45.
     assert told["tried"].startswith("--bucket-cap-mb 25 (single-bucket: ")
     assert told["steps"] == "644.79 ms before, 572.09 ms after"
-    promised = "predicted 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step (95%: "
+    promised = (
+        "predicted 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step "
+        "(95%: "
+    )
     assert told["so"].startswith(promised)
     assert told["so"].endswith("): as predicted")
     result = json.loads((lab.work / "t" / "trial.json").read_text())
@@ -75,7 +82,8 @@ def test_a_setting_that_keeps_nccl_from_a_faster_link_is_taken_away_if_that_is_a
 def test_captures_are_taken_in_turn_and_steps_of_the_host_stand_for_those_of_a_job_without_gpu(
     lab, tmp_path
 ):
-    # Host steps of 90, 100, 110 ms before and 50, 60, 70 after, on two ranks of which the second takes 1 ms more.
+    # Host steps of 90, 100, 110 ms before and 50, 60, 70 after, on two ranks of which the second
+    # takes 1 ms more.
     for side, lengths in (("before", (90, 100, 110)), ("after", (50, 60, 70))):
         for number, ms in enumerate(lengths, 1):
             for rank in range(2):
@@ -109,7 +117,8 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab, worded):
     (lab.work / "train.py").write_text(TRAIN)
     answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--program", "train.py")
     assert (answer.status, len(order)) == (2, 1)
-    # Behind the others: comm-bound, which they lessen, and slow-link, since what connects the GPUs was not recorded.
+    # Behind the others: comm-bound, which they lessen, and slow-link, since what connects the GPUs
+    # was not recorded.
     assert re.search("single-bucket, .*comm-bound, .*slow-link", answer.err), answer.err
     assert "--takes 'ID=WORDS" in answer.err
     (kept,) = [line for line in answer.err.splitlines() if line.startswith("note: t ")]
@@ -183,7 +192,10 @@ def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab, wor
 
 
 def test_a_change_of_the_trace_takes_the_place_of_the_users():
-    code = "import trial; print(trial._without(['-n', '2', '--trace', 'nvtx', '--trace=osrt', '--cpu'], '--trace'))"
+    code = (
+        "import trial; print(trial._without(['-n', '2', '--trace', 'nvtx', '--trace=osrt', "
+        "'--cpu'], '--trace'))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
     )
@@ -191,7 +203,10 @@ def test_a_change_of_the_trace_takes_the_place_of_the_users():
 
 
 def test_a_trial_knows_the_findings_that_analyze_has():
-    code = "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == {one.__name__.replace('_', '-') for one in judge.RULES})"
+    code = (
+        "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == "
+        "{one.__name__.replace('_', '-') for one in judge.RULES})"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
     )

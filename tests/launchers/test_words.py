@@ -119,7 +119,10 @@ PRINTED = [
         f"{NODE} --attach-steps 1:2",
         "baseline.sh --attach-steps=9:10",
     ),
-    "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 --exit-timeout=7 --trace=nvtx",
+    (
+        "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 "
+        "--exit-timeout=7 --trace=nvtx"
+    ),
     *(f"{launcher} --cpu -- {shlex.join(ODD)}" for launcher in ("baseline.sh", "ddp.sh")),
 ]
 

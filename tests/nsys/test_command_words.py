@@ -112,7 +112,8 @@ def test_a_value_has_one_hash_per_name_and_key():
     )
     assert command_words.HASHED.fullmatch(first.partition("=")[2])
     assert first == again
-    # HMAC-SHA256 of b"value\0a\0word" with 32 bytes k, by another implementation (openssl dgst -mac).
+    # HMAC-SHA256 of b"value\0a\0word" with 32 bytes k, by another implementation (openssl dgst
+    # -mac).
     assert first == "--a=hmac:21a847f8"
     assert len({first.partition("=")[2], other.partition("=")[2], elsewhere.partition("=")[2]}) == 3
     assert recorded_command(["--a=word"], HashKey(b"l" * 32)) != [first]
@@ -179,7 +180,10 @@ def test_each_variable_stands_once_with_values_that_compile():
     )
     assert not [one for one in names if command_words.allows(one, "Zx81-plant3d")]
     # Other variables are not there at all.
-    others = "HOME PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
+    others = (
+        "HOME PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES "
+        "CUDA_HOME nccl_algo"
+    )
     found = recorded_environment(
         dict.fromkeys(others.split(), "1") | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY
     )

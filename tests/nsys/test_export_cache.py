@@ -233,7 +233,10 @@ def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, na
 @pytest.mark.slow
 def test_two_at_once_both_get_whole_exports(reports, tool):
     tool(f"sleep 0.3; {COPY}")
-    script = "import sys, nsyspipe as n; run = n.load(sys.argv[1]); print(run.steps().num_rows, run.problems.num_rows)"
+    script = (
+        "import sys, nsyspipe as n; run = n.load(sys.argv[1]); print(run.steps().num_rows, "
+        "run.problems.num_rows)"
+    )
     both = [
         subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE)
         for _ in range(2)

@@ -102,7 +102,10 @@ def test_only_options_that_this_nsys_knows_are_given(report, tool):
 
 def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
     # Each waits for the other's start: one after the other would never end.
-    both = f'touch "{tmp_path}/$$.here"; while [ $(ls "{tmp_path}" | grep -c here) -lt 2 ]; do sleep 0.01; done; {COPY}'
+    both = (
+        f'touch "{tmp_path}/$$.here"; while [ $(ls "{tmp_path}" | grep -c here) -lt 2 ]; do sleep '
+        f"0.01; done; {COPY}"
+    )
     reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in (1, 0)]
     seen = []
     made = export_reports(
@@ -212,7 +215,8 @@ FAILURES = {
     "which nsys does not say": "echo 'Exportation error: who knows' >&2; exit 1",
     "of an unknown version": "echo 'Report is newer than your version'; exit 1",
     "what drives a terminal": (
-        r"printf '[1/1] [0%%      ] x\r[1/1] [==50%%  ] x\n\033[31mExportation error: \007bad\033[0m thing\nTry --help\n' >&2"
+        r"printf '[1/1] [0%%      ] x\r[1/1] [==50%%  ] x\n\033[31mExportation error: "
+        r"\007bad\033[0m thing\nTry --help\n' >&2"
         "; exit 7"
     ),
     "a flood": "yes 'error: flood' | head -c 3000000; exit 1",

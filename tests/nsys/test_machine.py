@@ -71,7 +71,8 @@ def packages(tmp_path, monkeypatch):
     """Return a function that puts packages on Python's path; torch says so if it is imported."""
     site = tmp_path / "site"
     site.mkdir()
-    # Another test of this process may have imported the real torch, and then that one would be found.
+    # Another test of this process may have imported the real torch, and then that one would be
+    # found.
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
     def install(version_file=None, **versions):

@@ -137,7 +137,8 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
 
 def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end_is_cut(tmp_path):
     assert ask([str(tmp_path / "tool")], 20) is None
-    # A child that keeps the output open is not waited for; who has closed it is still given its time.
+    # A child that keeps the output open is not waited for; who has closed it is still given its
+    # time.
     for script, status in (
         ("sleep 60 &\necho done", 0),
         ("echo done; exec >&-; sleep 0.2; exit 4", 4),

@@ -122,8 +122,9 @@ def apart_in_the_last_step_only():
     return cross_oracle.Run(ranks, (10**18, 10**18, 10**18 + 2))
 
 
-# Where a nanosecond decides who is late: equal ends, a median of two ends that is floored, sessions 1 ns apart, and streams
-# that are first used at once. Where a doubt of process groups concerns only steps that do not count, lateness is 0.
+# Where a nanosecond decides who is late: equal ends, a median of two ends that is floored, sessions
+# 1 ns apart, and streams that are first used at once. Where a doubt of process groups concerns only
+# steps that do not count, lateness is 0.
 ONE_NS = {
     "ends at once": one_ns_apart((20, 20)),
     "the last ends later": one_ns_apart((20, 21)),

@@ -69,7 +69,8 @@ def one_by_one(program, slowing):
         for rank in range(n_ranks):
             ahead = work[rank] - before[rank]
             n_begun = begun[rank] - begun_before[rank]
-            # An operation takes 1 us at least: of shorter ones a piece of work holds no more than fit.
+            # An operation takes 1 us at least: of shorter ones a piece of work holds no more than
+            # fit.
             density = n_begun / max(ahead, 1000 * max(n_begun, 1))
             now[rank] = moved_on(
                 now[rank], ahead, busy[rank], 1 + slowing.ratio + slowing.delay_ns * density

@@ -66,7 +66,8 @@ def test_another_unit_scales_everything_exactly(one, other, unit):
     scaled = difference_of_centres([x * unit for x in one], [x * unit for x in other])
     assert scaled.delta == result.delta * unit
     if result.undecided is None:
-        # Where steps do not differ at all the search ends at a number that is as good as 0, in any unit.
+        # Where steps do not differ at all the search ends at a number that is as good as 0, in any
+        # unit.
         assert bounds(scaled) == pytest.approx(
             (result.low * unit, result.high * unit), rel=1e-15, abs=1e-100
         )

@@ -57,7 +57,8 @@ def test_a_report_that_needs_more_memory_than_there_is_says_so_before_it_is_read
     report, monkeypatch, rows, worded
 ):
     edit(report, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET rowid = {rows} WHERE rowid = 1")
-    # Row numbers may have holes: no row takes less than 16 bytes of the file, and the process takes 100 MiB without any.
+    # Row numbers may have holes: no row takes less than 16 bytes of the file, and the process takes
+    # 100 MiB without any.
     needed = 100 * 2**20 + 70 * (report.stat().st_size // 16)
     monkeypatch.setattr("nsyspipe.reader.metadata.machine_memory", lambda: needed)
     nsyspipe.load(report, jobs=1).steps()

@@ -309,7 +309,10 @@ def test_the_profilers_work_counts_in_the_process_that_it_held_up(tmp_path):
     path = builder.write(tmp_path / "a_0.sqlite")
     edit(
         path,
-        f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main', 4711)} WHERE start = 500",
+        (
+            f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main', 4711)} WHERE "
+            "start = 500"
+        ),
     )
     assert nsyspipe.load(path).steps()["overhead_ns"].to_pylist() == [100, 0, 0, 0]
     edit(
@@ -479,7 +482,8 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
         for table in (KERNEL, MEMCPY):
             edit(path, f"ALTER TABLE {table} DROP COLUMN correlationId")
     run = nsyspipe.load(path)
-    # Windows [1000 i, 1000 (i + 1)), the last one ends with its range; who launched what is unknown.
+    # Windows [1000 i, 1000 (i + 1)), the last one ends with its range; who launched what is
+    # unknown.
     found = [run.steps()[name].to_pylist() for name in ("start_ns", "end_ns", "is_complete")]
     assert found == [[0, 1000, 2000, 3000], [1000, 2000, 3000, 3900], [True, True, True, False]]
     assert figures(run) == STEADY | {"overlap_backward_ns": None}

@@ -42,7 +42,10 @@ def two_ranks():
         SETTING_LOG.format("NCCL_P2P_LEVEL", "NVL"),
         init(0, 2, "START"),
         "Channel 00/01 : 0 1",
-        "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+        (
+            "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels "
+            "per peer"
+        ),
         init(0, 2, "COMPLETE"),
         via(0, 1, "P2P/CUMEM"),
     ]

@@ -84,7 +84,10 @@ def test_more_rows_than_one_batch_are_read(tmp_path):
     built = reduced(0, 64).nccl_payload(-10, "ncclAllGather", {BYTES: 1}, nccl.NCCL_2_19)
     names = ", ".join(f'"{name}"' for name in built.schema[NVTX])
     copied = names.replace('"start"', '"start" + n').replace('"end"', '"end" + n')
-    numbers = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 70000) SELECT n FROM r"
+    numbers = (
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 70000) SELECT n FROM "
+        "r"
+    )
     more = f"INSERT INTO {NVTX} ({names}) SELECT {copied} FROM {NVTX}, numbers WHERE start = 0"
     found = read(tmp_path, built, f"CREATE TEMP TABLE numbers AS {numbers}", more)
     assert found.table["start_ns"].to_pylist() == [-10, *range(70_001)]
@@ -183,7 +186,10 @@ OF_2_21 = " WHERE schemaId = 16777222"
     ("change", "is_described"),
     [
         (
-            "UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) WHERE start = 20",
+            (
+                "UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) "
+                "WHERE start = 20"
+            ),
             True,
         ),
         ("UPDATE {nvtx} SET binaryData = x'0102' WHERE start = 20", True),
@@ -193,11 +199,17 @@ OF_2_21 = " WHERE schemaId = 16777222"
         ("UPDATE {schemas} SET schemaId = 3" + OF_2_21, False),
         ("UPDATE {schemas} SET type = 3" + OF_2_21, False),  # a union
         (
-            "INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)",
+            (
+                "INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, "
+                "16777222, 1, 32)"
+            ),
             False,
         ),
         (
-            "INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)",
+            (
+                "INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, "
+                "16777222, 1, 5, 'Root', 8)"
+            ),
             False,
         ),
     ],

@@ -389,7 +389,8 @@ WITH_NICS = (
     "GPU1\tNV12\t X \tSYS\tPIX\t64-127,192-255\t1\t\tN/A\n"
     "NIC0\tPXB\tSYS\t X \tSYS\t\t\t\t\n"
     "NIC1\tSYS\tPIX\tSYS\t X \t\t\t\t\n"
-    "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect\n"
+    "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP "
+    "interconnect\n"
     "  NV#  = Connection traversing a bonded set of # NVLinks\n"
     "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
 )
@@ -431,7 +432,10 @@ def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line
     [
         # Older drivers name NICs themselves, and SYS SOC.
         (
-            " GPU0 GPU1 mlx5_0 CPU Affinity\nGPU0 X SOC PHB 0-7\nGPU1 SOC X NODE 8-15\nmlx5_0 PHB NODE X \n",
+            (
+                " GPU0 GPU1 mlx5_0 CPU Affinity\nGPU0 X SOC PHB 0-7\nGPU1 SOC X NODE 8-15\nmlx5_0 "
+                "PHB NODE X \n"
+            ),
             (0, 1),
             {"GPU0 GPU1": "SYS", "GPU0 mlx5_0": "PHB", "mlx5_0 GPU1": "NODE"},
         ),
@@ -448,7 +452,8 @@ def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line
             (0, 1),
             {"GPU1 GPU0": "NV12", "GPU0 NIC1": "SYS", "GPU1 NIC1": None},
         ),
-        # Unknown words are no paths. The row of GPU1 ends at what is no cell, so that of GPU2 tells.
+        # Unknown words are no paths. The row of GPU1 ends at what is no cell, so that of GPU2
+        # tells.
         (
             "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n",
             (0, 1, 2),

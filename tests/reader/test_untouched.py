@@ -162,7 +162,8 @@ def test_a_journal_that_a_killed_writer_left_is_refused(report, tmp_path):
     assert (tmp_path / "copy.sqlite-journal").exists()
 
 
-# Root may read everything, so the program gives up root, once everything is imported: nobody may enter every checkout.
+# Root may read everything, so the program gives up root, once everything is imported: nobody may
+# enter every checkout.
 AS_NOBODY_INPUT = """
 import importlib, json, os, pkgutil, sys
 import nsyspipe
@@ -181,7 +182,8 @@ if os.getuid() == 0:
 done = [nsyspipe_here("analyze", one) for one in arguments]
 print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in done]))
 """
-# Where a report lies, the modes of its folder and of itself, what is passed, and whether it can be read.
+# Where a report lies, the modes of its folder and of itself, what is passed, and whether it can be
+# read.
 PLACES = {
     "file": (0o755, 0o000, "file/a_0.sqlite", False),
     "closed": (0o000, 0o644, "closed", False),

@@ -68,7 +68,8 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     renamed = json.loads(text)
     renamed["run"]["hosts"].sort()
     for answer in (redacted, renamed):
-        # Copies keep no environment, which says that no setting of links was set, and that NCCL wrote a log.
+        # Copies keep no environment, which says that no setting of links was set, and that NCCL
+        # wrote a log.
         for finding in answer["findings"]:
             finding["evidence"].pop("nccl_settings", None)
             if finding["id"] == "slow-link":

@@ -47,7 +47,8 @@ def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     assert found["comm-bound"]["evidence"]["replay_limit_ns_per_step"] == pytest.approx(
         STEP + LATE - 80 * MS
     )
-    # A bucket each: the first goes after one layer, then one after the other, then the last one's copy.
+    # A bucket each: the first goes after one layer, then one after the other, then the last one's
+    # copy.
     first, each = 10 * MS + LATE + 5 * MS + 100 * US, OVERHEAD + (80 * MS - OVERHEAD) / 4
     buckets = first + first_of(4) + 4 * each + 100 * US + 4 * MS
     assert gains["single-bucket"] == pytest.approx(STEP + LATE - buckets, rel=0.002)
@@ -105,7 +106,8 @@ def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loade
     assert min(column.drop_null().to_pylist()) > 1e6
 
 
-# It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and not even tried here.
+# It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and
+# not even tried here.
 NOT_REPLAYED = {"no step": (2, None), "reports are gone": (5, None), "large": (5, 10)}
 
 

@@ -26,12 +26,15 @@ BYTES = 104 * MIB
 HALF = (
     OVERHEAD + (80 * MS - OVERHEAD) / 2
 )  # half of what the bytes take: twice the bandwidth, or two bytes for four
-# Four buckets of 25 MiB: the first is ready at 15.1 ms and is beside work; from there on the link is busy.
+# Four buckets of 25 MiB: the first is ready at 15.1 ms and is beside work; from there on the link
+# is busy.
 FOUR_END = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
-# Of 10 ms beside 34.8 ms of work, which they slow by 3 % and 6.5 us per operation (14 in 34.8 ms): 10 ms x c / (1 + c).
+# Of 10 ms beside 34.8 ms of work, which they slow by 3 % and 6.5 us per operation (14 in 34.8 ms):
+# 10 ms x c / (1 + c).
 SLOW = 0.03 + 14 * 6.5 / 34_800
-# A transfer of four gradients, the last of 90 MiB of 120, alone takes 3/4 of it, after everything; gradients 0 to 2 fill
-# the first bucket: ready at 25.03 ms and over by 45 ms, later than the last one is ready.
+# A transfer of four gradients, the last of 90 MiB of 120, alone takes 3/4 of it, after everything;
+# gradients 0 to 2 fill the first bucket: ready at 25.03 ms and over by 45 ms, later than the last
+# one is ready.
 ONE_LARGE = SINGLE.changed(
     gradients=(10 * MIB, 10 * MIB, 10 * MIB, 90 * MIB), copy=10 * US, scale=10 * US
 )
@@ -77,7 +80,8 @@ CASES = {
         WORK + SLOW / (1 + SLOW) * 10 * MS,
         20 * US,
     ),
-    # Half the bytes: 30 us + 4.985 ms, of which 3 to 3.5 % slow the work, and twice what the copies take on top of it.
+    # Half the bytes: 30 us + 4.985 ms, of which 3 to 3.5 % slow the work, and twice what the copies
+    # take on top of it.
     "overlap does not hide the casts": (
         FAST,
         {"perfect_overlap": True, "gradient_dtype": "bf16"},
@@ -90,8 +94,9 @@ CASES = {
         LARGE_LAST + 90 * US + 4 * MS,
         3 * US,
     ),
-    # Four of 0.5 ms are 104 MiB in 2 ms. Over a hundredth of it each takes 50 ms, the first from 15.1 ms on. That the
-    # copies waited for one bucket each, the capture does not show: all of them follow the last.
+    # Four of 0.5 ms are 104 MiB in 2 ms. Over a hundredth of it each takes 50 ms, the first from
+    # 15.1 ms on. That the copies waited for one bucket each, the capture does not show: all of them
+    # follow the last.
     "a slower link": (
         SINGLE.changed(buckets=(1,) * 4, transfer=(500 * US,) * 4),
         {"bandwidth": BYTES / 0.2},
@@ -181,8 +186,9 @@ def test_a_link_is_its_bandwidth(ask, worded):
 
 
 def test_four_buckets_become_one(ask):
-    # 20 ms each from 15.1 ms on; as one it begins at 30.4 ms and saves three overheads. That the 15.3 ms beside
-    # communication were slowed by 3 %, and each of their six operations by 6.5 us, is assumed.
+    # 20 ms each from 15.1 ms on; as one it begins at 30.4 ms and saves three overheads. That the
+    # 15.3 ms beside communication were slowed by 3 %, and each of their six operations by 6.5 us,
+    # is assumed.
     found = ask(FOUR, bucket_mb=1000)
     assert found.step_time_ns == 15_100 * US + 80 * MS + 400 * US + 4 * MS
     slowed = (0.03 * 15_300 * US + 6 * 6_500) / 1.03
@@ -222,7 +228,8 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
 
 
 def test_each_micro_batch_waits_for_its_own_collectives(ask):
-    # One rank is late in all of them. A TB/s, which is a kB in a ns, leaves 109 us of each of the three transfers.
+    # One rank is late in all of them. A TB/s, which is a kB in a ns, leaves 109 us of each of the
+    # three transfers.
     found = ask(ACCUMULATED.changed(late=(0, 3 * MS)), bandwidth=1e12)
     assert found.identity_error_pct < 0.01
     assert found.limit_step_time_ns == pytest.approx(3 * (WORK - 4 * MS + 3 * MS) + 4 * MS)
@@ -315,8 +322,9 @@ def test_bytes_that_no_link_carries_are_refused(ask, worded):
     ],
 )
 def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
-    # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
-    # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
+    # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The
+    # last of five buckets holds what is left, 16 parts; its copies begin before: they are as good
+    # as over.
     end = (
         (begin + (30_400 * US - begin) * 124 / 512)
         + first_of(4)

@@ -77,7 +77,8 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
     worded(said)
     assert f"{percent:.1f}" in figures(said)
     assert any(abs(int(figure) - percent) <= 1 for figure in figures(said) if figure.isdecimal())
-    # 200 kernels of 10 us, 200 that took 12 of which communication made 30 % more than measured at most, an optimizer of 100.
+    # 200 kernels of 10 us, 200 that took 12 of which communication made 30 % more than measured at
+    # most, an optimizer of 100.
     if percent:
         assert found.limit_step_time_ns == pytest.approx(
             200 * 10 * US + 200 * 12 * US / 1.26 + 100 * US, rel=0.004
@@ -126,7 +127,8 @@ def test_beyond_a_wide_link_a_faster_one_slows_no_more(captured):
 
 
 def test_kernels_that_were_compared_count_with_their_slowdown_and_others_with_the_assumed_one():
-    # Over host memory 3 %, and 3.8 us of each operation: (22 - 2 - 6.5) us / 1.03 of it are its own.
+    # Over host memory 3 %, and 3.8 us of each operation: (22 - 2 - 6.5) us / 1.03 of it are its
+    # own.
     others = 0.03 + 3.8 / ((20 - 6.5) / 1.03)
     for part in (0.25, 0.5, 1.0):
         before, _ = slowdowns(contention(0.2, share=part), 25e9, None).pairs[0]

@@ -151,7 +151,8 @@ def test_groups_of_ranks_wait_for_their_own_alone(written):
     )
 
 
-# Beside tensor groups 0-1 and 2-3 data groups 0-2 and 1-3 reduce gradients for 6 ms; rank 3 is late by 5 ms.
+# Beside tensor groups 0-1 and 2-3 data groups 0-2 and 1-3 reduce gradients for 6 ms; rank 3 is late
+# by 5 ms.
 def of_both(rank):
     late, waits = (5 if rank == 3 else 0), (5 if rank == 2 else 0)
     one = 14 + late + waits
@@ -226,7 +227,8 @@ def test_ranks_that_launch_in_different_orders_are_refused(written, worded):
     worded(refusal(whatif(run)))
 
 
-# Two exchanges of 2 ms, in line; gradients are reduced for 10 ms beside 5 ms of work and the second exchange.
+# Two exchanges of 2 ms, in line; gradients are reduced for 10 ms beside 5 ms of work and the second
+# exchange.
 EXPERTS = [
     ("forward", 0, 5, IN_LINE),
     ("AllToAll", 5, 7, IN_LINE),
@@ -258,7 +260,8 @@ def test_experts_and_gradients_are_scaled_apart(written, worded, bandwidth, expe
     worded(only(found).label)
 
 
-# Parameters are gathered (2 ms) when the layer before has ended; gradients scattered (2 ms) before the optimizer.
+# Parameters are gathered (2 ms) when the layer before has ended; gradients scattered (2 ms) before
+# the optimizer.
 SHARDS = [
     ("AllGather", 0, 2, OTHER),
     ("forward", 2, 5, IN_LINE),
@@ -331,7 +334,8 @@ def test_a_wait_that_one_rank_shows_is_that_of_the_other(written):
     assert found.identity_error_pct < 0.01
 
 
-# Rank 0 waits for each gather of 4 ms, copies between; rank 1 comes 3 ms late to each, and waits for the second alone.
+# Rank 0 waits for each gather of 4 ms, copies between; rank 1 comes 3 ms late to each, and waits
+# for the second alone.
 WAITING_ELSEWHERE = (
     [
         ("forward", 0, 5, IN_LINE),
@@ -385,7 +389,8 @@ def test_steps_that_begin_with_what_waits_for_the_step_before_are_refused(writte
 def test_gradients_of_an_accumulation_are_sent_once(ask, worded):
     run = SINGLE.changed(n_micro_batches=3)
     found = ask(run, no_sync=True)
-    # Of three times 80 ms of all-reduce one is left, as of four kernels that scale gradients and four copies of 0.1 ms.
+    # Of three times 80 ms of all-reduce one is left, as of four kernels that scale gradients and
+    # four copies of 0.1 ms.
     assert only(found).step_time_ns == pytest.approx(
         found.step_time_ns - 160 * MS - 1600 * US, abs=US
     )

@@ -71,7 +71,8 @@ def test_one_rank_of_several_is_answered_what_it_allows(tmp_path, worded):
 
 
 def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path, worded):
-    # Rank 2 is late by all that the others seem to transfer: of that no link and no datatype gives anything back.
+    # Rank 2 is late by all that the others seem to transfer: of that no link and no datatype gives
+    # anything back.
     reports = SINGLE.changed(n_ranks=4, late=(0, 0, 60 * MS, 0)).write(tmp_path)
     there = nsyspipe.load([str(tmp_path / f"ddp_{rank}.sqlite") for rank in (0, 1, 3)])
     missing, *others = only(whatif(there, bucket_mb=25)).assumptions
@@ -237,7 +238,8 @@ def test_a_straggler_that_waits_for_launches_can_be_balanced(written, worded):
 
 
 def test_no_hint_leads_to_a_change_that_is_refused_all_the_same(written, worded):
-    # On the stream of the work: perfect overlap is none there, with or without waiting for late ranks.
+    # On the stream of the work: perfect overlap is none there, with or without waiting for late
+    # ranks.
     run = written(early(0, stream=7), launch_bound(1, stream=7))
     by_id = {one.id: one.refused_in_options for one in whatif(run).scenarios}
     assert by_id["no-wait"] is None
@@ -249,7 +251,8 @@ def test_no_hint_leads_to_a_change_that_is_refused_all_the_same(written, worded)
 
 
 def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(written, worded):
-    # It launches the same work in 15 ms, and the next step 1 ms later: of three steps the last one's next is not replayed.
+    # It launches the same work in 15 ms, and the next step 1 ms later: of three steps the last
+    # one's next is not replayed.
     rows = [("part", at * MS, (at + 1) * MS, int(1.5 * at * MS)) for at in range(10)]
     slow = rank_of(
         0,
@@ -289,7 +292,8 @@ def test_no_link_makes_a_step_much_shorter_than_its_hosts_take_to_launch_it(writ
 
 
 MISSING = {
-    # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
+    # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one
+    # is cut off.
     "of collectives": [(1, NCCL, 2)],
     "of all": [(rank, *of) for rank in range(2) for of in ((NCCL, 20), ("layer_backward", 80))],
 }
@@ -309,7 +313,8 @@ def test_launches_that_are_missing(tmp_path, forgotten, worded):
 
 def test_few_launches_may_be_missing(ask, tmp_path):
     run = SINGLE.changed(n_steps=20)
-    # One of the skipped step, and the next: 1 of 504 operations was launched with the one before it.
+    # One of the skipped step, and the next: 1 of 504 operations was launched with the one before
+    # it.
     found = whatif(without_launches(tmp_path, run, [(0, "optimizer", 2)]), bucket_mb=25)
     assert only(found).step_time_ns == only(ask(run, bucket_mb=25)).step_time_ns
 

@@ -62,7 +62,8 @@ WITH_TOPOLOGY = {"topology": REAL / "logs" / "topo-4gpu.txt"}
 @pytest.mark.parametrize(
     ("name", "files", "places"),
     [
-        # A capture over NVLink 4 of H200s; over host memory, where nothing says that NVLink connects them; where the topology does.
+        # A capture over NVLink 4 of H200s; over host memory, where nothing says that NVLink
+        # connects them; where the topology does.
         ("2gpu-gpt-b25", {}, {"nvlink4": "here", "pcie5x16": "here", **OTHER_LINKS}),
         (
             "ddp-4gpu-shm",
@@ -131,7 +132,8 @@ def test_the_number_of_a_rank_changes_no_prediction(runs, real):
 
 
 def test_waits_for_a_bucket_are_no_slow_work(runs):
-    # Nearly all of backward is beside communication, and one operation of a hundred waits for a bucket.
+    # Nearly all of backward is beside communication, and one operation of a hundred waits for a
+    # bucket.
     found = whatif(runs("2gpu-gpt-b25-shm"), link="nvlink4")
     assert found.limit_step_time_ns > (
         runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6

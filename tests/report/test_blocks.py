@@ -91,9 +91,9 @@ def test_a_page_has_a_section_for_each_heading_and_table_and_all_rows(tmp_path, 
     assert "&lt;b&gt;run&lt;/b&gt;" in page
     assert "<b>run</b>" not in page
     assert (
-        '<b class="word" data-word="improvement">improvement</b><span class="word-why">it is less</span>'
-        in page
-    )
+        '<b class="word" data-word="improvement">improvement</b><span class="word-why">it is '
+        "less</span>"
+    ) in page
     assert page.index(">not comparable<") < page.index("<h2")
     assert "2\xa0ms" in page  # no unit parts from its number
     # Without a chart nothing is said of charts.
@@ -250,7 +250,8 @@ def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
             "",
             ["445.4 ms", "4.0 ms", "<0.1 ms", "0 ms", "-"],
         ),
-        # What is compared with the columns beside it is in milliseconds, and only what would be all zeros is not.
+        # What is compared with the columns beside it is in milliseconds, and only what would be all
+        # zeros is not.
         ([7836.0, 29_100.0], "", ["0.0078 ms", "0.0291 ms"]),
         ([7836.0, 910.0], "", ["7.836 us", "0.910 us"]),
         ([6069e6, 999e6], "", ["6.069 s", "0.999 s"]),

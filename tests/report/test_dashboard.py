@@ -63,7 +63,8 @@ def test_a_group_says_what_it_lacks(changes, worded):
         # A label that comes again is a series; those that are there once are none.
         ([("a", 4), ("b", 4), ("a", 4), ("b", 4)], ["a", "b", "a", "b"]),
         ([("a", 4), ("b", 4), ("c", 4)], [None] * 3),
-        # Two of four runs share theirs; then one more run has its own, and two of five is less than half.
+        # Two of four runs share theirs; then one more run has its own, and two of five is less than
+        # half.
         ([("a", 4), ("a", 4), ("b", 4), ("c", 4)], ["a", "a", "b", "c"]),
         ([("a", 4), ("a", 4), ("b", 4), ("c", 4), ("d", 4)], [None] * 5),
         # Each group decides for itself.

@@ -95,9 +95,10 @@ def test_an_interval_of_next_to_nothing_is_in_its_unit(baseline, low, high, said
     assert words._interval_and_limit(row) == said
 
 
-# Medians: slow has 101 ms of compute and fast 71, both 30 ms of all else; short has two steps of 100 and 101 ms. What decides
-# leads, and the others are named; what is better leads over what is as it was. Chatty communicates 40 ms instead of 20: what
-# has no direction is never called better or worse.
+# Medians: slow has 101 ms of compute and fast 71, both 30 ms of all else; short has two steps of
+# 100 and 101 ms. What decides leads, and the others are named; what is better leads over what is as
+# it was. Chatty communicates 40 ms instead of 20: what has no direction is never called better or
+# worse.
 SPOKEN = [
     "slow fast step_time",
     "short fast step_time",
@@ -114,7 +115,8 @@ def test_the_verdict_leads_with_the_figure_that_decides(runs, pinned):
     for case in SPOKEN:
         before, after, metrics = case.split()
         said.append(
-            f"{case}: {words.verdict_text(diff(runs[before], runs[after], metrics=metrics.split(',')))}"
+            f"{case}: "
+            f"{words.verdict_text(diff(runs[before], runs[after], metrics=metrics.split(',')))}"
         )
     pinned("difference/verdicts", sentences="\n".join(said))
 
@@ -124,7 +126,8 @@ def test_the_verdict_leads_with_the_figure_that_decides(runs, pinned):
     [
         # Which figure: the mean, since steps are uneven by it. Without it they are level.
         (0, "inconclusive", True),
-        # All steps are 10 % longer than the longest of the baseline: one that is longer still changes nothing.
+        # All steps are 10 % longer than the longest of the baseline: one that is longer still
+        # changes nothing.
         (13, "regression", False),
         # Two of them are no single one.
         (None, "inconclusive", False),

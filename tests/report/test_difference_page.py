@@ -166,8 +166,8 @@ def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
 
 def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     (found,) = drawn._timeline_charts(change)
-    # The slowest is rank 1 of the baseline and rank 0 of the candidate; of equal steps of 131 and 91 ms
-    # the first is step 2, after the one left out and one of 130 and 90.
+    # The slowest is rank 1 of the baseline and rank 0 of the candidate; of equal steps of 131 and
+    # 91 ms the first is step 2, after the one left out and one of 130 and 90.
     slow, fast = found.data["ranks"]
     assert (slow["rank"], fast["rank"]) == ("1 of the baseline", "0 of the candidate")
     assert [one["window"][0] for one in (slow, fast)] == [0, 0]
@@ -190,7 +190,8 @@ def test_figures_show_where_their_difference_lies(change):
     assert track.band == pytest.approx(0.02 / 0.5)
     assert table.strong == {0}
     assert len(table.rows) == change.metrics.num_rows
-    # Ratios lie in points. Pooled: both ranks' communication by their steps of 121 and 131, 91 and 81 ms.
+    # Ratios lie in points. Pooled: both ranks' communication by their steps of 121 and 131, 91 and
+    # 81 ms.
     metrics = [row["metric"] for row in said.metric_rows(change)[0]]
     row = table.rows[metrics.index("exposed_comm_share")]
     before, after = 40 / 252, 20 / 172

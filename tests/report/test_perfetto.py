@@ -49,7 +49,8 @@ def check(run, steps=None):
 
 def check_operations(track, events, shift):
     """Every operation is there once, with its exact times, on a thread of its stream, beside no other."""
-    # What runs in a graph that was captured as a whole is not known: its span is on a track of its own.
+    # What runs in a graph that was captured as a whole is not known: its span is on a track of its
+    # own.
     drawn = [(one.name, graph.category) for one in track.threads for graph in one.slices]
     assert all(("CUDA graphs" in name) == (category == "graph") for name, category in drawn)
     kinds = {"graph": "compute"}
@@ -126,8 +127,9 @@ def check_flows(found):
 def test_a_steady_run_shows_what_was_built(steady):
     found = check(nsyspipe.load(steady))
     rank = found.ranks[1]
-    # Step 1 is forward [1100, 1200), backward [1200, 1300), all-reduce [1270, 1330) and a copy [1340, 1350). The
-    # session of rank 1 starts 1 ns late, but its all-reduces end with the others': that is its clock's offset.
+    # Step 1 is forward [1100, 1200), backward [1200, 1300), all-reduce [1270, 1330) and a copy
+    # [1340, 1350). The session of rank 1 starts 1 ns late, but its all-reduces end with the
+    # others': that is its clock's offset.
     assert rank.name == "rank 1 · NVIDIA H200 · node0"
     compute, comm = rank.threads
     assert compute.bars[3:6] == [
@@ -161,7 +163,8 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
     launches = sorted({row["launch_ns"] for row in events if row["rank"] == 0})
     tracks = rank.child("steps").children
     assert launches in [[one.notes.get("start_ns") for one in track.slices] for track in tracks]
-    # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half come in between.
+    # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half
+    # come in between.
     assert moves == [(0, 100), (38, 100), (50, 100), (50, 100), (88, 100), (100, 100), (100, 100)]
 
 

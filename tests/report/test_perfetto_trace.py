@@ -172,7 +172,8 @@ CASES = {
             ]
         },
     ),
-    # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
+    # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80,
+    # 90) and [110, 130).
     "exposed communication": (
         [comm(80, 130), op(90, 110)],
         {"steps": [step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)]},
@@ -214,7 +215,10 @@ def lines_of(track, indent=""):
     for one in track.slices:
         notes = {name: note for name, note in one.notes.items() if name != "nsyspipe"}
         deeper = "  " * (one.depth + 1)
-        yield f"{indent}{deeper}[{one.start}, {one.end}) {one.name}: {one.category} {json.dumps(notes)}"
+        yield (
+            f"{indent}{deeper}[{one.start}, {one.end}) {one.name}: {one.category} "
+            f"{json.dumps(notes)}"
+        )
     if track.values:
         yield f"{indent}  {track.descriptor.counter.unit_name}: {track.values}"
     for child in sorted(
@@ -317,7 +321,8 @@ def test_a_trace_is_written_rank_by_rank():
             (3, 1, 2),
             [[1, 2, 0]],
         ),  # equal times are in the order of the tie
-        # Ranges of a host stand inside each other, of equal ones the lower depth outside; those that cross on two tracks.
+        # Ranges of a host stand inside each other, of equal ones the lower depth outside; those
+        # that cross on two tracks.
         (nested_lanes, [(2, 4), (0, 10), (4, 10)], (0, 0, 0), [[1, 0, 2]]),
         (nested_lanes, [(0, 10), (0, 10)], (1, 0), [[1, 0]]),
         (nested_lanes, [], (), []),
@@ -399,7 +404,8 @@ def times(*found):
 @pytest.mark.parametrize(
     ("rows", "window", "waiting"),
     [
-        # From its start to the last start, or its own end; nothing of what is not matched or has no common clock.
+        # From its start to the last start, or its own end; nothing of what is not matched or has no
+        # common clock.
         (
             [
                 collective(0, 50, 0, wait_ns=10),
@@ -455,7 +461,8 @@ def test_bins_are_as_many_as_can_be_told_apart(windows, bins):
             range(0, 60, 10),
             [(0, 100), (10, 50), (30, 0), (40, 100), (50, 0)],
         ),
-        # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies in none.
+        # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies
+        # in none.
         ([(0, 10), (22, 23)], [(5, 25)], range(0, 50, 10), [(0, 100), (10, 0), (20, 20), (30, 0)]),
         # To the nearest.
         ([(0, 1), (3, 5)], [(0, 6)], range(0, 9, 3), [(0, 33), (3, 67), (6, 0)]),

@@ -89,7 +89,8 @@ SHOWN = ("step", "rank", "wall_ns", "fastest_rank", "mark")
 @pytest.mark.parametrize(
     ("rows", "skipped", "n_ranks", "shown"),
     [
-        # A step is shown by its slowest rank, the fastest beside it; of equally long ones by the lowest, beside the highest.
+        # A step is shown by its slowest rank, the fastest beside it; of equally long ones by the
+        # lowest, beside the highest.
         (
             [step(0, 1, wall=100), step(1, 1, wall=120), step(2, 1, wall=90)],
             [],
@@ -129,7 +130,8 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all(worded):
     # 401 steps, two to a column: 200 pairs of which the odd step is slower, and the last alone.
     assert chart.data["step"] == [*range(1, n - 1, 2), n - 1]
     worded(chart.table.note)
-    # Of one rank that does not communicate, nothing is said of others; nor do legends name what takes no time.
+    # Of one rank that does not communicate, nothing is said of others; nor do legends name what
+    # takes no time.
     alone = (step(number=number, hidden=0, exposed=0, copies=0) for number in (0, 1))
     few = module.step_chart(module.step_rows(steps(*alone), [], 1), has_comm=False)
     assert (few.table.note, few.data["wall_ns"], few.data["parts"]["exposed"]) == (
@@ -219,7 +221,8 @@ def charts(*rows):
             ],
             [{"duration": 9.0, "longest": [(1, 8.0), (0, 1.0), (2, 0.0)]}],
         ),
-        # The root of a broadcast ends before the last rank starts, 5 ns behind it: it waits as long as it lasts.
+        # The root of a broadcast ends before the last rank starts, 5 ns behind it: it waits as long
+        # as it lasts.
         (
             [
                 row(0, 0, 0, wait=5, length=2, kind="broadcast"),

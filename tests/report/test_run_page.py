@@ -278,8 +278,8 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_names_the_flag(real, s
     assert "--cuda-graph-trace=node" in text
     # What is known is a least.
     assert "≥ 1.8" in text
-    # What no flag brings is not promised, nor is a range inside of a graph. Each rank synchronises once, at its end: that
-    # ties the clocks, so why devices idle is known.
+    # What no flag brings is not promised, nor is a range inside of a graph. Each rank synchronises
+    # once, at its end: that ties the clocks, so why devices idle is known.
     lines = without_version(shown(text)).split("\n")
     worded([line for line in lines if not line.startswith("data-")])
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]

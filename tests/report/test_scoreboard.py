@@ -30,9 +30,9 @@ def written(board, name):
     return module.scoreboard_formats(board)[name].text()
 
 
-# The steps of slow and again take 131 ms, of fast 101: 131 / 101 = 1.297, 101 / 131 = 0.771. Short has two steps only. Who is
-# not told apart is neither level nor slower; an undecided run may be faster where the best is no change; each kind of several
-# runs has a sentence, the largest first.
+# The steps of slow and again take 131 ms, of fast 101: 131 / 101 = 1.297, 101 / 131 = 0.771. Short
+# has two steps only. Who is not told apart is neither level nor slower; an undecided run may be
+# faster where the best is no change; each kind of several runs has a sentence, the largest first.
 SPOKEN = [
     ("slow fast again", {}),
     ("fast slow", {}),

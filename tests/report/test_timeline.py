@@ -55,7 +55,8 @@ SHOWN = {"start": [20], "length": [40], "name": [0]}
 @pytest.mark.parametrize(
     ("bars", "lane", "columns", "legend"),
     [
-        # Columns that say nothing are left out; a bar of several operations says how many, and how busy.
+        # Columns that say nothing are left out; a bar of several operations says how many, and how
+        # busy.
         ([bar("compute", 1020, 1060)], "compute", SHOWN, ["compute"]),
         (
             [bar("compute", 1020, 1060, busy=25, n=7)],
@@ -63,7 +64,8 @@ SHOWN = {"start": [20], "length": [40], "name": [0]}
             SHOWN | {"busy": [25], "n": [7]},
             ["compute"],
         ),
-        # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
+        # What is drawn of compute covers the communication; its operations leave 7 ns, of which it
+        # waits 3.
         (
             [bar("compute", 1000, 1100, busy=60, n=9), bar("comm", 1020, 1060, exposed=7, wait=3)],
             "comm",
@@ -97,7 +99,8 @@ def test_a_lane_holds_what_is_known_of_its_bars_and_the_legend_what_has_colour(
 
 
 def test_the_longest_stretch_without_compute_is_that_of_the_slowest_rank():
-    # Rank 1 is slower: its bars leave [0, 5), [20, 90) and [100, 110); rank 0 computes nothing for 80.
+    # Rank 1 is slower: its bars leave [0, 5), [20, 90) and [100, 110); rank 0 computes nothing for
+    # 80.
     spans = ((1000, 1100), (1000, 1110))
     bars = (
         bar("compute", 1080, 1100),
@@ -174,7 +177,8 @@ def test_the_table_says_when_phases_run_and_how_long_lanes_are_busy():
     spans = windows((1_000_000, 9_000_000), (2_000_000, 8_000_000), **known)
     table = timeline_table(schema.TIMELINE.from_rows(rows), spans)
     assert [one.heading for one in table.columns][-1] == "forward, from and to"
-    # 1.5 ms and 1 ms busy; forward from the window's start to 5 ms later; rank 1 has no bars, and did nothing.
+    # 1.5 ms and 1 ms busy; forward from the window's start to 5 ms later; rank 1 has no bars, and
+    # did nothing.
     assert table.rows == [
         ["0", f"0 ms {TO} 8.000 ms", "2.500 ms", "0 ms", f"0 ms {TO} 5.000 ms"],
         ["1", f"1.000 ms {TO} 7.000 ms", "0 ms", "0 ms", "-"],

@@ -91,7 +91,8 @@ def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
         for name, one in found.items()
         if one.status != "yes" and name not in NEVER_BUILT
     }
-    # No kernel beside communication has an equal without it; without names none is known to be beside it.
+    # No kernel beside communication has an equal without it; without names none is known to be
+    # beside it.
     shapes = {} if table == STRINGS else {"kernel_shapes": "partly"}
     assert lacking == {"link": "no", "message_bytes": "no"} | shapes | expected
     assert all(flag in found[name].fix for name in list(expected)[:1])
@@ -170,7 +171,8 @@ def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path,
         "partly",
         ("a_1.sqlite",),
     )
-    # The steps of a run are those of all its ranks: what has none of its own has them by repetition, as all others then.
+    # The steps of a run are those of all its ranks: what has none of its own has them by
+    # repetition, as all others then.
     assert (found["steps"].status, figures(found["steps"].found)) == ("yes", {"4"})
     worded(found[name].found for name in ("nccl_ranges", "steps"))
 
@@ -291,7 +293,8 @@ ONE_TABLE = one(lambda: kernel().meta(EXPORT_PARAM_TABLES_TO_EXPORT=KERNEL))
 OF_TWO = {"rank_map": {"a_0.sqlite": 1, "a_1.sqlite": 7}}
 OF_PROCESSES = {"rank_map": {"a.sqlite:5": 4, "a.sqlite:6": 2}}
 EVEN = [str(rank) for rank in range(0, 20, 2)]
-# What is built, options, what is answered: by question status, figures of what is found, and options of the fix.
+# What is built, options, what is answered: by question status, figures of what is found, and
+# options of the fix.
 CASES = {
     "one kernel": (
         one(lambda: kernel().gpu().session(5)),

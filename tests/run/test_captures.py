@@ -123,7 +123,8 @@ def test_steps_are_those_of_each_capture_alone(tmp_path):
 
 def test_no_step_reaches_over_the_time_between_captures(tmp_path):
     steps = loaded(tmp_path, THREE).steps()
-    # The last window of a capture ends with its last operation, and the next begins with the next capture.
+    # The last window of a capture ends with its last operation, and the next begins with the next
+    # capture.
     rank0 = steps.filter(pc.equal(steps["rank"], 0))
     begun = rank0["start_ns"].to_numpy() - rank0["end_ns"].to_numpy()[0] + STEP_NS
     assert begun.tolist() == [
@@ -197,7 +198,8 @@ def test_a_step_that_one_rank_lacks_in_a_capture_shifts_no_later_one(tmp_path):
     ]
     whole = [replace(one, text="step", pids=(4001,)) for one in THREE]
     run = loaded(tmp_path, [*short, *whole])
-    # The short rank's fourth step is cut off; the later captures' steps count from 5 and 10 on both ranks.
+    # The short rank's fourth step is cut off; the later captures' steps count from 5 and 10 on both
+    # ranks.
     assert summary_steps(run) == [1, 2, 6, 7, 8, 11, 12, 13]
     assert pc.all(
         run.collectives().filter(pc.greater(run.collectives()["step"], 4))["is_matched"]
@@ -205,7 +207,8 @@ def test_a_step_that_one_rank_lacks_in_a_capture_shifts_no_later_one(tmp_path):
 
 
 def test_clocks_are_aligned_in_each_capture_by_itself(tmp_path):
-    # The second host's clock is 2 ms behind in the first capture, 5 ms ahead in the second: more than sessions say.
+    # The second host's clock is 2 ms behind in the first capture, 5 ms ahead in the second: more
+    # than sessions say.
     first = [replace(one, pids=(4000,)) for one in THREE[:2]]
     second = [
         replace(one, pids=(4001,), host="node1", end_later_ns=moved)
@@ -369,8 +372,8 @@ def test_a_rank_map_gives_the_captures_of_a_process_one_rank(tmp_path, worded):
     worded(caught.value.lines())
 
 
-# Names of the reports of three captures of two processes. The first six are what nsys makes of --output with
-# --capture-range-end=repeat, the others of nsys start and stop.
+# Names of the reports of three captures of two processes. The first six are what nsys makes of
+# --output with --capture-range-end=repeat, the others of nsys start and stop.
 NAMES = {
     "report": [["report1"], ["report2"], ["report3"]],
     "node": [["all.1"], ["all.2"], ["all.3"]],

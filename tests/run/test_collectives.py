@@ -141,8 +141,8 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
 
 
 def test_process_groups_that_take_turns_on_one_stream_are_not_matched_with_each_other(tmp_path):
-    # Without NCCL's names ranks 0-1 and 2-3 look like one communicator: but one pair ends before the
-    # other begins, in two steps 0-1 and in two 2-3, which no clock explains. All four gather.
+    # Without NCCL's names ranks 0-1 and 2-3 look like one communicator: but one pair ends before
+    # the other begins, in two steps 0-1 and in two 2-3, which no clock explains. All four gather.
     builders = every_step(reports(4), 600, 620, 630, 640, end=700, name=GATHER, stream=20)
     for steps, first in (((0, 1), 300), ((2, 3), 400)):
         every_step(builders[:2], first, first + 10, end=first + 50, steps=steps)
@@ -169,7 +169,8 @@ def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
 def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_is_a_small_part(
     tmp_path, n, is_much
 ):
-    # Launched at 950, between two steps, 1 of 13 or of 5; it runs inside the window, and counts as its communication.
+    # Launched at 950, between two steps, 1 of 13 or of 5; it runs inside the window, and counts as
+    # its communication.
     builders = reports(2)
     for at in (300, 420, 540)[:n]:
         every_step(builders, at, at + 40, end=at + 100)
@@ -329,7 +330,8 @@ def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, col
 
 @pytest.mark.parametrize("has_start", [True, False])
 def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_start):
-    # Two ranks of one report share its clock, whatever a launcher's report, started long before, holds.
+    # Two ranks of one report share its clock, whatever a launcher's report, started long before,
+    # holds.
     builders = [
         *every_step(reports(2)[:1], 300, end=400),
         *every_step(reports(2)[1:], 340, end=500),

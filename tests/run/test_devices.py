@@ -21,7 +21,8 @@ from tests.golden.words import figures as figures_of
 
 SESSION = 10**18
 OF_DEVICES = (KERNEL, MEMCPY, MEMSET)
-# What numbers and names a rank, and so differs between a process's rank and one of a report of its own.
+# What numbers and names a rank, and so differs between a process's rank and one of a report of its
+# own.
 IDENTITY = {"rank", "process_rank", "report", "device_ids", "rank_source"}
 
 
@@ -116,7 +117,8 @@ def without_blocking(table):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("n_devices", [2, 4])
 def test_a_process_on_several_devices_is_as_one_report_per_device(tmp_path, seed, n_devices):
-    # What blocks the host is of the process: a call that waits for a copy on one device blocks the others' host too.
+    # What blocks the host is of the process: a call that waits for a copy on one device blocks the
+    # others' host too.
     devices = range(n_devices)
     builder = at_random(seed, devices)
     folders = [tmp_path / name for name in ("together", "apart")]
@@ -227,7 +229,8 @@ def strayed(n_kernels, *, n_stray, stray_ns, copies=0):
 @pytest.mark.parametrize(
     ("n_stray", "stray_ns", "is_rank"),
     [
-        # Of 400 kernels of 1000 ns: with fewer than 1 % of all kernels and of all time a device is no rank.
+        # Of 400 kernels of 1000 ns: with fewer than 1 % of all kernels and of all time a device is
+        # no rank.
         (4, 1000, False),  # 4 of 404 kernels: 0.99 %
         (5, 1, True),  # 5 of 405: 1.23 %, of hardly any time
         (1, 4040, False),  # 4040 of 404 040 ns: 0.9999 %

@@ -29,7 +29,10 @@ def log_text(*ranks, pids=PIDS, host="node0", comm_id="0xabc", n_ranks=2):
     lines = []
     for rank in ranks or range(n_ranks):
         start = f"{host}:{pids[rank]}:{pids[rank]} [{rank}] NCCL INFO "
-        comm = f"comm 0x{rank + 1:x} rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId {rank + 1}0"
+        comm = (
+            f"comm 0x{rank + 1:x} rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId "
+            f"{rank + 1}0"
+        )
         peer = (rank + 1) % n_ranks
         lines += [
             f"{start}ncclCommInitRankConfig {comm} commId {comm_id} - Init START",

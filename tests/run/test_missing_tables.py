@@ -141,7 +141,8 @@ def with_memset():
             {},
             [],
         ),
-        # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
+        # A table that the export did not leave out by itself is not recorded: there is no memset,
+        # and no call of one.
         (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
         (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
     ],

@@ -126,7 +126,8 @@ def test_a_rank_map_makes_one_run_of_reports_that_differ(tmp_path, name):
 
 
 def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
-    # Nodes begin at different times and list their own ranks; a copy may lie beside the other report.
+    # Nodes begin at different times and list their own ranks; a copy may lie beside the other
+    # report.
     captures(([0], {"world_size": 2}), ([1], {"world_size": 2} | LATER), tmp_path)
     assert nsyspipe.load(tmp_path).ranks.num_rows == 2
     for folder, rank in ((tmp_path / "here", 0), (tmp_path / "there", 1)):
@@ -384,7 +385,8 @@ def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path, 
 
 
 def test_ranks_that_are_slowest_in_turn_are_said_to_be(tmp_path, worded):
-    # Windows of 100 and 120 in turn: the largest of each step is 120, and each rank takes 110 in the mean.
+    # Windows of 100 and 120 in turn: the largest of each step is 120, and each rank takes 110 in
+    # the mean.
     builders = two_ranks()
     for rank, builder in enumerate(builders):
         at = 10

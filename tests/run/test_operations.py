@@ -38,7 +38,8 @@ def plain(tmp_path_factory):
 
 
 def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(plain):
-    # Step 1 runs from 1000; rank 1's session starts 1 ns later, but all collectives end as late, so both shifts are 0.
+    # Step 1 runs from 1000; rank 1's session starts 1 ns later, but all collectives end as late, so
+    # both shifts are 0.
     events, _ = read(plain, (1, 1))[1]
     assert events.schema == schema.EVENTS.arrow
     common = {"rank": 1, "step": 1, "device_id": 0}

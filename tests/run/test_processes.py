@@ -122,7 +122,8 @@ def test_kernels_of_a_graph_captured_by_node_share_the_launch(tmp_path):
 
 
 def test_copies_are_null_in_the_steps_that_hold_a_graph_and_only_there(tmp_path):
-    # Steps of 20 ms: the first two are a graph of 10 ms, the others a kernel as long, a copy of 1 ms after each.
+    # Steps of 20 ms: the first two are a graph of 10 ms, the others a kernel as long, a copy of 1
+    # ms after each.
     builder = alone()
     for step in range(6):
         at = (1 + 20 * step) * MS
@@ -221,7 +222,8 @@ def test_a_process_that_only_copies_is_a_rank(tmp_path):
             at + 100, at + 150, n_bytes=7, launch=at + 10
         )
     run = run_of(tmp_path, builder)
-    # A step starts with a kernel, so the capture [100, 2150) is one window; it is used although it is not complete.
+    # A step starts with a kernel, so the capture [100, 2150) is one window; it is used although it
+    # is not complete.
     expected = {
         "step": 0,
         "start_ns": 100,

@@ -83,9 +83,15 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
     )
     edit(
         path,
-        f"UPDATE {STRINGS} SET value = CAST(x'737465ff70' || substr(value, 5) AS TEXT) WHERE value LIKE 'step%'",
+        (
+            f"UPDATE {STRINGS} SET value = CAST(x'737465ff70' || substr(value, 5) AS TEXT) WHERE "
+            "value LIKE 'step%'"
+        ),
         f"UPDATE {STRINGS} SET value = CAST(value || x'c328' AS TEXT) WHERE value LIKE 'gemm%'",
-        f"UPDATE {NVTX} SET text = CAST(x'737465ff70' || substr(text, 5) AS TEXT) WHERE text LIKE 'step%'",
+        (
+            f"UPDATE {NVTX} SET text = CAST(x'737465ff70' || substr(text, 5) AS TEXT) WHERE text "
+            "LIKE 'step%'"
+        ),
         "UPDATE TARGET_INFO_GPU SET name = CAST(x'48ff' AS TEXT)",
         "UPDATE TARGET_INFO_SYSTEM_ENV SET value = CAST(x'6eff' AS TEXT)",
     )

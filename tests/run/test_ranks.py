@@ -78,7 +78,8 @@ SOURCES = [
         )
         for name in VARIABLES[:1]
     ),
-    # One SLURM task that starts all ranks itself: a variable that says the same of all is passed over.
+    # One SLURM task that starts all ranks itself: a variable that says the same of all is passed
+    # over.
     (
         ("x_0", "x_1"),
         (6, 2),
@@ -173,7 +174,8 @@ def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_o
 
 def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path):
     builder = TraceBuilder()
-    # Process 30 has most of its operations on device 1, process 10 as many on 2 as on 3: its order is that of 2.
+    # Process 30 has most of its operations on device 1, process 10 as many on 2 as on 3: its order
+    # is that of 2.
     for pid, devices in {30: (1, 1, 2), 20: (1, 1, 1), 10: (3, 2), 40: (0,)}.items():
         for at, device in enumerate(devices):
             builder.kernel(100 * at, 100 * at + 50, launch=100 * at - 10, pid=pid, device=device)

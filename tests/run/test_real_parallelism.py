@@ -27,9 +27,10 @@ COLLECTIVES = {
     "send": "send_recv",
     "recv": "send_recv",
 }
-# Of two GPUs, nobody's hand in the program: role, calls in a step, and rank 0's steps by its own clock (ms).
-# 12 blocks: the block and the root are gathered, and not again for backward; tensor parallel sums what o and down give,
-# and the gradients of what q, k, v and up take. Of a block DDP makes buckets of up, down and the four of attention.
+# Of two GPUs, nobody's hand in the program: role, calls in a step, and rank 0's steps by its own
+# clock (ms). 12 blocks: the block and the root are gathered, and not again for backward; tensor
+# parallel sums what o and down give, and the gradients of what q, k, v and up take. Of a block DDP
+# makes buckets of up, down and the four of attention.
 UNTOUCHED = {
     "fsdp2-keep": ("sharded", {"all_gather": 12 + 1, "reduce_scatter": 12 + 1}, [85.9, 87.3, 83.7]),
     "tp-none": (
@@ -90,7 +91,8 @@ def test_calls_are_as_many_as_the_program_made(captured):
         for row in run.traffic().to_pylist()
         if row["rank"] is not None
     }
-    # Programs count their own calls; what DDP sends on its own is not among them. Sends and receives may be one operation.
+    # Programs count their own calls; what DDP sends on its own is not among them. Sends and
+    # receives may be one operation.
     own = {key: n for key, n in told.items() if key[1] != "send_recv"}
     assert {key: rows[key] for key in own} == own
 
@@ -157,10 +159,14 @@ def log_of(run):
     lines = []
     for comm_id, ranks in members.items():
         for place, rank in enumerate(ranks):
-            comm = f"comm 0x{comm_id[2:6]}{rank} rank {place} nranks {len(ranks)} cudaDev {rank} nvmlDev {rank}"
+            comm = (
+                f"comm 0x{comm_id[2:6]}{rank} rank {place} nranks {len(ranks)} cudaDev {rank} "
+                f"nvmlDev {rank}"
+            )
             process = f"node0:{pids[rank]}:{pids[rank]} [{rank}]"
             lines.append(
-                f"{process} NCCL INFO ncclCommInitRankConfig {comm} busId {rank} commId {comm_id} - Init COMPLETE\n"
+                f"{process} NCCL INFO ncclCommInitRankConfig {comm} busId {rank} commId "
+                f"{comm_id} - Init COMPLETE\n"
             )
     return "".join(lines)
 

@@ -11,7 +11,8 @@ from nsyspipe.report.export import document, dumps
 from tests.build.tools import query
 from tests.pairs import reports
 
-# Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
+# Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any
+# rank.
 ONCE, BUCKETS = {"all_reduce": 1}, {"all_reduce": 11}
 GROUPS = {
     "baseline": (1, {}, 72, 471_859_200),
@@ -135,7 +136,8 @@ def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs
             "AND r.globalTid / 16777216 = n.globalTid / 16777216 "
             "JOIN CUPTI_ACTIVITY_KIND_KERNEL k ON k.correlationId = r.correlationId "
             "AND k.globalPid / 16777216 = r.globalTid / 16777216 "
-            f"WHERE coalesce(n.text, s.value) LIKE 'Batch %' AND (n.globalTid / 16777216) % 16777216 = {row['pid']} "
+            "WHERE coalesce(n.text, s.value) LIKE 'Batch %' AND (n.globalTid / 16777216) % "
+            f"16777216 = {row['pid']} "
             "GROUP BY step",
         )
         assert len(found) >= 3

@@ -17,7 +17,8 @@ def run(tmp_path_factory):
 
 
 def test_run_figures_are_pooled_over_ranks_and_summary_steps(run):
-    # Step 0 is skipped, 3 is cut off; both ranks start together; 100 ns idle lie between two steps' ranges.
+    # Step 0 is skipped, 3 is cut off; both ranks start together; 100 ns idle lie between two steps'
+    # ranges.
     idle = {"input": 100.0, "launch": 650.0, "blocked": 0.0, "dependency": 10.0, "unknown": 0.0}
     assert run.summary().to_pylist() == [
         {
@@ -54,8 +55,8 @@ def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its
     assert {name: row[name] for name in STEADY} == STEADY
     # The least time from launch to start is 90: forward, launched at 10, starts at 100. The copy
     # was launched long before the 10 ns without work that it ends; the next step's forward was not
-    # while 350 to 1100 went by, and no call blocked the host; of that it was in no range and in no call
-    # from 900, where the step's range ends, to 1000.
+    # while 350 to 1100 went by, and no call blocked the host; of that it was in no range and in no
+    # call from 900, where the step's range ends, to 1000.
     idle = {
         "input": 100,
         "between_steps": 100,
@@ -65,7 +66,8 @@ def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its
         "dependency": 10,
         "unknown": 0,
     }
-    # Getting input lasted 100 and makes at most as much idle time. No call blocked the host, and nothing started late.
+    # Getting input lasted 100 and makes at most as much idle time. No call blocked the host, and
+    # nothing started late.
     idle |= {
         "made_by_input": 100,
         "made_by_calls": 0,
@@ -84,7 +86,8 @@ def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its
 
 
 def test_times_are_aligned_by_the_ends_of_three_collectives_else_by_session_start(run, tmp_path):
-    # Rank 1's session starts 1 ns later; all four collectives end 1 ns later on it, so its clock is ahead by that.
+    # Rank 1's session starts 1 ns later; all four collectives end 1 ns later on it, so its clock is
+    # ahead by that.
     short = run_of(tmp_path, *(steady_rank(at, n_steps=2) for at in (0, 1)))
     for found, starts in ((run, [100, 100]), (short, [100, 101])):
         assert [row["start_ns"] for row in found.steps().to_pylist() if row["step"] == 0] == starts

@@ -357,8 +357,8 @@ def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pau
 
 
 # --- ranges of frameworks -------------------------------------------------------------------------
-# A step of 1000: its ranges as (start, end, name with the step's number in it, thread), what its steps are called or where
-# they come from, and the phases that are to be seen in them.
+# A step of 1000: its ranges as (start, end, name with the step's number in it, thread), what its
+# steps are called or where they come from, and the phases that are to be seen in them.
 MARKS = {
     # torch.autograd.profiler.emit_nvtx, with torch.profiler's step marks and record_function
     "pytorch profiler": (
@@ -389,7 +389,10 @@ MARKS = {
             (
                 65,
                 90,
-                "autograd::engine::evaluate_function: LinearWithGradAccumulationBackward, op_id = {n}",
+                (
+                    "autograd::engine::evaluate_function: LinearWithGradAccumulationBackward, "
+                    "op_id = {n}"
+                ),
                 "autograd",
             ),
             (93, 99, "Optimizer.step#FusedAdam.step", "main"),

@@ -249,8 +249,8 @@ def test_real_runs_have_the_roles_of_their_programs(real, capture, expected):
 
 
 MS = 10**6
-# How much later each node's clock says it is. Of each data group, which has a rank of each node, the median is that of the
-# middle two, floored: those of 0 and 3 ms.
+# How much later each node's clock says it is. Of each data group, which has a rank of each node,
+# the median is that of the middle two, floored: those of 0 and 3 ms.
 CLOCKS, MEDIAN = (0, 3 * MS, -250 * MS, 2000 * MS), 1_500_000
 N_NODES, N_LOCAL = 4, 8
 LATE_NODE, LATE_NS = 2, 30
@@ -347,7 +347,8 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
             made = f"{head} ncclCommInitRankConfig {member}"
             lines += [f"{made} commId {comm_id} - Init {what}" for what in ("START", "COMPLETE")]
             after = (rank + 1) % n_ranks
-            # Each rank of the larger hangs below the one before; of the world 2 hangs below 0, and 3 below 2.
+            # Each rank of the larger hangs below the one before; of the world 2 hangs below 0, and
+            # 3 below 2.
             parent = rank - 1 if n_ranks == 8 or rank != 2 else 0
             lines.append(f"{head} Trees [0] -1/-1/-1->{rank}->{parent}")
             if rank == 0:

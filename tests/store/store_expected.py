@@ -118,7 +118,10 @@ def without_runs(sums):
 
 def runs_rows(store):
     """Return the rows of `runs` as DuckDB reads them, less the column that is for us alone."""
-    query = f"SELECT run_id, hash(COLUMNS(* EXCLUDE (details))) FROM read_parquet('{store}/runs/*/*.parquet')"
+    query = (
+        "SELECT run_id, hash(COLUMNS(* EXCLUDE (details))) FROM "
+        f"read_parquet('{store}/runs/*/*.parquet')"
+    )
     return {row[0]: row[1:] for row in duckdb.sql(query).fetchall()}
 
 

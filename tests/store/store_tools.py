@@ -112,7 +112,10 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:  # as one of an older n
 
 
 _GLOB = "read_parquet('{}/*/*.parquet', hive_partitioning=true, union_by_name=true)"
-_SUM = "SELECT '{0}' AS name, run_id, count(*) AS n, bit_xor(hash(t)) AS sum FROM {1} t GROUP BY run_id"
+_SUM = (
+    "SELECT '{0}' AS name, run_id, count(*) AS n, bit_xor(hash(t)) AS sum FROM {1} t GROUP BY "
+    "run_id"
+)
 
 
 def by_duckdb(store: Path, tables: tuple[str, ...] = TABLES) -> dict[str, dict[str, tuple]]:

@@ -14,7 +14,8 @@ from nsyspipe.store import parquet_size
 from nsyspipe.store.parquet_size import _CHUNK, _FILE, _PAGE, _Thrift, as_plain_text, check_size
 from nsyspipe.store.read import parsed_object, table_of
 
-# Field headers: the step to the field's number in the high half, its type in the low one (5 is i32, 6 i64, 9 a list).
+# Field headers: the step to the field's number in the high half, its type in the low one (5 is i32,
+# 6 i64, 9 a list).
 TYPE, PLAIN, STORED, STOP = "1500", "15c801", "15c801", "00"
 
 

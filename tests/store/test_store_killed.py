@@ -108,7 +108,8 @@ def test_killed_between_changes_of_each_kind(
 def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(
     expected, saver, store, name, is_removed
 ):
-    # Whatever one leaves, the next begins with, and is killed some changes later; the user may remove the run before.
+    # Whatever one leaves, the next begins with, and is killed some changes later; the user may
+    # remove the run before.
     options = {} if is_removed else {"force": True}
     for at in range(1, 60, 5):
         for directory in store.glob(f"*/run_id={RUN_ID}") if is_removed else ():

@@ -84,7 +84,8 @@ NUMBERS = [
 
 
 def test_a_good_name_is_the_same_text_to_every_reader(tmp_path):
-    # Each in a table of its own: what a reader takes one name for, it may take from another one beside it.
+    # Each in a table of its own: what a reader takes one name for, it may take from another one
+    # beside it.
     for number, run_id in enumerate(GOOD):
         check_run_id(run_id)
         path = tmp_path / published(f"t{number}.parquet", run_id)
@@ -299,7 +300,10 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         rows = duckdb.sql(query).fetchall()
         assert len(rows) == saved(store, "steps").num_rows
         assert all(one == value for one, value in rows)
-    of_run = f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER BY run_id"
+    of_run = (
+        f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER "
+        "BY run_id"
+    )
     runs = (
         f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
     )
@@ -329,7 +333,8 @@ def test_row_groups_of_tables_by_rank_hold_whole_ranks_so_that_duckdb_passes_ove
     write.save(nsyspipe.load(tmp_path, run_id="a"), tmp_path / "store")
     path = tmp_path / "store" / table / "run_id=a" / "part-0.parquet"
     found = duckdb.sql(
-        "SELECT stats_min_value::INT, stats_max_value::INT, row_group_num_rows FROM parquet_metadata"
+        "SELECT stats_min_value::INT, stats_max_value::INT, row_group_num_rows FROM "
+        "parquet_metadata"
         f"('{path}') WHERE path_in_schema = 'rank' ORDER BY row_group_id"
     ).fetchall()
     assert max(size for *_, size in found) <= n_rows

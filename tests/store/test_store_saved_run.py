@@ -57,7 +57,8 @@ def check_saves(run, store):
     return saved
 
 
-# One without communication, one of another program, several in one file, a plain one of two ranks, one with all files.
+# One without communication, one of another program, several in one file, a plain one of two ranks,
+# one with all files.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["baseline", "ddp-2gpu-straggler", "ddp-4gpu-onefile", "fsdp-4gpu", "sample"]

@@ -49,8 +49,9 @@ def test_a_program_of_fewer_steps_is_told_which_to_ask_for(machine):
     assert "fix: --attach-steps 2:12" in answer.err
 
 
-# DeepSpeed and torchtitan are not installed: these make the calls of theirs that count. ZeRO 1 and 2 step the optimizer once
-# to make its state, then in each step for one group after the other; ZeRO 3 gives it one partition at a time.
+# DeepSpeed and torchtitan are not installed: these make the calls of theirs that count. ZeRO 1 and
+# 2 step the optimizer once to make its state, then in each step for one group after the other; ZeRO
+# 3 gives it one partition at a time.
 ZERO = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))

@@ -138,7 +138,8 @@ def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_in_littl
     assert not list(deep.glob("nsyspipe-*"))
 
 
-# Trains on after its capture, or hangs in its teardown: who looks on cannot tell. Rank 1 calls the profiler itself.
+# Trains on after its capture, or hangs in its teardown: who looks on cannot tell. Rank 1 calls the
+# profiler itself.
 GOES_ON = """
 import os, time
 from nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture
@@ -224,7 +225,8 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     wait_for(machine.work / "up", timeout=40)
     time.sleep(
         2
-    )  # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
+        # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
+    )
     os.killpg(process.pid, signal.SIGINT)
     answer = ended(process, timeout=60)
     assert answer.status == 130

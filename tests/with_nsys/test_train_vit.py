@@ -19,7 +19,8 @@ pytestmark = [
 ]
 
 QUICK = ("--model", "tiny", "--warmup", "1", "--steps", "2")
-# Trains two ranks with several options, one after the other, in two processes of one import: torch takes seconds to start.
+# Trains two ranks with several options, one after the other, in two processes of one import: torch
+# takes seconds to start.
 MANY = f"""
 import contextlib, io, json, os, sys
 sys.path[:0] = [{str(LAUNCHERS)!r}, {str(LAUNCHERS.parent)!r}]

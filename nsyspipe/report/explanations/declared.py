@@ -48,10 +48,15 @@ _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
 _TOOL = "nsyspipe"
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
-_NULL_IN_GENERAL = "Null if the reports do not contain what it is made from. A note in the output names the missing part."
+_NULL_IN_GENERAL = (
+    "Null if the reports do not contain what it is made from. A note in the output names the "
+    "missing part."
+)
 _SYMBOLS = (
-    "C, M and P are the times in which compute, communication and copies run. D means device-to-device copies, "
-    "B compute of the backward pass, and W wait time. |X| is the length of X, without times counted twice. "
+    "C, M and P are the times in which compute, communication and copies run. D means "
+    "device-to-device copies, "
+    "B compute of the backward pass, and W wait time. |X| is the length of X, without times "
+    "counted twice. "
     "`\\` means without, `n` means and, `u` means or."
 )
 

@@ -18,15 +18,20 @@ from nsyspipe.report.explanations.text import (
 from nsyspipe.report.explanations.timeline import Picture, svg
 
 _SOURCE = "nsyspipe/report/explanations/findings"
-_GENERATED = "<!-- Generated from {source}. To write it anew: pytest tests/contract/test_explanations.py --update-golden -->"
+_GENERATED = (
+    "<!-- Generated from {source}. To write it anew: pytest tests/contract/test_explanations.py "
+    "--update-golden -->"
+)
 _WHY_NOT_RUN = {
     "python": "a part of your own program",
     "bash": "REPORTS means your reports, train.py means your program",
 }
 _INDEX_INTRODUCTION = (
     "A finding is a cause of lost time that nsyspipe has found in a run, with a recommendation. "
-    "Each page has the same five parts: what the finding means, how to recognize it, code before and after, when not to "
-    "do it, and how the saving is estimated. The command `nsyspipe explain ID` prints the same text in the terminal."
+    "Each page has the same five parts: what the finding means, how to recognize it, code "
+    "before and after, when not to "
+    "do it, and how the saving is estimated. The command `nsyspipe explain ID` prints the same "
+    "text in the terminal."
 )
 
 

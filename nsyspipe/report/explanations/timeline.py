@@ -168,7 +168,10 @@ def svg(picture: Picture, description: str) -> str:
     heights = [_TITLE_HEIGHT + _LANE_HEIGHT * len(timeline.lanes) for timeline in picture.timelines]
     height = 2 * _MARGIN + sum(heights) + _LEGEND_HEIGHT * len(rows)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+            f'width="{_WIDTH}" height="{height}" role="img">'
+        ),
         f"<title>{escape(description)}</title>",
         f"<style>{_style(picture)}</style>",
         f'<rect class="page" width="{_WIDTH}" height="{height}" rx="8"/>',
@@ -186,7 +189,8 @@ def _style(picture: Picture) -> str:
     light = "".join(f".{name}{{fill:{KINDS[name].light_color}}}" for name in names)
     dark = "".join(f".{name}{{fill:{KINDS[name].dark_color}}}" for name in names)
     return (
-        "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif;fill:#12161c}"
+        "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Noto "
+        "Sans',sans-serif;fill:#12161c}"
         ".title{font-weight:600;font-size:14px}.lane{fill:#434c59}.page{fill:#fff;stroke:#e2e5ea}.track{fill:#f0f2f5}"
         f".on-dark{{fill:#fff}}.on-light{{fill:#12161c}}{light}"
         "@media(prefers-color-scheme:dark){text{fill:#e9ecf1}.lane{fill:#b6bec9}.page{fill:#0f1217;stroke:#2b323d}"
@@ -200,7 +204,10 @@ def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
     for number, lane in enumerate(timeline.lanes):
         lane_top = top + _TITLE_HEIGHT + _LANE_HEIGHT * number
         yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{escape(lane.name)}</text>'
-        yield f'<rect class="track" x="{left}" y="{lane_top}" width="{MAX_UNITS * _UNIT_WIDTH}" height="{_BAR_HEIGHT}"/>'
+        yield (
+            f'<rect class="track" x="{left}" y="{lane_top}" width="{MAX_UNITS * _UNIT_WIDTH}" '
+            f'height="{_BAR_HEIGHT}"/>'
+        )
         for bar in lane.bars:
             yield from _drawn_bar(bar, left, lane_top)
 
@@ -208,11 +215,17 @@ def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
 def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
     kind = KINDS[bar.kind]
     x, width = left + bar.start * _UNIT_WIDTH, (bar.end - bar.start) * _UNIT_WIDTH
-    yield f'<rect class="{bar.kind}" x="{x}" y="{top}" width="{width - 1}" height="{_BAR_HEIGHT}" rx="2"/>'
+    yield (
+        f'<rect class="{bar.kind}" x="{x}" y="{top}" width="{width - 1}" height="{_BAR_HEIGHT}" '
+        'rx="2"/>'
+    )
     if len(kind.label) * _LETTER_WIDTH + 6 <= width:
         text_class = "on-light" if kind.has_dark_text else "on-dark"
         middle = x + (width - 1) / 2
-        yield f'<text class="{text_class}" x="{middle:g}" y="{top + 15}" text-anchor="middle">{kind.label}</text>'
+        yield (
+            f'<text class="{text_class}" x="{middle:g}" y="{top + 15}" '
+            f'text-anchor="middle">{kind.label}</text>'
+        )
 
 
 def _legend_rows(picture: Picture) -> list[list[Kind]]:
@@ -239,6 +252,9 @@ def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
         x = float(_MARGIN)
         y = top + 8 + _LEGEND_HEIGHT * number
         for kind in row:
-            yield f'<rect class="{names[kind]}" x="{x:g}" y="{y}" width="{_SWATCH}" height="{_SWATCH}" rx="2"/>'
+            yield (
+                f'<rect class="{names[kind]}" x="{x:g}" y="{y}" width="{_SWATCH}" '
+                f'height="{_SWATCH}" rx="2"/>'
+            )
             yield f'<text x="{x + _SWATCH + 6:g}" y="{y + 11}">{kind.meaning}</text>'
             x += _legend_width(kind)

@@ -42,7 +42,8 @@ _LINKS = {
 FOLLOWED = shown("dashboard")
 _Series: TypeAlias = tuple[str, str | None, bool]
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
-# The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
+# The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a
+# newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
 _PARTS = ("board", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
@@ -102,7 +103,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
                 runs[min(kind)],
             )
             if sum(low <= most and least <= high for low, high in spans) > 1:
-                name += f", like {cut(first['label' if n_kinds[first['label']] == 1 else 'run_id'], 40)}"
+                name += (
+                    ", like "
+                    f"{cut(first['label' if n_kinds[first['label']] == 1 else 'run_id'], 40)}"
+                )
             for at in kind:
                 label = runs[at]["label"] if is_by_label else None
                 is_one = (n_kinds[label] if is_by_label else len(kinds)) == 1
@@ -269,7 +273,10 @@ def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[s
     step_time = FOLLOWED[0]
     text, is_missing = _cell(latest, step_time)
     sentences = [
-        f"Latest run: {latest['label']}, {f'step time {text}' if is_missing else f'{text} per step'}"
+        (
+            f"Latest run: {latest['label']}, "
+            f"{f'step time {text}' if is_missing else f'{text} per step'}"
+        )
     ]
     if len(runs) > 1:
         sentences.append(
@@ -458,7 +465,8 @@ def page_links(
             None,
         )
         if page is not None:
-            # Bytes, since names of files need not be text; "./" so that none is ever taken for a scheme.
+            # Bytes, since names of files need not be text; "./" so that none is ever taken for a
+            # scheme.
             url = f"./{quote(os.fsencode(os.path.relpath(page, beside)))}"
             if cut(url) == url:  # half a URL leads nowhere
                 links[run_id] = url

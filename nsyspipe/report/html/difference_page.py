@@ -346,7 +346,8 @@ def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
 
 
 _TRACK_LEGEND = (
-    "Bar: the change, in percent of the baseline or in percentage points. Line: its confidence interval. Gray band: less "
+    "Bar: the change, in percent of the baseline or in percentage points. Line: its confidence "
+    "interval. Gray band: less "
     "than the minimum effect. Arrow: outside of the scale."
 )
 

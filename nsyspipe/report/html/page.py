@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
-# In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
+# In this order: each file may use what stands before it. `start.js` runs the page and comes last of
+# all.
 _SCRIPTS = ("format", "palette", "tooltip", "options", "zoom", "charts", "furniture", "hints")
 RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
 MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
-# Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
+# Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in
+# old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 run_id_of_page = functools.partial(
     identity_of_page, name=RUN_ID
@@ -39,8 +41,10 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points|pp)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"(nvidia-smi topo -m(?: > \w+\.txt)?|pip install '[^']+'|nsys export(?: --[\w-]+=\w+)+ [A-Z]+\.[\w-]+|nsyspipe [a-z]+(?: [A-Z]+)+\b"
-    r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|none|\w+\.txt)\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\((?!s\))[^()]*\)"
+    r"(nvidia-smi topo -m(?: > \w+\.txt)?|pip install '[^']+'|nsys export(?: --[\w-]+=\w+)+ "
+    r"[A-Z]+\.[\w-]+|nsyspipe [a-z]+(?: [A-Z]+)+\b"
+    r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|none|\w+\.txt)\b| "
+    r"-(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\((?!s\))[^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
 # Between the words of a name.

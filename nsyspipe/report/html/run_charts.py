@@ -40,7 +40,8 @@ _PARTS = (
 _WITHOUT_COMM = (("compute", "compute", ""), _PARTS[3], _PARTS[4])
 _RANKS_HINT = (
     "Each bar is the mean over the steps used. Percentages are shares of the step time. "
-    "The thin bar is the total communication of the rank, overlapped or not, split into wait time and transfer time."
+    "The thin bar is the total communication of the rank, overlapped or not, split into wait "
+    "time and transfer time."
 )
 _DRAWN = (
     "step",
@@ -63,13 +64,15 @@ _SUMMED = (
     "wait_ns",
     "transfer_ns",
 )
-# Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
+# Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to
+# draw speeds over.
 _BY_NUMBER = RankNames()
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 BAR_HEIGHT = 32  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
-# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
+# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs
+# steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 THIN = (
     ("waiting", "wait time"),
@@ -408,9 +411,10 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
 class Medians(NamedTuple):
     """One row per collective of a step that is drawn, in order."""
 
-    # ``seq``, ``collective``, ``n_steps`` (that have it), ``duration`` (ns, median over steps of the rank where it is
-    # longest), ``transfer`` (median over ranks and steps; None unless matched), ``wait`` (by rank, median over steps),
-    # ``longest`` (rank and wait of some of these, the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``
+    # ``seq``, ``collective``, ``n_steps`` (that have it), ``duration`` (ns, median over steps of
+    # the rank where it is longest), ``transfer`` (median over ranks and steps; None unless
+    # matched), ``wait`` (by rank, median over steps), ``longest`` (rank and wait of some of these,
+    # the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
     note: str  # what the figures are medians over, what is left out, and what could not be matched
@@ -439,7 +443,8 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         notes.append(f"These are the {len(rows)} longest of {n_all} collectives.")
     if n_of_some:
         notes.append(
-            f"{n_of_some} of {n_all} collectives are in some steps only. The n-th collective of a kind is taken for the same "
+            f"{n_of_some} of {n_all} collectives are in some steps only. The n-th collective "
+            "of a kind is taken for the same "
             "collective in all steps."
         )
     # Transfer and waits rest on the steps in which any operation is matched.
@@ -450,7 +455,8 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     elif len(matched - unmatched) < n_used:
         how_many = "some" if matched & unmatched else "all"
         notes.append(
-            f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} collectives could be matched."
+            f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} "
+            "collectives could be matched."
         )
     return Medians(rows, sorted(table["rank"].unique().to_pylist()), " ".join(notes), n_left_out)
 
@@ -469,7 +475,8 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     nth = places_in_runs(calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy())
     table = table.join(calls.append_column("nth", pa.array(nth)), _CALL)
     table = table.append_column(_LENGTH, pc.subtract(table["end_ns"], table["start_ns"]))
-    # What ends before the last rank starts, as a broadcast's root may, waits until its own end only.
+    # What ends before the last rank starts, as a broadcast's root may, waits until its own end
+    # only.
     waited = pc.min_element_wise(table["wait_ns"], table[_LENGTH], skip_nulls=False)
     table = table.drop_columns("wait_ns").append_column("wait_ns", waited)
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]

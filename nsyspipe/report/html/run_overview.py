@@ -337,7 +337,10 @@ def opportunity_blocks(
 
 def _not_judged(run: Run) -> str:
     if run.is_capture:
-        return "nsyspipe recommends nothing, because a saving is a part of a step and there are no steps."
+        return (
+            "nsyspipe recommends nothing, because a saving is a part of a step and there are no "
+            "steps."
+        )
     return "nsyspipe could check hardly anything, because communication is not known."
 
 

@@ -61,7 +61,8 @@ _SCRIPTS = (
     "collectives",
 )
 _OVERVIEW, _ABOUT = "Overview", "About this run"
-# Ranks of a timeline that are drawn at once (a button shows the others), rows of the costliest, and calls.
+# Ranks of a timeline that are drawn at once (a button shows the others), rows of the costliest, and
+# calls.
 _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
@@ -190,7 +191,8 @@ def _ranks_section(run: Run) -> Iterator[Block]:
     yield late or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence(
-            "Pipeline stages also wait for each other: in the bubble, or for a stage that launches late. That wait time "
+            "Pipeline stages also wait for each other: in the bubble, or for a stage that "
+            "launches late. That wait time "
             "makes no rank a straggler here."
         )
 
@@ -208,7 +210,10 @@ def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Blo
     if is_alone:
         return
     yield Heading("Interconnect", SUBSECTION)
-    not_known = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    not_known = (
+        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi "
+        "topo -m)."
+    )
     yield link_table(run.links()) or Sentence(not_known)
     if run.nccl is not None:
         yield _pairs("in the NCCL log", nccl_rows(run.nccl))
@@ -229,7 +234,8 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
     measured = "Each column shows how long the collective takes."
     if any(row["transfer"] is not None for row in medians.rows):
         measured = (
-            "Each column shows the transfer time of the collective, and on top of it the longest time that a rank waits "
+            "Each column shows the transfer time of the collective, and on top of it the "
+            "longest time that a rank waits "
             "in it for the others."
         )
     order, *sizes = drawn
@@ -267,7 +273,8 @@ def _about_section(run: Run) -> Iterator[Any]:
     yield report_table(run, run.telling_ranks(_LISTED))
     yield Heading("Columns", SUBSECTION)
     yield Sentence(
-        "Units and formulas of all columns of the tables. nsyspipe explain COLUMN explains each of them."
+        "Units and formulas of all columns of the tables. nsyspipe explain COLUMN explains "
+        "each of them."
     )
     yield Fold("All columns", [*_definitions()])
 
@@ -277,7 +284,8 @@ def _denominator_text(run: Run) -> str:
     if run.header.n_ranks == 1:
         return "These metrics are means over the steps used. The step time is a median."
     return (
-        "These metrics are means over all ranks and all steps used, and the step time is a median. The overview shows the "
+        "These metrics are means over all ranks and all steps used, and the step time is a "
+        "median. The overview shows the "
         "slowest rank of each step instead."
     )
 
@@ -294,8 +302,10 @@ def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
 
 def _definitions() -> Iterator[Sentence | Details]:
     yield Sentence(
-        "C is the time in which compute operations of a rank run. M is the time in which communication runs, and P the time "
-        "in which copies and memsets run. All are clipped to the window of the step. Compute, exposed communication, "
+        "C is the time in which compute operations of a rank run. M is the time in which "
+        "communication runs, and P the time "
+        "in which copies and memsets run. All are clipped to the window of the step. Compute, "
+        "exposed communication, "
         "exposed copies and idle time sum exactly to the step."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
@@ -342,7 +352,10 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
     hints = [f"Each column is {which}."]
     if run.header.n_ranks > 1:
         hints = [
-            f"Each column is {which}, on its slowest rank. The dots are the ranks, and the line is their median."
+            (
+                f"Each column is {which}, on its slowest rank. The dots are the ranks, and the "
+                "line is their median."
+            )
         ]
     if any(row["mark"] for row in steps):
         hints.append("Shaded steps are not used.")
@@ -374,7 +387,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     data = timeline_data(bars, run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence(
-            "There is no timeline: the run was saved without one, or no step is complete on every rank."
+            "There is no timeline: the run was saved without one, or no step is complete on "
+            "every rank."
         )
         return
     others = _other_steps(run, data, first)
@@ -428,7 +442,8 @@ def _choice(
             else f"The {' and '.join(outside)} phases have"
         )
         texts.append(
-            f"{subject} no bar, because the GPU ran that work before the step began or after the step ended. "
+            f"{subject} no bar, because the GPU ran that work before the step began or after "
+            "the step ended. "
             "The table of phases has the time."
         )
     return Choice(
@@ -492,7 +507,10 @@ def straggler_table(
             hint="Collectives per step in which the rank arrived last.",
         ),
     ]
-    note = "Means per step. In each step, the straggler delay counts for the latest rank only. The other ranks have 0 for that step."
+    note = (
+        "Means per step. In each step, the straggler delay counts for the latest rank only. The "
+        "other ranks have 0 for that step."
+    )
     more = f" {len(rows) - _LISTED} more ranks are in --json." if len(rows) > _LISTED else ""
     return table_of(
         "Straggler delay and wait time, mean per step",

@@ -81,7 +81,8 @@ def _chart(board: Scoreboard) -> Chart:
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
     has_best = any(bar.get("is_best", False) for bar in bars)
     note = (
-        "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with its confidence interval. A "
+        "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with "
+        "its confidence interval. A "
         "filled dot means that the verdict is an improvement or a regression."
     )
     if has_best:

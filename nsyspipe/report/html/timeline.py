@@ -25,7 +25,8 @@ _LANES = (
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
 MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
 IS_PAINTED = (
-    "Short operations are merged into one bar, and a fainter bar is less busy. If colors share a pixel, each shows as often as "
+    "Short operations are merged into one bar, and a fainter bar is less busy. If colors share "
+    "a pixel, each shows as often as "
     "its share. Point at a bar for its name and its times."
 )
 _NONE = -1

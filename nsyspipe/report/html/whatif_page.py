@@ -75,7 +75,10 @@ def _tiles(found: WhatIf) -> list[Tile]:
     steps = f"median of {found.n_steps} steps" if found.n_steps > 1 else "one step"
     tiles = [_tile("Captured step time", captured_ns, steps)]
     if best := report.best_setting(found):
-        ends = f"{ms_text(best.low_ns, _DIGITS).removesuffix(' ms')} to {ms_text(best.high_ns, _DIGITS)}"
+        ends = (
+            f"{ms_text(best.low_ns, _DIGITS).removesuffix(' ms')} to "
+            f"{ms_text(best.high_ns, _DIGITS)}"
+        )
         tiles.append(_tile(f"With {best.label}", best.step_time_ns, f"estimated {ends}"))
         saved_ns = captured_ns - (best.step_time_ns or captured_ns)
         share = f"{percent_text(abs(saved_ns) / captured_ns)} of the step"
