@@ -1,7 +1,8 @@
 """How Sphinx builds the site: ``sphinx-build -W --keep-going docs SITE``, with the dependency group ``docs``.
 
-Pages stay plain Markdown that GitHub shows too. MyST-Parser reads them, and a link that leads nowhere is an error. The
-navigation of the site is made from the links of ``index.md`` and ``findings/index.md``.
+Pages stay plain Markdown that GitHub shows too. MyST-Parser reads them, and a link that leads
+nowhere is an error. The navigation of the site is made from the links of ``index.md`` and
+``findings/index.md``.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Run a module of the nsyspipe around this file: ``python3 -P run_module.py nsyspipe.capture.rank WORDS...``.
 
-The package is found by its place. The directory around it is never on the path: reports may lie there, and who knows
-what else.
+The package is found by its place. The directory around it is never on the path: reports may lie
+there, and who knows what else.
 """
 
 from __future__ import annotations

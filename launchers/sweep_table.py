@@ -1,6 +1,7 @@
 """Print one table of a sweep's runs, and write it as CSV: ``sweep_table.py DIRECTORY RUN...``.
 
-What a run's training program measured is in ``RUN.train.json``, what nsyspipe found in ``RUN.analysis.json``.
+What a run's training program measured is in ``RUN.train.json``, what nsyspipe found in
+``RUN.analysis.json``.
 """
 
 from __future__ import annotations

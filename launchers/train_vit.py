@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Train a vision transformer on synthetic images: the workload of the study, alone or under torchrun.
 
-Its loop is what users put into theirs: `captured_steps` around the loader, `annotate` around the phases. It runs on
-GPUs with NCCL, and without one, small, on CPUs with gloo. ``--help`` lists what can be varied.
+Its loop is what users put into theirs: `captured_steps` around the loader, `annotate` around the
+phases. It runs on GPUs with NCCL, and without one, small, on CPUs with gloo. ``--help`` lists what
+can be varied.
 """
 
 from __future__ import annotations

@@ -64,54 +64,62 @@ def load(
     Parameters
     ----------
     reports
-        A path, a directory, a glob, or several of them. An ``.nsys-rep`` file is first exported into a cache by nsys.
-        Alternatively a run store that ``analyze --out`` wrote. If the store has several runs, choose one with `run_id`.
-        A saved run is analyzed already, so `label` is the only other option that it accepts.
+        A path, a directory, a glob, or several of them. An ``.nsys-rep`` file is first exported
+        into a cache by nsys. Alternatively a run store that ``analyze --out`` wrote. If the store
+        has several runs, choose one with `run_id`. A saved run is analyzed already, so `label` is
+        the only other option that it accepts.
     step
-        Regular expression for the texts of NVTX step ranges. ``"repetition"`` uses a periodic launch pattern.
-        ``"none"`` treats the capture as a whole. If you pass None, nsyspipe detects the step ranges. If there are none,
-        it uses a periodic launch pattern.
+        Regular expression for the texts of NVTX step ranges. ``"repetition"`` uses a periodic
+        launch pattern. ``"none"`` treats the capture as a whole. If you pass None, nsyspipe detects
+        the step ranges. If there are none, it uses a periodic launch pattern.
     steps
-        Approximate number of captured steps (at most one more or less), to find them by a periodic launch pattern.
+        Approximate number of captured steps (at most one more or less), to find them by a periodic
+        launch pattern.
     backward, forward, optimizer, data
         Regular expressions for the names of phases. Pass None for the default.
     comm_kernel
         Regular expression for communication kernels in addition to NCCL kernels.
     skip_first
-        Number of complete warm-up steps to skip. ``"auto"`` skips the first, if another step remains.
+        Number of complete warm-up steps to skip. ``"auto"`` skips the first, if another step
+        remains.
     rank_map
-        Rank by report name or path, as a mapping or as text: ``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs.
+        Rank by report name or path, as a mapping or as text: ``"a.sqlite=0,b.sqlite=1"``, or a file
+        of such pairs.
     ranks
-        Read only the reports of these ranks: ``"0-7,63"`` or numbers. The other ranks count as missing. nsyspipe finds
-        the rank of a report in the rank map, then in a number at the end of the file name, then in the report itself.
-        The default (None) is all reports.
+        Read only the reports of these ranks: ``"0-7,63"`` or numbers. The other ranks count as
+        missing. nsyspipe finds the rank of a report in the rank map, then in a number at the end of
+        the file name, then in the report itself. The default (None) is all reports.
     jobs
-        Number of processes. If you pass None, nsyspipe chooses by cores, memory and the size of the reports.
+        Number of processes. If you pass None, nsyspipe chooses by cores, memory and the size of the
+        reports.
     label, run_id
-        Label and ID of the run. If you pass None, nsyspipe makes them from the reports. For a run store without
-        `run_id`, nsyspipe takes the latest run with the label.
+        Label and ID of the run. If you pass None, nsyspipe makes them from the reports. For a run
+        store without `run_id`, nsyspipe takes the latest run with the label.
     nccl_log
         Logs of the run with ``NCCL_DEBUG=INFO``: one, several, or a glob.
     topology
         A file with the output of ``nvidia-smi topo -m`` on a host of the run.
     logs
-        Whether nsyspipe uses NCCL logs and topology files that it finds in the directory of the reports. This matters
-        only if you pass none.
+        Whether nsyspipe uses NCCL logs and topology files that it finds in the directory of the
+        reports. This matters only if you pass none.
     executor
-        Executor that reads the reports. By default, nsyspipe starts worker processes. It reads small reports without
-        them.
+        Executor that reads the reports. By default, nsyspipe starts worker processes. It reads
+        small reports without them.
     on_progress
-        Function that nsyspipe calls with the number of finished reports and the number of all reports.
+        Function that nsyspipe calls with the number of finished reports and the number of all
+        reports.
 
     Raises
     ------
     InputError
-        If an argument is not a report, if `nccl_log` is not an NCCL log, or if `topology` is not a topology.
+        If an argument is not a report, if `nccl_log` is not an NCCL log, or if `topology` is not a
+        topology.
     CaptureError
         If nsys cannot export a report.
     OptionError
-        If a parameter has the wrong type, or if a regular expression or the rank map is not valid. Also if an option
-        does not apply to a saved run, or if ``STORE:NAME`` is the ID of one run and the label of another.
+        If a parameter has the wrong type, or if a regular expression or the rank map is not valid.
+        Also if an option does not apply to a saved run, or if ``STORE:NAME`` is the ID of one run
+        and the label of another.
     """
     if isinstance(reports, Run):
         raise OptionError(
@@ -230,51 +238,58 @@ def diff(
 ) -> RunDifference:
     """Compare two runs, and decide whether the difference is real or noise.
 
-    For each metric, delta is the median of the candidate minus the median of the baseline. Each median is over the
-    summary steps of that side, which are the steps that the metrics use. If the times of a run are uneven, nsyspipe
-    compares means instead. A time is the largest over ranks, a ratio is pooled over ranks, and a count or size is the
-    mean over ranks.
+    For each metric, delta is the median of the candidate minus the median of the baseline. Each
+    median is over the summary steps of that side, which are the steps that the metrics use. If the
+    times of a run are uneven, nsyspipe compares means instead. A time is the largest over ranks, a
+    ratio is pooled over ranks, and a count or size is the mean over ranks.
 
-    The verdict is ``regression`` or ``improvement`` if two conditions hold: the confidence interval of delta excludes
-    0, and |delta| is at least `min_effect_pct` of the baseline. The verdict is ``no change`` if the whole interval is
-    smaller than `min_effect_pct`. All other cases are ``inconclusive``. Examples are a run with fewer than 3 summary
-    steps, and runs that are not comparable.
+    The verdict is ``regression`` or ``improvement`` if two conditions hold: the confidence interval
+    of delta excludes 0, and |delta| is at least `min_effect_pct` of the baseline. The verdict is
+    ``no change`` if the whole interval is smaller than `min_effect_pct`. All other cases are
+    ``inconclusive``. Examples are a run with fewer than 3 summary steps, and runs that are not
+    comparable.
 
     Parameters
     ----------
     baseline, candidate
-        A `nsyspipe.Run`, or what `nsyspipe.load` accepts: a path, a glob, a directory or a saved run. ``STORE:LABEL``
-        is the latest run with that label. For several captures of one configuration, pass a list of runs or a
-        `nsyspipe.Side`, which also has a label. nsyspipe reads both sides in parallel.
+        A `nsyspipe.Run`, or what `nsyspipe.load` accepts: a path, a glob, a directory or a saved
+        run. ``STORE:LABEL`` is the latest run with that label. For several captures of one
+        configuration, pass a list of runs or a `nsyspipe.Side`, which also has a label. nsyspipe
+        reads both sides in parallel.
     against
-        Use all runs of this label in the run store `baseline` as captures of the baseline. If the store has runs of all
-        ranks and runs of some ranks, nsyspipe leaves out the runs of some ranks. `candidate` may be another label of
-        the store. If you pass no candidate, the store must have exactly one other label, which is then the candidate.
+        Use all runs of this label in the run store `baseline` as captures of the baseline. If the
+        store has runs of all ranks and runs of some ranks, nsyspipe leaves out the runs of some
+        ranks. `candidate` may be another label of the store. If you pass no candidate, the store
+        must have exactly one other label, which is then the candidate.
     min_effect_pct
-        Smallest relative difference that matters, in percent: 2 and "2%" are the same. Pass values below 0.1 as text.
+        Smallest relative difference that matters, in percent: 2 and "2%" are the same. Pass values
+        below 0.1 as text.
     confidence
         Confidence of the intervals, between 0.5 and 1.
     metrics
-        Metrics that the verdict uses: one name, several, or a text such as ``"step_time,idle"`` (see
-        `RunDifference.verdict`). By default, this is step_time. The table has all metrics in any case.
+        Metrics that the verdict uses: one name, several, or a text such as ``"step_time,idle"``
+        (see `RunDifference.verdict`). By default, this is step_time. The table has all metrics in
+        any case.
     fail_on
-        ``"regression"`` or ``"any-change"`` of these metrics makes `RunDifference.gate` fail. The gate passes only if
-        the confidence intervals exclude a failure. By default, there is no gate.
+        ``"regression"`` or ``"any-change"`` of these metrics makes `RunDifference.gate` fail. The
+        gate passes only if the confidence intervals exclude a failure. By default, there is no
+        gate.
     force
-        Give verdicts even if world size, GPU model, ranks, model-parallel size or the work of a step differ.
+        Give verdicts even if world size, GPU model, ranks, model-parallel size or the work of a
+        step differ.
 
     Returns
     -------
     RunDifference
-        The Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels`` and ``changes``. Table
-        ``comparability`` shows why the runs are hard to compare. Table ``problems`` has the problems of each capture.
-        Null means "not recorded".
+        The Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels`` and
+        ``changes``. Table ``comparability`` shows why the runs are hard to compare. Table
+        ``problems`` has the problems of each capture. Null means "not recorded".
 
     Raises
     ------
     OptionError
-        If a metric or gate is unknown, a gate can never fail, or a number is out of range. Also if a side has the same
-        capture twice.
+        If a metric or gate is unknown, a gate can never fail, or a number is out of range. Also if
+        a side has the same capture twice.
     InputError
         If a path is not a run.
 
@@ -320,33 +335,37 @@ def compare(
 ) -> Scoreboard:
     """Compare several runs, and rank the runs that are comparable.
 
-    speedup = mean step time of the first run / mean step time of this run, over summary steps, with a confidence
-    interval. The speedup compares steps per second, whatever a step processes. The verdict is that of `nsyspipe.diff`
-    for step_time against the first run. The verdict is ``inconclusive`` with too few steps, or if world size, GPU model,
-    ranks, model-parallel size or the work of a step differ. nsyspipe also compares such a run with its ``peer``, the first
-    run of its own group.
+    speedup = mean step time of the first run / mean step time of this run, over summary steps, with
+    a confidence interval. The speedup compares steps per second, whatever a step processes. The
+    verdict is that of `nsyspipe.diff` for step_time against the first run. The verdict is
+    ``inconclusive`` with too few steps, or if world size, GPU model, ranks, model-parallel size or
+    the work of a step differ. nsyspipe also compares such a run with its ``peer``, the first run of
+    its own group.
 
     Parameters
     ----------
     runs
-        Any number of runs, the baseline first. Each run is one that `nsyspipe.diff` accepts. The keys of a mapping are
-        labels. If two runs have the same label, nsyspipe uses directory names or run IDs instead. ``compare(STORE)``
-        compares all runs of a run store, the oldest first. ``compare(RUN, RUN)`` is the same as a list of two runs.
+        Any number of runs, the baseline first. Each run is one that `nsyspipe.diff` accepts. The
+        keys of a mapping are labels. If two runs have the same label, nsyspipe uses directory names
+        or run IDs instead. ``compare(STORE)`` compares all runs of a run store, the oldest first.
+        ``compare(RUN, RUN)`` is the same as a list of two runs.
     sort
-        Sort the table by this metric: the best run is first, and nulls are last. By default, the table keeps the order
-        of `runs`.
+        Sort the table by this metric: the best run is first, and nulls are last. By default, the
+        table keeps the order of `runs`.
     min_effect_pct, confidence, force
         As in `nsyspipe.diff`, for step times.
 
     Returns
     -------
     Scoreboard
-        The Arrow tables ``table``, ``checks`` and ``problems``, and the groups ``kinds``. Null means "not recorded".
+        The Arrow tables ``table``, ``checks`` and ``problems``, and the groups ``kinds``. Null
+        means "not recorded".
 
     Raises
     ------
     OptionError
-        If there is no run, a metric is unknown, or a number is out of range. Also if a run has the same capture twice.
+        If there is no run, a metric is unknown, or a number is out of range. Also if a run has the
+        same capture twice.
     InputError
         If a path is not a run, or if a run cannot be read.
 
@@ -413,57 +432,64 @@ def whatif(
 ) -> WhatIf:
     """Predict the step time after a change of the communication, by a simulation of the captured steps.
 
-    The simulation keeps the work of each rank: its main stream, with its gaps. Collective k starts after the work before
-    it and after the preceding collective. Collective k ends T_k after its start on the last rank. Work that needs the
-    collective waits for this end.
+    The simulation keeps the work of each rank: its main stream, with its gaps. Collective k starts
+    after the work before it and after the preceding collective. Collective k ends T_k after its
+    start on the last rank. Work that needs the collective waits for this end.
 
-    Work that is concurrent with communication takes 1 + c times as long, and each operation starts later by a delay. The
-    simulation takes c from the kernels that ``comm-slows-compute`` compares, and the delay from the gaps between
-    operations. If the capture does not show them, the simulation assumes typical values. The step time is that of
-    ``summary``: the median over summary steps of the largest window over ranks.
+    Work that is concurrent with communication takes 1 + c times as long, and each operation starts
+    later by a delay. The simulation takes c from the kernels that ``comm-slows-compute`` compares,
+    and the delay from the gaps between operations. If the capture does not show them, the
+    simulation assumes typical values. The step time is that of ``summary``: the median over summary
+    steps of the largest window over ranks.
 
     Parameters
     ----------
     run
-        A run, or what `nsyspipe.load` accepts. A saved run needs its operations. If only one of several ranks is
-        available, only changes that need no other rank have an estimate.
+        A run, or what `nsyspipe.load` accepts. A saved run needs its operations. If only one of
+        several ranks is available, only changes that need no other rank have an estimate.
     bandwidth
-        Bus bandwidth of collectives (busbw of nccl-tests) in bytes per second, for example ``"300GB/s"``, or ``"2x"`` the
-        captured bandwidth. ``"tensor=2x"`` changes one kind of parallelism (`role` in `schema.TRAFFIC`). The captured
-        bandwidth of gradients is gradient bytes x 2(n-1)/n / transfer time. On a slower interconnect, T_k grows by
-        captured / new bandwidth. On a faster interconnect, T_k becomes 30 us + (T_k - 30 us) x captured / new bandwidth.
+        Bus bandwidth of collectives (busbw of nccl-tests) in bytes per second, for example
+        ``"300GB/s"``, or ``"2x"`` the captured bandwidth. ``"tensor=2x"`` changes one kind of
+        parallelism (`role` in `schema.TRAFFIC`). The captured bandwidth of gradients is gradient
+        bytes x 2(n-1)/n / transfer time. On a slower interconnect, T_k grows by captured / new
+        bandwidth. On a faster interconnect, T_k becomes 30 us + (T_k - 30 us) x captured / new
+        bandwidth.
     link
-        Bandwidth of a name in `links.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``,
-        ...). The name of a GPU (``a100``) is its NVLink. An interconnect within 20% of the captured bandwidth changes
-        nothing.
+        Bandwidth of a name in `links.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``,
+        ``roce-400``, ``shm``, ...). The name of a GPU (``a100``) is its NVLink. An interconnect
+        within 20% of the captured bandwidth changes nothing.
     gradient_dtype
-        ``bf16`` or ``fp16`` instead of f32: half the bytes, and twice the copy time because of the casts.
+        ``bf16`` or ``fp16`` instead of f32: half the bytes, and twice the copy time because of the
+        casts.
     bucket_mb
-        Set ``bucket_cap_mb`` of DDP. Gradients fill buckets in the order in which they become ready. T of a bucket is
-        30 us + its bytes x captured time per byte. If the captured run has one bucket per step, new buckets that start
-        while work runs take 2% longer. They also start later, because they wait until a kernel frees a part of the GPU.
-        If the captured buckets already have the new size, nsyspipe changes nothing.
+        Set ``bucket_cap_mb`` of DDP. Gradients fill buckets in the order in which they become
+        ready. T of a bucket is 30 us + its bytes x captured time per byte. If the captured run has
+        one bucket per step, new buckets that start while work runs take 2% longer. They also start
+        later, because they wait until a kernel frees a part of the GPU. If the captured buckets
+        already have the new size, nsyspipe changes nothing.
     no_wait
         Every rank works as fast as the median rank of each step.
     no_grad_copy
         Set ``gradient_as_bucket_view=True``, which removes the copies after the collectives.
     no_sync
-        Use ``no_sync()`` of DDP with gradient accumulation: send gradients only in the last micro-batch. In the other
-        micro-batches, the work that scales and copies gradients is removed too.
+        Use ``no_sync()`` of DDP with gradient accumulation: send gradients only in the last
+        micro-batch. In the other micro-batches, the work that scales and copies gradients is
+        removed too.
     prefetch
-        Gather the parameters of FSDP earlier. Each all-gather of parameters can start as early as the preceding
-        all-gather of its step could start in the capture.
+        Gather the parameters of FSDP earlier. Each all-gather of parameters can start as early as
+        the preceding all-gather of its step could start in the capture.
     perfect_overlap
-        Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each step.
+        Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each
+        step.
     gradient_bytes
-        Size of the gradients per step in bytes, if NCCL payloads and copies do not record it. This value alone changes
-        nothing. If the size is recorded, the value must be within 10% of it.
+        Size of the gradients per step in bytes, if NCCL payloads and copies do not record it. This
+        value alone changes nothing. If the size is recorded, the value must be within 10% of it.
 
     Returns
     -------
     WhatIf
-        If you request changes, one scenario with all of them together (ID ``custom``). Otherwise a list of single
-        changes, sorted by saving.
+        If you request changes, one scenario with all of them together (ID ``custom``). Otherwise a
+        list of single changes, sorted by saving.
 
     Raises
     ------
@@ -476,21 +502,24 @@ def whatif(
 
     Notes
     -----
-    The range of an estimate comes from simulations with the smallest and the largest value of each unknown. The
-    unknowns are c, the delay, the bandwidth and the overhead of a collective, and the ready times that were not
-    captured. nsyspipe adds 0.5% for the difference between two captures of one program, and twice the standard error of
-    the median. The range is the root of the sum of the squares, because the parts are independent.
+    The range of an estimate comes from simulations with the smallest and the largest value of each
+    unknown. The unknowns are c, the delay, the bandwidth and the overhead of a collective, and the
+    ready times that were not captured. nsyspipe adds 0.5% for the difference between two captures
+    of one program, and twice the standard error of the median. The range is the root of the sum of
+    the squares, because the parts are independent.
 
-    The range is at least 2% of the predicted step time on both sides. The range does not go below the step time with
-    zero communication time. On 28 pairs of captures the median error was 1.1%, and one error exceeded 4%. In that case,
-    a run with one bucket was changed to buckets of 25 MB and to bf16. The measured step time was 5.8% above the
-    prediction and outside the range. Each of the two changes alone takes 2% more than predicted, and the CPUs of that
-    capture are hardly ahead of their GPUs. The rest of the error is not explained. If the model does not cover a
+    The range is at least 2% of the predicted step time on both sides. The range does not go below
+    the step time with zero communication time. On 28 pairs of captures the median error was 1.1%,
+    and one error exceeded 4%. In that case, a run with one bucket was changed to buckets of 25 MB
+    and to bf16. The measured step time was 5.8% above the prediction and outside the range. Each of
+    the two changes alone takes 2% more than predicted, and the CPUs of that capture are hardly
+    ahead of their GPUs. The rest of the error is not explained. If the model does not cover a
     change, nsyspipe gives a reason instead of an estimate.
 
-    In all captures that we tried, a faster interconnect had a predicted step time that was shorter or equal. The upper
-    end of its range was also lower or equal. The model does not guarantee this. Between 30 and 300 GB/s, the assumed
-    slowdown grows with the bandwidth and applies while ranks wait.
+    In all captures that we tried, a faster interconnect had a predicted step time that was shorter
+    or equal. The upper end of its range was also lower or equal. The model does not guarantee this.
+    Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and applies while ranks
+    wait.
     """
     from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it

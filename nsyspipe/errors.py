@@ -204,8 +204,8 @@ class NsyspipeError(Exception):
     problem
         Description of the error.
     found
-        What nsyspipe found instead, for example the existing names that are most similar, in one line. None if there is
-        nothing.
+        What nsyspipe found instead, for example the existing names that are most similar, in one
+        line. None if there is nothing.
     fix
         Command or option that fixes the error. None if there is none.
     """

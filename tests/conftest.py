@@ -198,9 +198,10 @@ def pinned(request):
 def worded(request, monkeypatch):
     """Return a function that compares a text with the row of this test below `golden/words`, or commits it.
 
-    ``worded(text)`` takes a string, or several, one a line. A test that has several texts names each: ``worded(text,
-    case)``. The rows of a module are one file, `golden/words/<folder>/<module>.txt`; delete it before an update to
-    lose rows that no test asks for.
+    ``worded(text)`` takes a string, or several, one a line. A test that has several texts names
+    each: ``worded(text, case)``. The rows of a module are one file,
+    `golden/words/<folder>/<module>.txt`; delete it before an update to lose rows that no test asks
+    for.
     """
     place = request.path.relative_to(WORDS.parent.parent)
     file = WORDS / place.with_name(place.stem.removeprefix("test_") + ".txt")

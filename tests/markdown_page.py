@@ -18,9 +18,9 @@ _OF_GITHUB = re.compile(
 class Page:
     """A parsed page, with GitHub's tables and HTML.
 
-    `tables` holds rows of cells, the headings first; `texts` all else block by block; `codes` what is in code font;
-    `links` the targets of links; `html` what a browser takes for a tag or a comment; `reached` what GitHub would
-    make links and the like of.
+    `tables` holds rows of cells, the headings first; `texts` all else block by block; `codes` what
+    is in code font; `links` the targets of links; `html` what a browser takes for a tag or a
+    comment; `reached` what GitHub would make links and the like of.
     """
 
     def __init__(self, source):

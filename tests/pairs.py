@@ -1,7 +1,7 @@
 """Pairs of captures that differ by one change: what a what-if, a bound and an expectation are measured on.
 
-Ordered: from a capture to the one with the change. Repeats of the GPT's captures on other days were within 1 % of each
-other over shared memory, 0.2 % over NVLink.
+Ordered: from a capture to the one with the change. Repeats of the GPT's captures on other days were
+within 1 % of each other over shared memory, 0.2 % over NVLink.
 """
 
 import functools

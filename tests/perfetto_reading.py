@@ -1,7 +1,8 @@
 """A Perfetto trace read back: tracks, slices and counters rebuilt from its packets, and every rule of the format checked.
 
-Perfetto's own trace processor is a program that cannot be had from a package registry, so this follows its rules: events
-of a track count in order of time, and of the file where times are equal; an end closes what was opened last.
+Perfetto's own trace processor is a program that cannot be had from a package registry, so this
+follows its rules: events of a track count in order of time, and of the file where times are equal;
+an end closes what was opened last.
 """
 
 from __future__ import annotations

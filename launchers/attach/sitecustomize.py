@@ -1,7 +1,8 @@
 """First on a training program's PYTHONPATH with ``--attach-steps``: its optimizer's steps are seen, nothing else changes.
 
-Python imports this before the program. It imports nothing itself: it waits for the program to import torch's optimizers.
-A ``sitecustomize`` of the user's, which this one stands before, runs as ever.
+Python imports this before the program. It imports nothing itself: it waits for the program to
+import torch's optimizers. A ``sitecustomize`` of the user's, which this one stands before, runs as
+ever.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ _NO_BLOCK: Final = slice(0, 0)
 def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice]:
     """Return which part of the longer sequence is in the shorter one too, in order, and what of it was left out: a block.
 
-    Without that block they agree to `least` or more; it is empty where they do as they are. 0 where they agree to less.
+    Without that block they agree to `least` or more; it is empty where they do as they are. 0 where
+    they agree to less.
     """
     before = _n_equal(shorter, longer[: shorter.size])
     behind = _n_equal(shorter[before:][::-1], longer[::-1][: shorter.size - before])
@@ -51,7 +52,8 @@ def n_shared(one: Int64, other: Int64) -> int:
 def n_common(one: Int64, other: Int64, most_apart: int) -> int:
     """Return the length of the longest common subsequence of items at most so far apart, or of some farther apart too.
 
-    Crochemore's recurrence on bits, one number a row, of which only those columns are held that are near the row.
+    Crochemore's recurrence on bits, one number a row, of which only those columns are held that are
+    near the row.
     """
     n_left, left, right, row = 0, 0, 0, 0  # a column that adds nothing to the length is 1
     for at in range(0, other.size, _ROWS):

@@ -124,7 +124,8 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
 def are_among(ids: Int64, wanted: Int64) -> Flags:
     """Tell which ids are among the wanted ones.
 
-    numpy's own limit, from which on it sorts instead of looking into a table, is just below what correlation ids need.
+    numpy's own limit, from which on it sorts instead of looking into a table, is just below what
+    correlation ids need.
     """
     if not wanted.size:
         return np.zeros(ids.size, np.bool_)

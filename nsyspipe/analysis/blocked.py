@@ -44,8 +44,9 @@ NOTHING = ExplainedTime(EMPTY, EMPTY.starts)
 def explained_until(idle: IntervalSet, starts: Int64, ends: Int64) -> Int64:
     """Return until when times in which the host was held up explain idle time, from the start of each on.
 
-    Without such a time all launches behind it come earlier by as long as it lasted. So much idle time it explains, and none
-    that lies further behind its end than it lasted. `idle` are the gaps, as far as they end with a late launch.
+    Without such a time all launches behind it come earlier by as long as it lasted. So much idle
+    time it explains, and none that lies further behind its end than it lasted. `idle` are the gaps,
+    as far as they end with a late launch.
     """
     lengths = np.minimum(ends - starts, _LONGEST_NS)
     spent_at = idle.when_covered(idle.covered_until(starts) + lengths)
@@ -61,8 +62,9 @@ def made_by(idle: IntervalSet, starts: Int64, ends: Int64) -> IntervalSet:
 def blocked_time(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> ExplainedTime:
     """Return the waiting time, a part of the late time, that blocking calls explain, and which call does.
 
-    `calls` are `canonical.BLOCKING_CALLS` of a process, sorted by start. While calls are under way, the one that returns
-    last explains the time. Else the one does that explains idle time longest. Of equal ones the first to start counts.
+    `calls` are `canonical.BLOCKING_CALLS` of a process, sorted by start. While calls are under way,
+    the one that returns last explains the time. Else the one does that explains idle time longest.
+    Of equal ones the first to start counts.
     """
     if not calls.num_rows or not len(waiting):
         return NOTHING

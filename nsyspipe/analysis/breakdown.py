@@ -76,9 +76,10 @@ def breakdown(
 ) -> dict[str, Int64 | None]:
     """Split each window of one rank into disjoint parts: columns of `schema.STEPS`, which has their formulas.
 
-    Operations count in the window that they run in, whatever step they belong to. `backward` flags the kernels that were
-    launched inside a backward range; None when the rank has no such range. Returns one int64 per window (ns, counts and
-    bytes as named), None where not recorded: see `_NEEDS`.
+    Operations count in the window that they run in, whatever step they belong to. `backward` flags
+    the kernels that were launched inside a backward range; None when the rank has no such range.
+    Returns one int64 per window (ns, counts and bytes as named), None where not recorded: see
+    `_NEEDS`.
     """
     operations, windows, comm = device.operations, device.windows, device.operations.is_comm
     dtod, n_dtod, dtod_bytes = _copies(operations, operations.copy_kind == DTOD_KIND, windows)
@@ -132,8 +133,8 @@ def comm_on_stream(
 ) -> Int64 | None:
     """Return by window how long communication is under way on a stream, ns; None where nothing says what launched it.
 
-    Kernels of a CUDA graph share a launch. The stream that nsys gives them is the graph's, and they may run beside each
-    other: they do not count.
+    Kernels of a CUDA graph share a launch. The stream that nsys gives them is the graph's, and they
+    may run beside each other: they do not count.
     """
     n = operations.n_launched
     if not n and operations.kernel_start.size:
@@ -168,8 +169,9 @@ def grad_copies(
 ) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window, by the formulas of `schema.STEPS`.
 
-    `in_backward` flags the copies launched inside a backward range; None where the rank has none. What is launched in the
-    same nanosecond as a copy comes after it. None where copies or their kinds were not recorded.
+    `in_backward` flags the copies launched inside a backward range; None where the rank has none.
+    What is launched in the same nanosecond as a copy comes after it. None where copies or their
+    kinds were not recorded.
     """
     operations, windows, chosen = device.operations, device.windows, _in_runs(device.operations)
     if in_backward is not None:
@@ -310,8 +312,8 @@ def idle_causes(
 ) -> IdleCauses:
     """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
 
-    All times are on the clock of the gaps. All causes are None where `idle_ns` is; those that rest on calls without `calls`,
-    `canonical.BLOCKING_CALLS` of the process, sorted by start.
+    All times are on the clock of the gaps. All causes are None where `idle_ns` is; those that rest
+    on calls without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
     """
     columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, *IDLE_DETAILS))
     if idle_ns is None:
@@ -365,8 +367,8 @@ def idle_causes(
 def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     """Return how long the device takes to start what was launched late, beyond its shortest latency, ns in each window.
 
-    That is idle time for dependency in gaps in which a launch came late: the device starts what is launched in time while it
-    still works on what comes before.
+    That is idle time for dependency in gaps in which a launch came late: the device starts what is
+    launched in time while it still works on what comes before.
     """
     known = gaps.launch != NEVER
     ready = gaps.launch[known] + gaps.latency_ns
@@ -378,9 +380,10 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
     """Return how much of each window's exposed communication late launches expose, ns.
 
-    Launched in time it could have run beside compute. That is communication that started as soon as it was launched, and
-    communication until the launch of the compute kernel that starts next, and the rank's shortest latency after that.
-    Launches are put on the device's clock, later than the host's by `offset_ns`.
+    Launched in time it could have run beside compute. That is communication that started as soon as
+    it was launched, and communication until the launch of the compute kernel that starts next, and
+    the rank's shortest latency after that. Launches are put on the device's clock, later than the
+    host's by `offset_ns`.
     """
     operations = device.operations
     n, is_comm = operations.n_launched, operations.is_comm[: operations.n_launched]

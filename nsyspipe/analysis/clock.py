@@ -49,10 +49,11 @@ def clock_offsets(
 ) -> list[ClockOffset]:
     """Return each report's offset and its error, by the formulas of `schema.RANKS`, of matched collectives of `ALIGNING`.
 
-    `matched` is as of `collectives.match`; `ends` and `report` are of each operation. Where communicators join different
-    reports (tensor groups inside each node, data groups across), there is such a median for each set of reports that meet:
-    most calls may be of one that says nothing of the other nodes. The offsets are those that fit all sets best, by least
-    squares, apart from the median report; the error is the largest of the sets' spreads and of what does not fit.
+    `matched` is as of `collectives.match`; `ends` and `report` are of each operation. Where
+    communicators join different reports (tensor groups inside each node, data groups across), there
+    is such a median for each set of reports that meet: most calls may be of one that says nothing
+    of the other nodes. The offsets are those that fit all sets best, by least squares, apart from
+    the median report; the error is the largest of the sets' spreads and of what does not fit.
     """
     corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
     meetings = [] if is_one_clock else _meetings(matched, ends, report)
@@ -177,10 +178,11 @@ class DeviceClock(Struct, frozen=True):
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     """Compare two clocks by start - launch of operations (of those that one call launched the first alone) and end - return.
 
-    The difference device - host lies in [early, late], where late is the smallest lag and early the largest lead. It is
-    corrected where 0 lies outside by more than 20 us and at least three operations say so, by the nearer end and 5 us.
-    Where fewer than three lie within 20 us of the end, it is the end of the third that counts for that. An operation alone
-    may say how close the ends are, but not that the difference is another one than what is corrected.
+    The difference device - host lies in [early, late], where late is the smallest lag and early the
+    largest lead. It is corrected where 0 lies outside by more than 20 us and at least three
+    operations say so, by the nearer end and 5 us. Where fewer than three lie within 20 us of the
+    end, it is the end of the third that counts for that. An operation alone may say how close the
+    ends are, but not that the difference is another one than what is corrected.
     """
     agreed_late, third_lag = _least(lags)
     least, third_lead = _least(-leads)
@@ -215,8 +217,8 @@ def clock_of_device(
 ) -> DeviceClock:
     """Compare the clock of one device of a process with its host's, by the operations that ran there.
 
-    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. Where that used several
-    devices, only the waits for `device_id` count.
+    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. Where
+    that used several devices, only the waits for `device_id` count.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))

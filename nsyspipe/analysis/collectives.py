@@ -51,10 +51,11 @@ ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
-    A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
-    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start. Returns one
-    matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per rank in
-    ascending order, holding indices of operations. Cost O(n log n): one stable sort.
+    A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts
+    that differ between ranks, or of a single rank, is not matched; `UNGROUPED` is left out.
+    Operations of one rank stand in order of start. Returns one matrix per number of ranks, smallest
+    first: a row per collective (in order of group, then k), a column per rank in ascending order,
+    holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
     if not chosen.size:
@@ -139,7 +140,8 @@ def waiting(
 ) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned.
 
-    `clocks` are of each owner of operations the clock's error, ns, and part: those of others were never compared with it.
+    `clocks` are of each owner of operations the clock's error, ns, and part: those of others were
+    never compared with it.
     """
     numbers = np.full(starts.size, NOBODY, np.int32)
     parts: list[tuple[Any, ...]] = []
@@ -227,7 +229,8 @@ def messages_of(
 ) -> pa.Table:
     """Return what NCCL says of each communication kernel of a process, in the kernels' order: rows of `calls_of`.
 
-    A process with several ranks is asked as a whole: NCCL's calls and the launches behind them come in one order.
+    A process with several ranks is asked as a whole: NCCL's calls and the launches behind them come
+    in one order.
     """
     rows = np.flatnonzero(operations.is_comm)
     in_time = np.argsort(operations.kernel_start[rows], kind="stable")
@@ -250,7 +253,8 @@ def comm_operations(
 ) -> CommOperations:
     """List the communication operations of one rank in order of start; `names` are texts by name id.
 
-    `messages` are its rows of `messages_of` where its process has other ranks too; else they are found here.
+    `messages` are its rows of `messages_of` where its process has other ranks too; else they are
+    found here.
     """
     operations = device.operations
     rows = np.flatnonzero(operations.is_comm)
@@ -299,7 +303,8 @@ def comm_operations(
 def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
-    It holds its launch, or is that of the window that its start falls in. A capture, a window of no range, holds all.
+    It holds its launch, or is that of the window that its start falls in. A capture, a window of no
+    range, holds all.
     """
     if len(windows) > members.starts.size:
         return np.zeros(launch.size, np.int64)
@@ -365,8 +370,9 @@ def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
 def calls_of(payloads: pa.Table) -> pa.Table:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    Besides columns of that ``kind``, the number of the collective or `ANY`, and ``is_receive``, whether it was ncclRecv. A
-    group's call, or one without a name, fits any kind, and counts if it has a size or a number.
+    Besides columns of that ``kind``, the number of the collective or `ANY`, and ``is_receive``,
+    whether it was ncclRecv. A group's call, or one without a name, fits any kind, and counts if it
+    has a size or a number.
     """
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
@@ -409,17 +415,21 @@ def _kind_of_call(text: str) -> int:
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Table:
     """Assign NCCL's payloads to the communication kernels of one process: a row of `calls_of` per kernel, in their order.
 
-    A kernel and its call share no id, but an order: a call comes before its launch, in its own range or in the
-    ``ncclGroupEnd`` behind it. Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
-    together one to one, in order. One kernel behind several payloads of one communicator and one collective is NCCL's
-    fusion of a group: their sizes are summed. (Launched inside the last payload's own range, it is no group's but that
-    call's.) All else is ambiguous, a payload that names another collective than its kernel included: the kernels of that
-    block get nothing, like those without a launch or before any payload.
+    A kernel and its call share no id, but an order: a call comes before its launch, in its own
+    range or in the ``ncclGroupEnd`` behind it. Consecutive payloads and the consecutive launches
+    behind them form a block. In it, as many kernels as payloads belong together one to one, in
+    order. One kernel behind several payloads of one communicator and one collective is NCCL's
+    fusion of a group: their sizes are summed. (Launched inside the last payload's own range, it is
+    no group's but that call's.) All else is ambiguous, a payload that names another collective than
+    its kernel included: the kernels of that block get nothing, like those without a launch or
+    before any payload.
 
-    Sends and receives meet in one kernel: what is sent counts, and what is received only where that communicator sends
-    nothing in the block. A kernel whose launch is unknown may own any payload: in its process nothing counts as fused.
+    Sends and receives meet in one kernel: what is sent counts, and what is received only where that
+    communicator sends nothing in the block. A kernel whose launch is unknown may own any payload:
+    in its process nothing counts as fused.
 
-    `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
+    `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds`
+    as of `kernel_kinds`.
     """
     calls = calls_of(payloads)
     if not calls.num_rows:

@@ -1,8 +1,8 @@
 """What calls of NCCL and of symmetric memory launched: copies, which are one collective each, and kernels without a collective's name.
 
-NCCL may move data by copies alone (copy engines), and run several collectives by one kernel of a generic name. What it is
-then says the NVTX range of the call that holds the launch, or, of a group, the calls between ``ncclGroupStart`` and the
-``ncclGroupEnd`` that launched all of them.
+NCCL may move data by copies alone (copy engines), and run several collectives by one kernel of a
+generic name. What it is then says the NVTX range of the call that holds the launch, or, of a group,
+the calls between ``ncclGroupStart`` and the ``ncclGroupEnd`` that launched all of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def _tell_groups(
 ) -> None:
     """Give the ends of one thread's groups the call that all calls of the group are, and the largest size, in place.
 
-    An end stays as it is where the calls differ, where it is inside another group, or where its start was not captured.
+    An end stays as it is where the calls differ, where it is inside another group, or where its
+    start was not captured.
     """
     depth = np.cumsum(is_group_start.astype(np.int64) - is_group_end)
     depth -= np.minimum(np.minimum.accumulate(depth), 0)  # ends without a start
@@ -129,9 +130,10 @@ def find_called(
 ) -> Called:
     """Find what calls that communicate launched; without streams.
 
-    The tables are those of `canonical`; `n_ranks` as `call_ranges` takes it. Copies inside a GPU count where the
-    communicator has two ranks or more; where that was not recorded, if `are_several` says that the job has (None: nobody
-    knows). What goes to another GPU counts in any case, as does what symmetric memory copies.
+    The tables are those of `canonical`; `n_ranks` as `call_ranges` takes it. Copies inside a GPU
+    count where the communicator has two ranks or more; where that was not recorded, if
+    `are_several` says that the job has (None: nobody knows). What goes to another GPU counts in any
+    case, as does what symmetric memory copies.
     """
     if host_calls is None or not comm_calls.num_rows:
         return Called()
@@ -281,8 +283,9 @@ def _named(
 def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa.Table, pa.Table]:
     """Return the operations with each call's copies as one communication operation among the kernels, and no copies.
 
-    That begins with the first of them, ends with the last, and has the launch of the first that was launched; copies of
-    one call on two devices are two operations. A column ``bytes`` of kernels, where there is one, gets the sum of theirs.
+    That begins with the first of them, ends with the last, and has the launch of the first that was
+    launched; copies of one call on two devices are two operations. A column ``bytes`` of kernels,
+    where there is one, gets the sum of theirs.
     """
     if not called.launches.num_rows:
         return kernels, copies

@@ -23,12 +23,14 @@ LATE_COLUMNS = (
 def without_passed_on(rows: pa.Table) -> pa.Table:
     """Return matched collectives with the delay of each rank less what it passes on from other communicators.
 
-    A rank that waited in one group of ranks comes late to the next collective of another group for that, and not by
-    itself. Passed on to a collective is what its rank waited in other groups since its last collective of the same group,
-    beyond the rank that waited least of those that meet there. Waiting beside compute delays nobody.
+    A rank that waited in one group of ranks comes late to the next collective of another group for
+    that, and not by itself. Passed on to a collective is what its rank waited in other groups since
+    its last collective of the same group, beyond the rank that waited least of those that meet
+    there. Waiting beside compute delays nobody.
 
-    `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them; ``late_by_ns`` and
-    ``held_up_ns`` of the result are less what is passed on (0 at least), ``inherited_ns`` is more by it.
+    `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them;
+    ``late_by_ns`` and ``held_up_ns`` of the result are less what is passed on (0 at least),
+    ``inherited_ns`` is more by it.
     """
     if not rows.num_rows:
         return rows

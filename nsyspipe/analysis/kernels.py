@@ -98,8 +98,8 @@ def window_sums(
 ) -> tuple[WindowSums, list[Int64]]:
     """Sum kernels, and what is `of_each`, by row in each window that they start in, and over all, wherever they start.
 
-    With more than 2^18 windows times rows, those at either end, where steps are skipped or cut off, have their own sums
-    still, those between share theirs in runs of equal length.
+    With more than 2^18 windows times rows, those at either end, where steps are skipped or cut off,
+    have their own sums still, those between share theirs in runs of equal length.
     """
     n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
     first = np.arange(n_windows)
@@ -129,8 +129,9 @@ def kernels_table(
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 
-    One row per (phase, name) that occurs, sorted so, null last: those columns of `schema.KERNEL_COSTS` that are of the whole
-    capture, less means, differences and ratios. The sums by window have a row for each of these rows.
+    One row per (phase, name) that occurs, sorted so, null last: those columns of
+    `schema.KERNEL_COSTS` that are of the whole capture, less means, differences and ratios. The
+    sums by window have a row for each of these rows.
     """
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
@@ -269,9 +270,10 @@ def kernel_slowdown(
 ) -> tuple[Int64, Int64, Int64]:
     """Compare kernels beside communication with equal ones that ran free, as `schema.KERNEL_COSTS` says; medians are floored.
 
-    Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
-    communication was under way, ns. Returns the index of each kernel that ran beside communication, all or in part, and has
-    equal ones that ran free; how much of it was beside communication; and what that would have taken free.
+    Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how
+    much of each `duration` communication was under way, ns. Returns the index of each kernel that
+    ran beside communication, all or in part, and has equal ones that ran free; how much of it was
+    beside communication; and what that would have taken free.
     """
     own = np.zeros(duration.size, np.int64)  # a number for each (name, grid, block)
     for column in (name_id, grid, block):
@@ -305,8 +307,9 @@ def gaps_before(
 ) -> tuple[Int64, Int64, Flags, Flags]:
     """Return gaps before operations, in order of start, in which nothing but the device is waited for.
 
-    Those are of what was launched before the gap, and under 100 us, which leaves out most waits for a collective. Returns the
-    place of each such operation, its gap, and whether none of that is beside communication, or all.
+    Those are of what was launched before the gap, and under 100 us, which leaves out most waits for
+    a collective. Returns the place of each such operation, its gap, and whether none of that is
+    beside communication, or all.
     """
     before = np.maximum.accumulate(end)[:-1]
     own = (launch[1:] < before) & (start[1:] >= before) & (start[1:] < before + _LONGEST_GAP_NS)

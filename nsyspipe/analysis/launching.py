@@ -44,11 +44,13 @@ def device_waits(
 ) -> IntervalSet:
     """Return when the host of one process launched nothing because a call waited for the device, report time.
 
-    Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the queue full. A call
-    during which another thread launched something did not keep the process from launching, and does not count.
+    Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the
+    queue full. A call during which another thread launched something did not keep the process from
+    launching, and does not count.
 
-    `calls` are `canonical.HOST_CALLS`, `blocking` `canonical.BLOCKING_CALLS` and `waits` `canonical.HOST_WAITS` of the
-    process. The device's clock is later than the host's by `offset_ns`.
+    `calls` are `canonical.HOST_CALLS`, `blocking` `canonical.BLOCKING_CALLS` and `waits`
+    `canonical.HOST_WAITS` of the process. The device's clock is later than the host's by
+    `offset_ns`.
     """
     launches = _sorted_launches(operations)
     starts = np.concatenate([table["start_ns"].to_numpy() for table in (blocking, waits)])
@@ -95,9 +97,9 @@ def host_times(
 ) -> HostTimes:
     """Measure the host's time of each window, from the launch of its first kernel to that of the next window's.
 
-    The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part of it; `inputs` are
-    when the host got the next batch. Both are report times on the host's clock. The device's clock, which the windows
-    are on, is later by `offset_ns`.
+    The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part
+    of it; `inputs` are when the host got the next batch. Both are report times on the host's clock.
+    The device's clock, which the windows are on, is later by `offset_ns`.
     """
     kernels = operations.kernel_launch[: operations.n_launched]
     if not len(windows) or not kernels.size:
@@ -121,10 +123,10 @@ def host_times(
 def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
     """Return for each step of some rows of `schema.STEPS`, in ascending order, the launch time of the fastest host, ns.
 
-    No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a host that is ahead of
-    its device when they begin has launched a part of them before, so of so few steps that lead is no launch time.
-    0 where a rank's launch time is not known, or what is taken off it. Where input is free, getting it is no launch time
-    either.
+    No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a
+    host that is ahead of its device when they begin has launched a part of them before, so of so
+    few steps that lead is no launch time. 0 where a rank's launch time is not known, or what is
+    taken off it. Where input is free, getting it is no launch time either.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
     is_few = numbers.size < FEW_STEPS
@@ -146,7 +148,8 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
 def longest_work_times(steps: pa.Table) -> Float64:
     """Return for each step of some rows of `schema.STEPS`, in ascending order, how long the device works that works longest.
 
-    That is its window but for idle time and exposed waiting; what of that is not known counts as work.
+    That is its window but for idle time and exposed waiting; what of that is not known counts as
+    work.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
     wall_ns, idle_ns, wait_ns = (
@@ -159,7 +162,8 @@ def longest_work_times(steps: pa.Table) -> Float64:
 def slower_hosts(steps: pa.Table) -> list[int] | None:
     """Return the ranks whose hosts take longer to launch a step than those of the other ranks do on average.
 
-    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not known.
+    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not
+    known.
     """
     if (
         steps["host_launch_ns"].null_count
@@ -183,7 +187,8 @@ def steps_without_launches(
 ) -> dict[int, Int64]:
     """Return for each rank the steps in which its device idles because launches come late.
 
-    `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see `MIN_LATE_LAUNCH_SHARE`.
+    `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see
+    `MIN_LATE_LAUNCH_SHARE`.
     """
     rank, number, wall_ns = (steps[name].to_numpy() for name in ("rank", "step", "wall_ns"))
     late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)

@@ -44,7 +44,8 @@ _REACHED = 0.78
 def classify_transport(transport: str) -> str:
     """Return the kind of link that a transport of NCCL's is by itself.
 
-    Of ``p2p`` the topology tells whether over NVLink or PCIe; between hosts (MNNVL) and through a third GPU over NVLink only.
+    Of ``p2p`` the topology tells whether over NVLink or PCIe; between hosts (MNNVL) and through a
+    third GPU over NVLink only.
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
@@ -66,13 +67,15 @@ def links(
 ) -> tuple[pa.Table, list[int]]:
     """Say for each edge of the communicator over most hosts (of several such the largest) what it crosses: `schema.LINKS`, sorted by its key.
 
-    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Communicators with a process among `pids`
-    count first. Where no ring was logged, edges are all that NCCL connected. A transport that another communicator logged
-    for the same two GPUs holds for this one too. A pair of GPUs without a log has transport null, kind unknown.
+    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Communicators with
+    a process among `pids` count first. Where no ring was logged, edges are all that NCCL connected.
+    A transport that another communicator logged for the same two GPUs holds for this one too. A
+    pair of GPUs without a log has transport null, kind unknown.
 
-    The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML index, else CUDA index, as
-    logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
-    span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
+    The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML
+    index, else CUDA index, as logged, else by `local_ranks`. Names, local ranks and hosts are by
+    rank of the run. Ranks of a communicator that does not span the run's `n_ranks` have other
+    numbers: for it, only a name that all ranks share is used.
     """
     comms = (log.of_processes(pids) or log.communicators) if log else ()
     comm = max(
@@ -409,7 +412,8 @@ def named_link(word: str) -> NamedLink | None:
 def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
     """Return what the slowest of some models promises over a path of the topology; None if one has none or is not known.
 
-    ``NV4`` is four NVLinks, ``NV`` all there are, as through a switch; any other word 16 lanes of PCIe.
+    ``NV4`` is four NVLinks, ``NV`` all there are, as through a switch; any other word 16 lanes of
+    PCIe.
     """
     speeds = []
     for name in names:

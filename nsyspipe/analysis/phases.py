@@ -39,7 +39,8 @@ IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
     """Let ranges that end with the launch of a kernel hold the device-to-device copies launched before the next kernel.
 
-    Backward passes that only kernels tell of end so: DDP copies gradients out of its buckets behind the last one.
+    Backward passes that only kernels tell of end so: DDP copies gradients out of its buckets behind
+    the last one.
     """
     launches = np.append(operations.kernel_launch[: operations.n_launched], NEVER)
     copies = operations.copy_launch
@@ -73,9 +74,10 @@ def phase_costs(
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank, for every step that has it.
 
-    ``member`` is the index of the step range, all else as in `schema.PHASES`. Without launches all from ``n_kernels`` on are
-    None; where the step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the
-    phase, `idle_ns` is as `breakdown.phase_idle` gives it.
+    ``member`` is the index of the step range, all else as in `schema.PHASES`. Without launches all
+    from ``n_kernels`` on are None; where the step has no window all after it are -1. `belongs`
+    flags kernels and copies that were launched in the phase, `idle_ns` is as `breakdown.phase_idle`
+    gives it.
     """
     operations, windows, member = device.operations, device.windows, np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
@@ -141,9 +143,10 @@ def between_steps(
 ) -> Inputs:
     """Find what the host does after the end of a step range and before the start of the next.
 
-    Steps that leave no room for it, as those that end with the optimizer's, have it between the launches of kernels around the
-    next one's start, if it takes `breakdown.PAUSE_NS`. Without `canonical.HOST_CALLS` nothing is known to be quiet. A range that
-    holds a whole step (an epoch) does not count.
+    Steps that leave no room for it, as those that end with the optimizer's, have it between the
+    launches of kernels around the next one's start, if it takes `breakdown.PAUSE_NS`. Without
+    `canonical.HOST_CALLS` nothing is known to be quiet. A range that holds a whole step (an epoch)
+    does not count.
     """
     launches = operations.kernel_launch[: operations.n_launched]
     gaps = nonempty(members.ends[:-1], members.starts[1:])
@@ -183,7 +186,8 @@ def phase_codes(
 ) -> Int64:
     """Return the phase of each of the families' texts, as an index into `names.PHASES`; -1 for none.
 
-    It is that of the normalised text. A user's own pattern may name digits, which are not in that: it sees the texts too.
+    It is that of the normalised text. A user's own pattern may name digits, which are not in that:
+    it sees the texts too.
     """
     named = [phase_of(name, patterns) for name in families.names]
     of_families = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
@@ -250,9 +254,10 @@ def phase_ranges(
 ) -> dict[str, PhaseRanges]:
     """Find the phase ranges of one rank, by phase in `names.PHASES` order; every phase has an entry, maybe empty.
 
-    They lie inside a step range, on its thread or on one of the `others` that launch its kernels. A range without a phase, or
-    one that contains a range of another phase on its thread (a ``train_batch`` around everything), is transparent; of nested
-    ranges of one phase the outermost counts.
+    They lie inside a step range, on its thread or on one of the `others` that launch its kernels. A
+    range without a phase, or one that contains a range of another phase on its thread (a
+    ``train_batch`` around everything), is transparent; of nested ranges of one phase the outermost
+    counts.
     """
     code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
     starts, ends, thread_id = (
@@ -313,7 +318,8 @@ def launching_passes(
 ) -> tuple[Int64, Int64]:
     """Return the pass that launched each operation, and which of its step's backward ranges did; -1 for none.
 
-    Backward, forward before the last of its step's, or behind: forward of a second micro-batch comes after backward of the first.
+    Backward, forward before the last of its step's, or behind: forward of a second micro-batch
+    comes after backward of the first.
     """
     passes = np.full(launch.size, -1)
     if backward is None or not backward.starts.size:

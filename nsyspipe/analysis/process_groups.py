@@ -1,7 +1,8 @@
 """Whether all ranks can be one process group where nothing names NCCL's communicators.
 
-Without names, the k-th call of one rank is matched with the k-th call of every other rank. That is right if all ranks form
-one group, as in DDP or FSDP. If the job has several groups, it is wrong even where the counts agree.
+Without names, the k-th call of one rank is matched with the k-th call of every other rank. That is
+right if all ranks form one group, as in DDP or FSDP. If the job has several groups, it is wrong
+even where the counts agree.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,8 @@ class Calls(Struct, frozen=True):
 def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | None:
     """Return a doubt if the calls serve more than one kind of parallelism, whose groups cannot all hold all ranks.
 
-    Sends and receives between stages are a doubt by themselves: of three ranks or more, they join two at a time.
+    Sends and receives between stages are a doubt by themselves: of three ranks or more, they join
+    two at a time.
     """
     if has_stages:
         return Doubt.STAGES
@@ -76,7 +78,8 @@ def _purpose(calls: Calls) -> str | None:
 def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int64) -> bool:
     """Tell whether the times of collectives, matched over all ranks, show that not all ranks took part in each.
 
-    `matched` is as of `collectives.match`, of collectives that no rank leaves before all have entered.
+    `matched` is as of `collectives.match`, of collectives that no rank leaves before all have
+    entered.
     """
     n_operations = n_early = n_wide = n_apart = 0
     for rows in matched:
@@ -118,8 +121,9 @@ def groups_by_times(
 ) -> dict[int, tuple[int, ...]] | None:
     """Return by rank the one of some groups that its calls can be of; None where a rank has no such group, or several.
 
-    `groups` are all that there are, by the places of their ranks. A group is ruled out if the times of two of its ranks
-    contradict that they took part in the same collectives. The calls are of collectives that no rank leaves early.
+    `groups` are all that there are, by the places of their ranks. A group is ruled out if the times
+    of two of its ranks contradict that they took part in the same collectives. The calls are of
+    collectives that no rank leaves early.
     """
     ranks = set(np.unique(calls.rank).tolist())
     possible = [
@@ -140,9 +144,10 @@ def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
 def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
     """Return by rank the one other rank that it sends to and receives from; None where that is not certain.
 
-    A send may leave before its receiver comes, so times alone contradict no pair. But a receive ends with its send:
-    partners end most calls together, also those that they start far apart, and ranks that are not partners do not.
-    Each rank needs one partner, and every other rank has to be shown to be none.
+    A send may leave before its receiver comes, so times alone contradict no pair. But a receive
+    ends with its send: partners end most calls together, also those that they start far apart, and
+    ranks that are not partners do not. Each rank needs one partner, and every other rank has to be
+    shown to be none.
     """
     ranks = np.unique(calls.rank).tolist()
     partners: dict[int, list[int]] = {rank: [] for rank in ranks}

@@ -48,7 +48,8 @@ def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | N
 def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRanges | None:
     """Return when autograd's thread launches and that of the steps does not; None where no single thread does.
 
-    It launches a tenth of every step's compute kernels or more. Several blocks of a step count: accumulation, recomputation.
+    It launches a tenth of every step's compute kernels or more. Several blocks of a step count:
+    accumulation, recomputation.
     """
     if not (n_steps := members.starts.size):
         return None
@@ -80,11 +81,12 @@ def aligned_numbers(
 ) -> tuple[list[Int64], bool]:
     """Return numbers of each rank's units, and whether they are sure: what is one step of several ranks has one number.
 
-    0 is the first unit that all have. Of each rank its communication operations, its units (``start_ns``, report time) and
-    what makes aligned time of report time. Two ranks' units are as far apart as those are in which the same collectives
-    stand: those of which NCCL says communicator and number; else, of the shifts from -2 to 2, that at which the k-th
-    collectives of units end at the most constant distance, of those alike the one at which they end closest together. A
-    rank that shares none with any other is shifted by time.
+    0 is the first unit that all have. Of each rank its communication operations, its units
+    (``start_ns``, report time) and what makes aligned time of report time. Two ranks' units are as
+    far apart as those are in which the same collectives stand: those of which NCCL says
+    communicator and number; else, of the shifts from -2 to 2, that at which the k-th collectives of
+    units end at the most constant distance, of those alike the one at which they end closest
+    together. A rank that shares none with any other is shifted by time.
     """
     comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
     shifts, is_sure = dict.fromkeys(range(min(1, len(ranks))), 0), True

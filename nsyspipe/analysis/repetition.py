@@ -126,8 +126,9 @@ def launch_sequence(
 ) -> LaunchSequence:
     """List what a process launched, in order; `names` are texts by name id, `calls` `canonical.HOST_CALLS` of the process.
 
-    Kernels of one launch are a graph: one item, known by how many they are. Without calls all threads are one. A step may
-    begin where the main thread goes on behind another (backward), up to its first product of matrices (forward).
+    Kernels of one launch are a graph: one item, known by how many they are. Without calls all
+    threads are one. A step may begin where the main thread goes on behind another (backward), up to
+    its first product of matrices (forward).
     """
     n = operations.n_launched
     launch = operations.kernel_launch[:n]
@@ -181,12 +182,14 @@ _LEAST_LAUNCHES = 3  # of fewer nothing repeats three times
 def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Repetition | None:
     """Find the smallest unit that a process repeats, a step before any other; None where nothing does at least three times.
 
-    Units are aligned with the next: agreement is the length of their longest common subsequence over the longer one's, and its
-    median has to reach 0.95 (0.8 where only collectives and optimizer are compared). A block that stands in one unit alone
-    (an evaluation, a checkpoint) counts in it, unless it trains; then the unit is larger, as where a kernel recurs only in
-    every m-th one of a program whose optimizer is not known. With `n_steps` only units count of which there are as many, or
-    one more or less. If the optimizer is known, a unit begins behind its last kernel; else where the capture does that holds
-    nothing but whole units, else where the host pauses longest.
+    Units are aligned with the next: agreement is the length of their longest common subsequence
+    over the longer one's, and its median has to reach 0.95 (0.8 where only collectives and
+    optimizer are compared). A block that stands in one unit alone (an evaluation, a checkpoint)
+    counts in it, unless it trains; then the unit is larger, as where a kernel recurs only in every
+    m-th one of a program whose optimizer is not known. With `n_steps` only units count of which
+    there are as many, or one more or less. If the optimizer is known, a unit begins behind its last
+    kernel; else where the capture does that holds nothing but whole units, else where the host
+    pauses longest.
     """
     if sequence.name.size < _LEAST_LAUNCHES:
         return None

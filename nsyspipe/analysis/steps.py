@@ -200,7 +200,8 @@ def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None when no family qualifies on every rank.
 
-    What --step matches on any rank needs no vote. `shifts` turn report times into aligned times, ns; only ties look at it.
+    What --step matches on any rank needs no vote. `shifts` turn report times into aligned times,
+    ns; only ties look at it.
     """
     if any(one.name == STEP_OPTION for rank in ranks for one in rank):
         return STEP_OPTION
@@ -234,7 +235,8 @@ def choose_host(
 ) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
-    The one that qualifies in most reports wins (nothing tells ranks from other processes), of several what `choose` takes.
+    The one that qualifies in most reports wins (nothing tells ranks from other processes), of
+    several what `choose` takes.
     """
     every = (
         (one, at) for at, report in enumerate(reports) for process in report for one in process
@@ -306,9 +308,10 @@ def capture_window(operations: ProcessOperations) -> Windows:
 def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     """Turn step ranges of the host into windows of the device.
 
-    A window starts with the first compute or comm kernel launched inside its range, by any thread, and ends where the next
-    starts; the last ends with the last operation launched inside its range. A range without kernels, or whose first kernel
-    does not start after the start of the window before it, has none. Without any launch the ranges are the windows.
+    A window starts with the first compute or comm kernel launched inside its range, by any thread,
+    and ends where the next starts; the last ends with the last operation launched inside its range.
+    A range without kernels, or whose first kernel does not start after the start of the window
+    before it, has none. Without any launch the ranges are the windows.
     """
     if not operations.n_launched and not (operations.copy_launch != NEVER).any():
         return _windows(
@@ -357,9 +360,10 @@ def select_steps(
 ) -> Selection:
     """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    One value per (rank, step) with a window; `capture` is its number where processes were captured several times.
-    `skip_first` is how many complete steps to drop at the start of each capture (`OptionError` if none is left); None drops
-    the first of each, which holds the ranks' different profiler starts, if any other remains.
+    One value per (rank, step) with a window; `capture` is its number where processes were captured
+    several times. `skip_first` is how many complete steps to drop at the start of each capture
+    (`OptionError` if none is left); None drops the first of each, which holds the ranks' different
+    profiler starts, if any other remains.
     """
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))

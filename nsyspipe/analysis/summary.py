@@ -75,8 +75,8 @@ def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
-    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`) there
-    are 0 steps, and what is of a step is null.
+    A figure is null without summary steps, or where one of its parts is null. Of captures without
+    steps (`is_capture`) there are 0 steps, and what is of a step is null.
     """
     chosen, sent = steps.filter(steps["in_summary"]), _transferring(collectives)
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
@@ -100,8 +100,8 @@ def telling_ranks(
 ) -> list[int]:
     """Return the ranks that tell most about a run, sorted: all if they are few, else those with the extremes, and some between.
 
-    The most waited for, the slowest (by `whole`, rows of `schema.STEPS`, of a capture without steps), the most exposed, the
-    fastest. `figures` is `schema.RANK_SUMMARY`.
+    The most waited for, the slowest (by `whole`, rows of `schema.STEPS`, of a capture without
+    steps), the most exposed, the fastest. `figures` is `schema.RANK_SUMMARY`.
     """
     ranks = figures["rank"].to_pylist()
     if len(ranks) <= most:
@@ -167,7 +167,8 @@ def is_dominated(times: Sequence[int]) -> bool:
 def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
     """Return, of the phases in which one step dominates a rank's mean, the median host time of each rank, ns.
 
-    `phases` are rows of `schema.PHASES` of the steps that count. One block of the host says nothing of the other steps.
+    `phases` are rows of `schema.PHASES` of the steps that count. One block of the host says nothing
+    of the other steps.
     """
     times: dict[str, dict[int, list[int]]] = {}
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
@@ -321,7 +322,8 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
     """Return the processes with the least and the most backward, `MUCH_RATIO` of a step apart, of steps of equal length.
 
-    Ranks wait for each other in backward, where they communicate: who is waited for has the shortest.
+    Ranks wait for each other in backward, where they communicate: who is waited for has the
+    shortest.
     """
     closed = [one for one in figures if one.median_ns is not None]
     if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in closed):

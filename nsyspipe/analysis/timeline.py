@@ -91,7 +91,8 @@ def _clipped(
 def joined(pieces: Pieces, max_bars: int) -> Bars:
     """Join neighbouring pieces, those with the smallest gap first (of equal gaps the earliest), until few enough are left.
 
-    A bar has the name of the operations with most time (tie: the lowest code), and the seq of its only operation.
+    A bar has the name of the operations with most time (tie: the lowest code), and the seq of its
+    only operation.
     """
     group = joins(pieces.starts, pieces.ends, max_bars)
     owner = group[pieces.owner]
@@ -149,8 +150,9 @@ def comm_lanes(
 ) -> dict[str, tuple[Bars, pa.Array]]:
     """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
 
-    Sums are of the operations, before any bars are joined. Where the step has no ``wait_ns`` the bars of ``comm`` have none.
-    `events` and `waiting` are rows of `schema.EVENTS` and matched ones of `schema.COLLECTIVES`.
+    Sums are of the operations, before any bars are joined. Where the step has no ``wait_ns`` the
+    bars of ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched ones
+    of `schema.COLLECTIVES`.
     """
     own = events.filter(pc.equal(events["category"], "comm"))
     codes, names = coded(own["collective"])
@@ -180,7 +182,8 @@ def comm_lanes(
 def representative_step(steps: pa.Table) -> int | None:
     """Return the step whose time, its largest window over ranks, is closest to the median, of equally close ones the lowest.
 
-    It is of the summary steps, else of those that all ranks have, else of all; None without any window.
+    It is of the summary steps, else of those that all ranks have, else of all; None without any
+    window.
     """
     step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)
@@ -215,11 +218,13 @@ def timeline(
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
-    What a lane holds is said there; communication and waiting are painted, other operations merged. A lane has at most
-    `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and,
-    where it is known, ``wait_ns`` of that step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
+    What a lane holds is said there; communication and waiting are painted, other operations merged.
+    A lane has at most `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are
+    ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known, ``wait_ns`` of that
+    step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
 
-    `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what overlaps the window.
+    `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what
+    overlaps the window.
     """
     chosen = steps.filter(pc.equal(steps["step"], step)).select(
         ["rank", "start_ns", "end_ns", "wait_ns"]

@@ -71,11 +71,13 @@ class CommUse(Struct, frozen=True):
 def roles(uses: Sequence[CommUse]) -> list[str]:
     """Return the role of each collective of each communicator, one of `ROLES`, in the same order.
 
-    ``expert``: all-to-all. ``pipeline``: sends and receives before whose first of a step one rank launches twice as many
-    kernels as another: the first stage begins, and an all-to-all or a ring is of ranks that do alike.
-    ``tensor``: all-reduce, or all-gather and reduce-scatter, in forward and in backward; ``sharded``: reduce-scatter outside of forward, and the all-gathers on a communicator of
-    the same ranks; ``data``: all-reduce outside of forward, and broadcasts beside it. What is too small for a model, and
-    what fits none of these, is ``other``; so is what could be two of these where no backward range is known.
+    ``expert``: all-to-all. ``pipeline``: sends and receives before whose first of a step one rank
+    launches twice as many kernels as another: the first stage begins, and an all-to-all or a ring
+    is of ranks that do alike. ``tensor``: all-reduce, or all-gather and reduce-scatter, in forward
+    and in backward; ``sharded``: reduce-scatter outside of forward, and the all-gathers on a
+    communicator of the same ranks; ``data``: all-reduce outside of forward, and broadcasts beside
+    it. What is too small for a model, and what fits none of these, is ``other``; so is what could
+    be two of these where no backward range is known.
     """
     by_ranks = grouped((use.ranks, use) for use in uses)
     return [_role(use, by_ranks[use.ranks]) for use in uses]
@@ -131,7 +133,8 @@ def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
 def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
     """Tell in which operations stages of a pipeline wait for each other by design.
 
-    Sends and receives, and what a communicator does that holds two of the ranks of one that sends: a norm of all stages.
+    Sends and receives, and what a communicator does that holds two of the ranks of one that sends:
+    a norm of all stages.
     """
     if "send_recv" not in collectives["collective"].unique().to_pylist():
         return pa.chunked_array([np.zeros(collectives.num_rows, np.bool_)])
@@ -163,8 +166,9 @@ class Dimension:
 def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
     """Return how ranks are grouped, of `schema.TRAFFIC`, the innermost first.
 
-    Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline. If all ranks
-    of the job are the only one that there is, they are a group whatever NCCL calls it.
+    Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one
+    pipeline. If all ranks of the job are the only one that there is, they are a group whatever NCCL
+    calls it.
     """
     rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     found: dict[object, tuple[int | None, list[str], tuple[tuple[int, ...], ...]]] = {}
@@ -212,8 +216,9 @@ def is_hybrid_sharded(traffic: pa.Table) -> bool:
 def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
     """Return how many ranks share a batch, and whether no more do: the sizes of tensor and pipeline dimensions, multiplied.
 
-    Others, as those that share experts, process a batch each. More may share one where such a size is not known, or where
-    it is not known what any communicator serves, or one that may carry parts of a model.
+    Others, as those that share experts, process a batch each. More may share one where such a size
+    is not known, or where it is not known what any communicator serves, or one that may carry parts
+    of a model.
     """
     groups = dimensions(traffic, world_size)
     sizes = [one.size for one in groups if not {TENSOR, PIPELINE}.isdisjoint(one.roles)]
@@ -248,8 +253,8 @@ def exposed_parts(
 ) -> list[float]:
     """Return of each use of a rank how much of its time in the windows is exposed, ns, shared where several are at once.
 
-    `hidden` is when communication runs beside compute. Where n uses are exposed at once each gets the n-th part, so that all
-    parts sum to the length of their union.
+    `hidden` is when communication runs beside compute. Where n uses are exposed at once each gets
+    the n-th part, so that all parts sum to the length of their union.
     """
     exposed = [times.without(hidden).intersect(windows) for times in uses]
     whole = [float((times.ends - times.starts).sum()) for times in exposed]
@@ -275,8 +280,9 @@ def exposed_parts(
 def own_lateness(collectives: pa.Table) -> pa.Table:
     """Return the collectives in which no stages of a pipeline meet, with what their ranks are late by themselves.
 
-    ``inherited_ns`` is what a rank of it waited longer for other stages in that step than another of the communicator;
-    ``late_by_ns`` and ``held_up_ns`` are less that, 0 at least: who was kept waiting comes late for that.
+    ``inherited_ns`` is what a rank of it waited longer for other stages in that step than another
+    of the communicator; ``late_by_ns`` and ``held_up_ns`` are less that, 0 at least: who was kept
+    waiting comes late for that.
     """
     is_staged = between_stages(collectives)
     is_any = pc.any(is_staged).as_py()
@@ -309,9 +315,9 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
 
-    That is `own_lateness`. Collectives of several communicators may be waited for at once, so a step counts at most its own
-    time, shared out in proportion. Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and
-    ``held_up_ns`` above 0, sorted.
+    That is `own_lateness`. Collectives of several communicators may be waited for at once, so a
+    step counts at most its own time, shared out in proportion. Returns ``step``, ``rank``,
+    ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
     return sum_held_up(own_lateness(collectives), steps)
 

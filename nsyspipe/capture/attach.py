@@ -1,7 +1,7 @@
 """Capture a program that nobody changes, by the steps of its optimizer; what `launchers/attach` puts before it calls this.
 
-Steps are counted by torch's hook behind every optimizer's step. Ranks do not wait for each other here: what a program
-that nobody knows does between its steps might need them.
+Steps are counted by torch's hook behind every optimizer's step. Ranks do not wait for each other
+here: what a program that nobody knows does between its steps might need them.
 """
 
 import os
@@ -18,7 +18,8 @@ ATTACH_STEPS = "NSYSPIPE_ATTACH_STEPS"
 def attach(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.optimizer, without types
     """Count the steps of this program's optimizers from now on, and capture those that `ATTACH_STEPS` names.
 
-    ``50:70`` are 20 steps after 50 of warm-up, called ``step 50`` to ``step 69``, as counted from 0.
+    ``50:70`` are 20 steps after 50 of warm-up, called ``step 50`` to ``step 69``, as counted from
+    0.
     """
     begin, end = map(int, os.environ[ATTACH_STEPS].split(":"))
     # A step is seen by the end of the one before: of the first only the end.

@@ -1,7 +1,8 @@
 """Run the command that a launcher has built, see that it ends, and collect what it captured.
 
-``python3 -m nsyspipe.capture.job --name NAME ... -- torchrun ...``. Exit status: the program's; 2 for what cannot be
-started; 3 when it ended well but reports are missing; 124 at the end of a time limit; 130 on Ctrl-C, 143 on SIGTERM.
+``python3 -m nsyspipe.capture.job --name NAME ... -- torchrun ...``. Exit status: the program's; 2
+for what cannot be started; 3 when it ended well but reports are missing; 124 at the end of a time
+limit; 130 on Ctrl-C, 143 on SIGTERM.
 """
 
 import os

@@ -15,8 +15,9 @@ else:
 class LightningCapture(Callback):  # type: ignore[misc]
     """Label the steps of a Lightning Trainer, and capture those after the warm-up, once.
 
-    A step is the optimizer's, of all its micro-batches; it begins when the first of these has been fetched. In it lie
-    ``forward``, ``backward`` and ``optimizer``; with manual optimization only ``backward``.
+    A step is the optimizer's, of all its micro-batches; it begins when the first of these has been
+    fetched. In it lie ``forward``, ``backward`` and ``optimizer``; with manual optimization only
+    ``backward``.
 
     Parameters
     ----------

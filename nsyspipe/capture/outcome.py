@@ -64,7 +64,8 @@ def judge(
 ) -> tuple[int, list[str]]:
     """Return the launcher's exit status and what to say, by what a job's ranks left and how it ended.
 
-    0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys did not start it.
+    0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys
+    did not start it.
     """
     expected = job.expected([one.rank for one in records])
     captured = [one for one in records if one.rank in expected and one.report]

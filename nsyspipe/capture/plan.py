@@ -1,7 +1,8 @@
 """What a launcher asks for: one job on this node, all that it needs, the files that belong to it, and room for them.
 
-``python3 -m nsyspipe.capture.plan`` looks before a capture, and prints the path of nsys, the trace values, and how CUDA
-graphs are traced, a line each. Exit status 2 if something is missing; a dry run says all that is missing.
+``python3 -m nsyspipe.capture.plan`` looks before a capture, and prints the path of nsys, the trace
+values, and how CUDA graphs are traced, a line each. Exit status 2 if something is missing; a dry
+run says all that is missing.
 """
 
 import argparse
@@ -144,7 +145,8 @@ class Job:
 def earlier_files(job: Job) -> list[Path]:
     """Return what an earlier capture of the same name has left, of several nodes what this node would write.
 
-    Node 0 answers for ranks and nodes that this job has not, and each node for all where nobody knows its ranks yet.
+    Node 0 answers for ranks and nodes that this job has not, and each node for all where nobody
+    knows its ranks yet.
     """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
     return sorted(path for path in files if _belongs(job, path.name.removeprefix(job.name.name)))
@@ -200,8 +202,9 @@ def parse_job(words: Sequence[str]) -> Job:
 def room_for(job: Job) -> Iterator[SimpleNamespace]:
     """Make room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
 
-    It is removed at the end if what is yielded `has_begun`, else put back. Logs of NCCL are no capture: they are not refused.
-    Directories that were made for it go again, if nothing is in them.
+    It is removed at the end if what is yielded `has_begun`, else put back. Logs of NCCL are no
+    capture: they are not refused. Directories that were made for it go again, if nothing is in
+    them.
     """
     aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
     made = [folder for folder in job.name.parents if not folder.exists()]

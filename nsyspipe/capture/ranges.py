@@ -1,8 +1,9 @@
 """NVTX ranges for a training loop: `annotate` names a phase, `captured_steps` numbers the steps and captures some.
 
-The capture's two ends are here too. Ranges cost well under a microsecond each while nothing records. They go to
-``torch.cuda.nvtx`` when torch was imported before the first range and has CUDA, else to the ``nvtx`` package, else nowhere.
-Under ``torch.compile``, put them around compiled calls, not inside: a range breaks the graph.
+The capture's two ends are here too. Ranges cost well under a microsecond each while nothing
+records. They go to ``torch.cuda.nvtx`` when torch was imported before the first range and has CUDA,
+else to the ``nvtx`` package, else nowhere. Under ``torch.compile``, put them around compiled calls,
+not inside: a range breaks the graph.
 """
 
 import atexit
@@ -58,19 +59,19 @@ def backend() -> Backend:
 def start_capture(*, is_alone: bool = False) -> None:
     """Start the capture. Every rank must call it at the same place. A second call does nothing.
 
-    `start_capture` waits for the GPU before and after the start. In a distributed job, it also waits for all ranks.
-    Ranks take up to 100 ms to start. Without the second wait, the first captured step would contain this time, as if
-    the step were waiting for gradients.
+    `start_capture` waits for the GPU before and after the start. In a distributed job, it also
+    waits for all ranks. Ranks take up to 100 ms to start. Without the second wait, the first
+    captured step would contain this time, as if the step were waiting for gradients.
 
     If CUDA is available, the capture starts by ``cudaProfilerStart`` (``nsys profile
-    --capture-range=cudaProfilerApi``). Otherwise it starts by an NVTX range named ``nsyspipe.capture``. If the profiler
-    cannot be started, you get a warning, not an error.
+    --capture-range=cudaProfilerApi``). Otherwise it starts by an NVTX range named
+    ``nsyspipe.capture``. If the profiler cannot be started, you get a warning, not an error.
 
     Parameters
     ----------
     is_alone
-        Do not wait for other ranks, and wait for the GPU only for a limited time. The launchers use it for programs that
-        they do not know.
+        Do not wait for other ranks, and wait for the GPU only for a limited time. The launchers use
+        it for programs that they do not know.
     """
     if _window.is_open:
         return
@@ -156,16 +157,17 @@ def _tell_profiler(action: str) -> None:
 class annotate:  # noqa: N801 - reads as the statement and the decorator that it is
     """A named NVTX range, as a context manager or a decorator.
 
-    Put it around what ``torch.compile`` makes, never inside. You can enter one object many times, also inside itself and
-    on several threads. An exception ends the range and is passed on.
+    Put it around what ``torch.compile`` makes, never inside. You can enter one object many times,
+    also inside itself and on several threads. An exception ends the range and is passed on.
 
-    The range of a decorated ``async`` function includes its awaits. Do not use ``await`` inside a ``with`` block,
-    because the range would include what other tasks do in the meantime.
+    The range of a decorated ``async`` function includes its awaits. Do not use ``await`` inside a
+    ``with`` block, because the range would include what other tasks do in the meantime.
 
     Parameters
     ----------
     name
-        Name of the phase. ``analyze`` recognizes ``data``, ``forward``, ``backward`` and ``optimizer``.
+        Name of the phase. ``analyze`` recognizes ``data``, ``forward``, ``backward`` and
+        ``optimizer``.
     number
         Number after the name: ``annotate("step", 7)`` is the range ``step 7``.
 
@@ -231,13 +233,14 @@ def captured_steps(
 ) -> Iterator[T]:
     """Yield the items of a loader, each in a range ``step N``, and capture the steps after the warm-up once.
 
-    N counts the steps of this process from 0, warm-up included, also over several loops: wrap the loader of each epoch.
-    Each item is fetched inside its step, in a range ``data``. The capture starts and stops as with `start_capture` and
-    `stop_capture`, even if the loop ends early or raises. After the capture, the steps are only labeled.
+    N counts the steps of this process from 0, warm-up included, also over several loops: wrap the
+    loader of each epoch. Each item is fetched inside its step, in a range ``data``. The capture
+    starts and stops as with `start_capture` and `stop_capture`, even if the loop ends early or
+    raises. After the capture, the steps are only labeled.
 
-    If an epoch ends during the capture, the capture continues in the next epoch, and includes the work between the two
-    epochs. If there is no next epoch, the capture ends with the program. All ranks of a job must use it in the same
-    way.
+    If an epoch ends during the capture, the capture continues in the next epoch, and includes the
+    work between the two epochs. If there is no next epoch, the capture ends with the program. All
+    ranks of a job must use it in the same way.
 
     Parameters
     ----------
@@ -248,8 +251,8 @@ def captured_steps(
     stop
         End the loop after the captured steps, and also end later loops.
     capture
-        Whether the profiler starts. If you pass False, nsyspipe still labels the steps and waits in the same way. Use
-        it to time a run without the profiler.
+        Whether the profiler starts. If you pass False, nsyspipe still labels the steps and waits in
+        the same way. Use it to time a run without the profiler.
 
     Returns
     -------
@@ -327,7 +330,8 @@ def _numbered(
 class MarkedSteps:
     """Steps of a loop that is somebody else's, by calls where they begin and end: ranges, and the capture of some.
 
-    Parameters are those of `captured_steps` and `start_capture`, and how many have begun that nobody saw.
+    Parameters are those of `captured_steps` and `start_capture`, and how many have begun that
+    nobody saw.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """One rank of a job: nsys and the program are started, watched, ended when they hang, and told of to the launcher.
 
-``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: the program's exit status
-is passed on, and what came of it goes to the launcher as a `RankRecord`, also without nsys.
+``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``:
+the program's exit status is passed on, and what came of it goes to the launcher as a `RankRecord`,
+also without nsys.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What a capture ran on, and its sidecar ``NAME.capture.json``, which says how, where and by what its reports were made.
 
-Of the command line and the environment it holds what `command_words` lets stand, and hashes of the rest.
+Of the command line and the environment it holds what `command_words` lets stand, and hashes of the
+rest.
 """
 
 import contextlib
@@ -182,9 +183,11 @@ def sidecar_document(
 ) -> dict[str, Any]:
     """Collect what a sidecar says, once the job has ended, on the node that ran it; nothing is written.
 
-    The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
-    whose pids are not in the reports for another capture's. Time, environment and key are this process's if left out.
-    The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
+    The ranks are this node's; a pid is the training program's own, never nsys's, or None: the
+    analysis takes a sidecar whose pids are not in the reports for another capture's. Time,
+    environment and key are this process's if left out. The facts are ``world_size``,
+    ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were
+    whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
     """
     key, programs = key or hash_key(), programs or {}
     around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}

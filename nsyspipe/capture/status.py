@@ -1,6 +1,7 @@
 """What each rank leaves for its launcher, written and read: ``ranges_<R>.json`` and ``rank_<R>.json``.
 
-The first is the training program's, the second its supervisor's. Either may be missing, or cut short.
+The first is the training program's, the second its supervisor's. Either may be missing, or cut
+short.
 """
 
 from __future__ import annotations

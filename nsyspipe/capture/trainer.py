@@ -10,8 +10,9 @@ from nsyspipe.capture.ranges import MarkedSteps, stop_capture
 class TrainerCapture(TrainerCallback):  # type: ignore[misc]
     """Label the steps of a Hugging Face Trainer, and capture those after the warm-up, once.
 
-    A step is the optimizer's, of all its micro-batches; it begins when these have been fetched. In it lie ``forward``, each
-    call of a model that is not compiled, and ``optimizer``; Trainer tells no callback where backward begins or ends.
+    A step is the optimizer's, of all its micro-batches; it begins when these have been fetched. In
+    it lie ``forward``, each call of a model that is not compiled, and ``optimizer``; Trainer tells
+    no callback where backward begins or ends.
 
     Parameters
     ----------

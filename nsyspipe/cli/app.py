@@ -77,8 +77,9 @@ def options(
       nsyspipe explain single-bucket              what a finding means, and its fix
       nsyspipe --install-completion               complete commands with Tab
 
-    Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE) as STORE, STORE:ID
-    or STORE:LABEL. convert and redact accept only reports. doctor accepts reports or a STORE. dashboard needs a STORE.
+    Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE)
+    as STORE, STORE:ID or STORE:LABEL. convert and redact accept only reports. doctor accepts
+    reports or a STORE. dashboard needs a STORE.
     """
 
 

@@ -130,9 +130,9 @@ def diff(
 ) -> None:
     """Compare two runs, and decide whether the difference is real or noise.
 
-    You can set fail-on, min-effect, confidence and metric in the nearest nsyspipe.toml ([diff]) or pyproject.toml
-    ([tool.nsyspipe.diff]) of this directory or a parent. Options override the file. For security, nsyspipe refuses a
-    file that another user owns or that everybody can write to.
+    You can set fail-on, min-effect, confidence and metric in the nearest nsyspipe.toml ([diff]) or
+    pyproject.toml ([tool.nsyspipe.diff]) of this directory or a parent. Options override the file.
+    For security, nsyspipe refuses a file that another user owns or that everybody can write to.
 
     \b
     Examples:
@@ -220,8 +220,9 @@ def compare(
 ) -> None:
     """Compare several runs, and rank the runs that are comparable.
 
-    nsyspipe ranks runs only within a group of runs with the same world size, GPU model and work per step. The first run
-    of a group is the baseline of the group. The settings file of diff also sets min-effect and confidence here.
+    nsyspipe ranks runs only within a group of runs with the same world size, GPU model and work per
+    step. The first run of a group is the baseline of the group. The settings file of diff also sets
+    min-effect and confidence here.
 
     \b
     Examples:

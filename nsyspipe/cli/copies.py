@@ -58,9 +58,9 @@ def convert(
 ) -> None:
     """Export .nsys-rep reports to the SQLite files that the other commands read.
 
-    convert skips exports that are complete and not older than their report. convert replaces other files only with
-    --force. stdout lists the exports, one per line. If a report fails, convert continues with the others and exits
-    with 2. An export is always complete or missing.
+    convert skips exports that are complete and not older than their report. convert replaces other
+    files only with --force. stdout lists the exports, one per line. If a report fails, convert
+    continues with the others and exits with 2. An export is always complete or missing.
 
     analyze and doctor accept .nsys-rep files too. They export into a cache ($NSYSPIPE_CACHE_DIR or
     ~/.cache/nsyspipe, at most $NSYSPIPE_CACHE_BYTES or 20 GB).
@@ -154,8 +154,8 @@ def redact(
 ) -> None:
     """Copy reports without environment, host names, user names, paths and process lists.
 
-    nsyspipe gives the same answers for a copy. The names of kernels and NVTX ranges stay, so check them for private
-    words before you share a copy.
+    nsyspipe gives the same answers for a copy. The names of kernels and NVTX ranges stay, so check
+    them for private words before you share a copy.
 
     \b
     Examples:

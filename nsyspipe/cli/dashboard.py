@@ -41,7 +41,8 @@ def dashboard(
 ) -> None:
     """Write a dashboard of all runs of a run store: a table and, for four or more runs, a chart of step time.
 
-    The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than its run.
+    The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than
+    its run.
 
     \b
     Examples:

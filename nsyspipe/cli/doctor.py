@@ -31,8 +31,8 @@ def doctor(
 ) -> None:
     """Check what this machine or a set of reports can answer.
 
-    For each line that is not yes or ok, doctor prints how to add the missing data. The options of analyze for
-    reading reports work here too.
+    For each line that is not yes or ok, doctor prints how to add the missing data. The options of
+    analyze for reading reports work here too.
 
     \b
     Examples:

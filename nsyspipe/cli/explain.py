@@ -42,8 +42,8 @@ def explain(
 ) -> None:
     """Explain a finding, a note, a metric, a column, or a word that outputs use.
 
-    Without an ID, this command lists all IDs. A finding is explained in five parts: what it means, how to
-    recognize it, code before and after, when not to do it, and how the saving is estimated.
+    Without an ID, this command lists all IDs. A finding is explained in five parts: what it means,
+    how to recognize it, code before and after, when not to do it, and how the saving is estimated.
 
     \b
     Examples:

@@ -151,9 +151,10 @@ def parse_runs(
 ) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
-    A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
-    path separator. A glob that matches nothing but saved runs stands for each of them; where any number is
-    welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused, with the `start` of a command.
+    A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has
+    no path separator. A glob that matches nothing but saved runs stands for each of them; where any
+    number is welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused,
+    with the `start` of a command.
     """
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):

@@ -53,8 +53,8 @@ def whatif(
 ) -> None:
     """Predict the step time after a change of the communication, by a simulation of the captured steps.
 
-    If you name no change, whatif tries every change that it can model, and shows settings first. The exit code is 4 if no
-    change has an estimate.
+    If you name no change, whatif tries every change that it can model, and shows settings first.
+    The exit code is 4 if no change has an estimate.
 
     \b
     Examples:

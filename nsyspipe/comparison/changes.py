@@ -248,10 +248,11 @@ def kernel_changes(
 ) -> pa.Table:
     """Return `KERNEL_CHANGES`, with `min_effect` of the lesser time and a thousandth of the least step time as the limits of ``same``.
 
-    Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over ranks, / (ranks x
-    summary steps), the mean over a side's captures; where a capture lacks a kernel, it took no time there. There are no
-    rows where those are null or a side has no summary steps, nor where captures of CUDA graphs as a whole stand beside
-    others: kernels inside those were not seen.
+    Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
+    ranks, / (ranks x summary steps), the mean over a side's captures; where a capture lacks a
+    kernel, it took no time there. There are no rows where those are null or a side has no summary
+    steps, nor where captures of CUDA graphs as a whole stand beside others: kernels inside those
+    were not seen.
     """
     tables = (*baseline, *candidate)
     is_counted = all(

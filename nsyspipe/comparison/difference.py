@@ -163,10 +163,10 @@ class Gate(ShownInNotebooks):
     def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> "Gate":
         """Judge the metrics that a verdict rests on.
 
-        Of ``regression`` it fails where something got worse, and passes where the worse end of each interval lies below
-        what counts; of ``any-change``, as after a change that should change nothing, where something changed either way,
-        and where nothing did. An `OptionError` if it is neither, or ``regression`` for a metric that is neither better
-        lower nor higher.
+        Of ``regression`` it fails where something got worse, and passes where the worse end of each
+        interval lies below what counts; of ``any-change``, as after a change that should change
+        nothing, where something changed either way, and where nothing did. An `OptionError` if it
+        is neither, or ``regression`` for a metric that is neither better lower nor higher.
         """
         check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
         failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
@@ -203,8 +203,8 @@ class Gate(ShownInNotebooks):
 class RunDifference(ShownInNotebooks):
     """What changed from a baseline to a candidate, as tables.
 
-    Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from itself by
-    exactly 0. `verdict` is a word, `headline` a sentence.
+    Every difference is candidate - baseline: swapping the sides negates each exactly, and a run
+    differs from itself by exactly 0. `verdict` is a word, `headline` a sentence.
 
     Attributes
     ----------
@@ -291,9 +291,10 @@ class RunDifference(ShownInNotebooks):
     def cause(self) -> Cause | None:
         """Where most of a step time that got better or worse comes from; None if it did not, or steps may do other work.
 
-        What a number may be the cause of goes its way, and by a tenth: more bytes, copies or lateness, or less bandwidth,
-        make a part longer. Kernels are a cause if those that only one side runs make up half of the change of compute.
-        By force between sides that are not comparable there is none: what makes them so may be it.
+        What a number may be the cause of goes its way, and by a tenth: more bytes, copies or
+        lateness, or less bandwidth, make a part longer. Kernels are a cause if those that only one
+        side runs make up half of the change of compute. By force between sides that are not
+        comparable there is none: what makes them so may be it.
         """
         return cause_of(self)
 
@@ -400,8 +401,8 @@ class RunDifference(ShownInNotebooks):
     def verdict(self) -> str:
         """Of the judged metrics the first of: regression, inconclusive, improvement, no change.
 
-        Those that are neither better lower nor higher do not enter; if all are such, and one changed, it is
-        inconclusive: nothing says whether that is better.
+        Those that are neither better lower nor higher do not enter; if all are such, and one
+        changed, it is inconclusive: nothing says whether that is better.
         """
         return overall_verdict(self.judged_rows)
 

@@ -159,9 +159,10 @@ NOTHING_SET = GateSettings()
 def read_settings(directory: Path) -> GateSettings:
     """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
 
-    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``); a
-    ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``,
-    too; those inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
+    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml``
+    (``[tool.nsyspipe.diff]``); a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by,
+    whatever else it is. Settings may stand outside of ``diff``, too; those inside win. A file that
+    cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
     """
     for path in (
         folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)
@@ -182,7 +183,8 @@ def read_settings(directory: Path) -> GateSettings:
 def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
     """Return what options say of the attributes `names`, and where they are silent a file; its path if it says any of that.
 
-    Nothing is taken from a file that others than its user may write, who could loosen the gate: an `OptionError`.
+    Nothing is taken from a file that others than its user may write, who could loosen the gate: an
+    `OptionError`.
     """
     own = {name: getattr(options, name) for name in names}
     taken = {

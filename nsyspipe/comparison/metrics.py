@@ -87,9 +87,10 @@ _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 def per_step(table: StepTable, name: str) -> Float64 | str:
     """Return a metric's figure of each summary step, in order of time; in words why there is none.
 
-    Times are the largest over ranks, ratios the sum over ranks of the numerator by that of the denominator, counts
-    and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are left out. A capture without steps has
-    one value of each ratio and rate, pooled over it, and nothing else.
+    Times are the largest over ranks, ratios the sum over ranks of the numerator by that of the
+    denominator, counts and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are
+    left out. A capture without steps has one value of each ratio and rate, pooled over it, and
+    nothing else.
     """
     figure, is_capture = METRICS[name], table.run.is_capture
     above, below = figure.of_step
@@ -152,8 +153,8 @@ def of_captures(
 def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | None:
     """Return how long communication runs beside compute, measured as a time of `METRIC_ROWS`; None where it is not known.
 
-    Of a step it is that of the rank with most of it. Communication less exposed communication is not: each of them may be
-    of another rank.
+    Of a step it is that of the rank with most of it. Communication less exposed communication is
+    not: each of them may be of another rank.
     """
     centre = np.mean if statistic == MEAN else np.median
     centres: list[float] = []
@@ -195,8 +196,8 @@ def judged(
 ) -> Judgement:
     """Judge one figure of two sides, each capture's values in the order of steps.
 
-    Where the baseline has none of it, a time is measured by its step time (ns), a share in points, and of anything else
-    all counts.
+    Where the baseline has none of it, a time is measured by its step time (ns), a share in points,
+    and of anything else all counts.
     """
     difference = difference_of_centres(
         *sides, confidence=rules.confidence, statistic=statistic, names=names
@@ -221,8 +222,8 @@ def outlier(
 ) -> Outlier | None:
     """Return the step furthest from its capture's median if it alone makes the step time of judged rows inconclusive; else None.
 
-    That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of ever more that are left out
-    some would decide by chance.
+    That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of
+    ever more that are left out some would decide by chance.
     """
     of_step_time = [row for row in rows if row["metric"] == DEFAULT_METRIC]
     if (
@@ -262,8 +263,8 @@ def metric_rows(
 ) -> pa.Table:
     """Return `METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
-    `blocked` says why no verdict may be given although there are figures. What would settle a figure is worked out for
-    those named in `settled`: that takes a while.
+    `blocked` says why no verdict may be given although there are figures. What would settle a
+    figure is worked out for those named in `settled`: that takes a while.
     """
     known = [of_captures(side)[0] for side in tables]
     statistic = statistic_of(*known)

@@ -1,11 +1,13 @@
 """Steps of two sides that do not overlap at all: when that alone shows a difference, and how large it is at least.
 
-A t interval of a few correlated steps is wide, because neighbours may be almost equal. If every step of one side takes
-longer than every step of the other, the order of the steps is evidence by itself. The interval is then the widest one of
-Mann and Whitney's test: it reaches from the smallest to the largest difference between a step of one side and a step of
-the other (L. Moses 1965, M. Hollander and D. Wolfe: Nonparametric statistical methods). Independent steps are separated by
-chance in 2 / C(10, 5) = 0.8 % of pairs of five steps a side. Correlated steps are separated more often.
-`_MIN_GAP_IN_RANGES` keeps that below 2.5 % a side for a correlation of 0.6 (tests/comparison/test_gate_simulation.py).
+A t interval of a few correlated steps is wide, because neighbours may be almost equal. If every
+step of one side takes longer than every step of the other, the order of the steps is evidence by
+itself. The interval is then the widest one of Mann and Whitney's test: it reaches from the smallest
+to the largest difference between a step of one side and a step of the other (L. Moses 1965, M.
+Hollander and D. Wolfe: Nonparametric statistical methods). Independent steps are separated by
+chance in 2 / C(10, 5) = 0.8 % of pairs of five steps a side. Correlated steps are separated more
+often. `_MIN_GAP_IN_RANGES` keeps that below 2.5 % a side for a correlation of 0.6
+(tests/comparison/test_gate_simulation.py).
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class Separation(Struct, frozen=True):
 def separation_of(baseline: Captures, candidate: Captures, confidence: float) -> Separation | None:
     """Return how far two sides are apart if no steps overlap and that alone is evidence at `confidence`.
 
-    None if they overlap, if a side has fewer than 5 steps, if the gap is small for so few steps, if a switch between
-    two levels that a capture shows is as large as the gap, or if more confidence than 95 % is asked for.
+    None if they overlap, if a side has fewer than 5 steps, if the gap is small for so few steps, if
+    a switch between two levels that a capture shows is as large as the gap, or if more confidence
+    than 95 % is asked for.
     """
     shorter = min(baseline.n, candidate.n)
     if shorter < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:

@@ -123,7 +123,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     def is_beside_gap(self, correlation: float) -> bool:
         """Whether the median may jump across a gap between two levels beside which it stands.
 
-        Told by order statistics about 2 standard errors around it (Bonett and Price 2002), of the steps that n are worth.
+        Told by order statistics about 2 standard errors around it (Bonett and Price 2002), of the
+        steps that n are worth.
         """
         if not self.is_varying:
             return False
@@ -303,8 +304,8 @@ def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
     """Return both sides with means as their centres; regular patterns are no spread.
 
-    A pattern counts where all captures of both sides have the same one, or where all of one side have it four times or
-    more, and no capture of the other has two levels.
+    A pattern counts where all captures of both sides have the same one, or where all of one side
+    have it four times or more, and no capture of the other has two levels.
     """
     sides = one.of_kind(MeanSeries), other.of_kind(MeanSeries)
     periods = [{series.period for series in side.series} for side in sides]
@@ -327,8 +328,8 @@ def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
 def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
     """Return P(|T| > t) of many t at once, each with its degrees of freedom, and the density of |T| there.
 
-    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant: integrated by Gauss and
-    Legendre, piece by piece.
+    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant:
+    integrated by Gauss and Legendre, piece by piece.
     """
 
     def of_cosine(low: Float64, high: Float64) -> Float64:

@@ -1,9 +1,10 @@
 """The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
 
-Where nothing differs, at 95 % and 2 % as the least that counts, simulated steps (independent, AR(1) up to r = 0.6, stalls, two
-levels that switch with a probability of 0.2 or more; 8 to 100 of them) are called a regression in 2.5 % at most, and an
-improvement in 2.5 % at most. Steps that stick together more are called so more often: tests/comparison/test_gate_simulation.py
-prints and bounds them.
+Where nothing differs, at 95 % and 2 % as the least that counts, simulated steps (independent, AR(1)
+up to r = 0.6, stalls, two levels that switch with a probability of 0.2 or more; 8 to 100 of them)
+are called a regression in 2.5 % at most, and an improvement in 2.5 % at most. Steps that stick
+together more are called so more often: tests/comparison/test_gate_simulation.py prints and bounds
+them.
 One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
 """
 
@@ -227,36 +228,40 @@ def difference_of_centres(
 ) -> Difference:
     """Return the difference of the medians (or means) over steps, candidate less baseline, with its interval.
 
-    Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre of AR(1) steps has a
-    t distribution; r has the likelihood that is left when mean and variance are integrated out, of all steps of both
-    sides, times a prior that is even from 0 to 0.97. The half-width h is where the tails beyond it,
-    P(|T| > h / sqrt(V1(r) + V2(r))) with Welch's degrees of freedom, weighted over r, are the error that was asked for,
-    divided by sqrt(0.275 n) of n steps a side (from 1 to 3): then false alarms are as few at r = 0.6, which so few
-    steps hardly tell from 0. Of the fewest steps the prior alone, which they leave standing, is caution enough.
-    V(r) = s(r)^2 c(r) / n with s(r)^2 the generalised sum of squares over n - 1; of a mean c = 1 + 2 sum (1 - k/n) r^k,
-    of a median pi/2 + 2 sum (1 - k/n) arcsin r^k, the steps further out than 3 robust standard deviations
-    counted as that far.
+    Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre
+    of AR(1) steps has a t distribution; r has the likelihood that is left when mean and variance
+    are integrated out, of all steps of both sides, times a prior that is even from 0 to 0.97. The
+    half-width h is where the tails beyond it, P(|T| > h / sqrt(V1(r) + V2(r))) with Welch's degrees
+    of freedom, weighted over r, are the error that was asked for, divided by sqrt(0.275 n) of n
+    steps a side (from 1 to 3): then false alarms are as few at r = 0.6, which so few steps hardly
+    tell from 0. Of the fewest steps the prior alone, which they leave standing, is caution enough.
+    V(r) = s(r)^2 c(r) / n with s(r)^2 the generalised sum of squares over n - 1; of a mean c = 1 +
+    2 sum (1 - k/n) r^k, of a median pi/2 + 2 sum (1 - k/n) arcsin r^k, the steps further out than 3
+    robust standard deviations counted as that far.
 
-    Where the median stands beside a gap, it may jump from one level of the steps to the other, and no spread says
-    so: then h is that of the means and how far the two differences are apart. A regular pattern (every fifth step
-    slow, `of_means`) is no spread of the means; levels that come by chance are.
+    Where the median stands beside a gap, it may jump from one level of the steps to the other, and
+    no spread says so: then h is that of the means and how far the two differences are apart. A
+    regular pattern (every fifth step slow, `of_means`) is no spread of the means; levels that come
+    by chance are.
 
     With several captures on a side the interval is not narrower than two-sample t intervals of the
     captures' centres: pooled, s sqrt(1/k1 + 1/k2) with k1 + k2 - 2 degrees of freedom, and Welch's,
     sqrt(s1^2/k1 + s2^2/k2) with Satterthwaite's, at least 1. With one capture on a side there is
     only the former, with the spread of the other side (`Interval.is_borrowed`).
 
-    Each side's captures are arrays of finite per-step values in step order. Fewer than 3 steps are undecided, said of the
-    sides by their `names`; equal sides give exactly 0. Values that are not finite are a ValueError.
+    Each side's captures are arrays of finite per-step values in step order. Fewer than 3 steps are
+    undecided, said of the sides by their `names`; equal sides give exactly 0. Values that are not
+    finite are a ValueError.
 
     Notes
     -----
-    A. Zellner, G. Tiao: Bayesian analysis of the regression model with autocorrelated errors, J. American Statistical
-    Association 59 (1964), the likelihood of r and the t given r. J. Berger, B. Liseo, R. Wolpert: integrated
-    likelihood methods for eliminating nuisance parameters, Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the
-    behavior of robust estimators on dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps.
-    D. Bonett, R. Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics. The
-    prior's end, that divisor and the gap's factor are ours, chosen by simulation.
+    A. Zellner, G. Tiao: Bayesian analysis of the regression model with autocorrelated errors, J.
+    American Statistical Association 59 (1964), the likelihood of r and the t given r. J. Berger, B.
+    Liseo, R. Wolpert: integrated likelihood methods for eliminating nuisance parameters,
+    Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the behavior of robust estimators on
+    dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps. D. Bonett, R.
+    Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics.
+    The prior's end, that divisor and the gap's factor are ours, chosen by simulation.
     """
     kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
     kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
@@ -303,9 +308,9 @@ class Ends(NamedTuple):
 def _without_zero_if_separated(delta: float, half: float, interval: Interval) -> Ends:
     """Return the ends delta -/+ half, but without 0 between them if the steps of the two sides do not overlap.
 
-    The end nearer to 0 becomes the gap between the sides, the other is at most the largest difference of two steps.
-    With several captures on a side, the spread between their centres must leave out 0 as well, and the nearer end
-    goes at least as far towards 0 as that spread.
+    The end nearer to 0 becomes the gap between the sides, the other is at most the largest
+    difference of two steps. With several captures on a side, the spread between their centres must
+    leave out 0 as well, and the nearer end goes at least as far towards 0 as that spread.
     """
     separation = separation_of(*interval.sides, interval.confidence)
     half_between = interval.half_between
@@ -332,9 +337,10 @@ def ratio_of_means(
 ) -> Speedup:
     """Return mean(reference) / mean(run) over steps, with its interval.
 
-    It is that of the difference of the logarithms, by the delta method: each side's values are divided by its mean, then
-    as in `difference_of_centres` of means, and exp(log ratio -/+ half-width). A run against itself is exactly 1.
-    Undecided if a side has fewer than 3 steps, or a mean is not above 0.
+    It is that of the difference of the logarithms, by the delta method: each side's values are
+    divided by its mean, then as in `difference_of_centres` of means, and exp(log ratio -/+
+    half-width). A run against itself is exactly 1. Undecided if a side has fewer than 3 steps, or a
+    mean is not above 0.
     """
     one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
     is_same = Interval((one, other), confidence).is_same
@@ -359,10 +365,11 @@ class Judgement(Struct, frozen=True, dict=True):
     def verdict(self) -> Verdict:
         """What it is called: "regression", "improvement" or "change" if 0 is excluded and |delta| is at least `least`.
 
-        "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is where mean and median
-        differ in sign, whatever the interval says, if one of them is at least `least`: signs of two differences that
-        are both too small to count say nothing. It is inconclusive too if the steps do not overlap, the interval rests
-        on that, and the gap between the sides is below `least`.
+        "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is
+        where mean and median differ in sign, whatever the interval says, if one of them is at least
+        `least`: signs of two differences that are both too small to count say nothing. It is
+        inconclusive too if the steps do not overlap, the interval rests on that, and the gap
+        between the sides is below `least`.
         """
         delta, low, high = self.difference.delta, self.difference.low, self.difference.high
         if (
@@ -414,7 +421,8 @@ class Judgement(Struct, frozen=True, dict=True):
     def settled(self, *, one_sided: bool = False) -> tuple[int | None, int | None]:
         """Return about how many steps per capture, or captures on each side, would settle it, were the rest like these.
 
-        None where nothing anybody captures is enough. If `one_sided`, it is enough to know that there is no regression.
+        None where nothing anybody captures is enough. If `one_sided`, it is enough to know that
+        there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
         is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)

@@ -147,9 +147,10 @@ class Surroundings(Struct, frozen=True):
 def surroundings(*tables: Sequence[StepTable]) -> Surroundings:
     """Compare the facts around baseline and candidate.
 
-    Numbers are means over rank and summary step, and over a side's captures. Words of several captures that differ
-    stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is. Values that
-    were hashed are compared where one key hashed all of them, and else may have changed.
+    Numbers are means over rank and summary step, and over a side's captures. Words of several
+    captures that differ stand side by side. A fact that one side did not record is no change, but a
+    setting that one side lacks is. Values that were hashed are compared where one key hashed all of
+    them, and else may have changed.
     """
     numbers = _compare_numbers(tables)
     words = _compare_words(tables)
@@ -483,8 +484,8 @@ def _causes_among_changes(
 ) -> tuple[list[tuple[str, Change]], set[str]]:
     """Return the changes that a part may depend on, each with its matter, and what costly settings among them act on.
 
-    Sorts, number and size of collectives are one matter, and so is the link and what goes through it. A setting and what
-    follows from it are one cause, of which only the setting is named.
+    Sorts, number and size of collectives are one matter, and so is the link and what goes through
+    it. A setting and what follows from it are one cause, of which only the setting is named.
     """
     facts: list[tuple[str, Change]] = []
     costly: set[str] = set()
@@ -511,7 +512,8 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
 
     Those that changed at least half as much as these are among them.
 
-    Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle are its causes too.
+    Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle
+    are its causes too.
     """
     before, _, whole = difference.mean_step_time
     if before is None or whole is None or not difference.is_comparable:

@@ -154,10 +154,11 @@ def _advice(evidence: Evidence, *, is_ddp: bool, has_others: bool) -> tuple[str,
 def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
 
-    With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
-    compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is
-    what the measure holds within, and c at most 1; `_saving_of_slowdown` has what of that a step gains, and figures ``at_most``
-    are of the rank that sets it. Not judged where they are under a quarter of the kernel time beside communication.
+    With c = slowed / free - 1 over all kernels that can be compared, those covered in part too,
+    saving: overlapped compute x c / (1 + c), and how much later kernels begin beside communication,
+    both with 30 % more than measured, which is what the measure holds within, and c at most 1;
+    `_saving_of_slowdown` has what of that a step gains, and figures ``at_most`` are of the rank
+    that sets it. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
@@ -227,7 +228,8 @@ class _SlowdownSaving(Struct, frozen=True):
 def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
     """Return what a step gains at most where communication slows no compute.
 
-    At most what the rank with most has of it, and, where it is known who waits for whom and no stage waits by design::
+    At most what the rank with most has of it, and, where it is known who waits for whom and no
+    stage waits by design::
 
         max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
 

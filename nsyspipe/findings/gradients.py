@@ -76,8 +76,9 @@ _HIERARCHY = (
 def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
-    Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
-    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
+    Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing
+    hides waiting for a slower rank) and backward's time but for exposed communication (all compute
+    where backward is not marked).
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
@@ -178,8 +179,9 @@ def many_small(
 def grad_copy(evidence: Evidence) -> Answer:
     """Fire when a run with all-reduces makes long runs of DtoD copies for 0.1 % of step time, of less than 16 MB for 0.5 %.
 
-    Saving: their own time and the gaps of up to 20 us between them, in which nothing else of theirs could run, on the rank
-    with most of it in each step; beside communication too, which they slow down.
+    Saving: their own time and the gaps of up to 20 us between them, in which nothing else of theirs
+    could run, on the rank with most of it in each step; beside communication too, which they slow
+    down.
     """
     exposed = evidence.mean("exposed_grad_copy_ns")
     if exposed is None:
@@ -215,8 +217,9 @@ def _copy_evidence(evidence: Evidence) -> dict[str, float | None]:
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute, and all idle time but that for input, since DDP also launches a small
-    kernel for each gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
+    Saving: the part of these copies beside compute, and all idle time but that for input, since DDP
+    also launches a small kernel for each gradient. Where nothing says the size of the world, only
+    copies inside marked backward ranges are known to be DDP's.
     """
     is_alone = evidence.n_ranks == 1 and evidence.world_size in {1, None} and not evidence.has_comm
     if is_alone and evidence.steps["grad_copy_ns"].null_count:
@@ -248,8 +251,9 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
 def compress_gradients(evidence: Evidence) -> Answer:
     """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without` has it, less
-    the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves next to nothing.
+    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without`
+    has it, less the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves
+    next to nothing.
     """
     exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
     if evidence.n_ranks == 1 or exposed is None:
@@ -291,8 +295,9 @@ def compress_gradients(evidence: Evidence) -> Answer:
 def no_sync(evidence: Evidence) -> Answer:
     """Fire when each backward pass, of the same number of several in all steps, sends as many bytes in as many messages.
 
-    Where sizes are not known, as many messages, two at least. Those are DDP's all-reduces, or the reduce-scatters of sharded gradients; small messages apart. It must cost 1 % of step
-    time. Saving: `Evidence.saving_without` those of all passes but the last, with the waiting in them.
+    Where sizes are not known, as many messages, two at least. Those are DDP's all-reduces, or the
+    reduce-scatters of sharded gradients; small messages apart. It must cost 1 % of step time.
+    Saving: `Evidence.saving_without` those of all passes but the last, with the waiting in them.
     """
     scatters = evidence.of_role(SHARDED, "reduce_scatter")
     rows = scatters if scatters.num_rows else evidence.gradient_all_reduces

@@ -130,16 +130,20 @@ def idle_of(
 ) -> Idle | None:
     """Return a cause of idle time as rules judge it, `less` a part of it; None where a rank's is null.
 
-    Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
-    lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
+    Judged is in each step the rank that waits least for others (of equal ones the one with the
+    longest window, then the lowest), where waiting is known; else the one in the middle (the lower
+    of two). Saving, per step::
 
-        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
+        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another
+        rank) - slowed)
 
-    since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
-    waiting is not known it is the largest of the ranks' means. Where process groups are not known, see
-    `_idle_by_itself`. Of a pipeline, whose stages wait by design, there is no saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
-    half of that is `launching_ns`, which is in no bubble. With `removed` the saving counts that in place of the cause.
+    since without the cause no rank waits for it, and none is faster than its own work: of its
+    waiting goes what another rank's cause can have made, and what hidden waiting slows its compute
+    by (`Evidence.slowed_ns` at most). Where waiting is not known it is the largest of the ranks'
+    means. Where process groups are not known, see `_idle_by_itself`. Of a pipeline, whose stages
+    wait by design, there is no saving: how much of the idle time stands in the bubble is not known.
+    Late launches have one, if half of that is `launching_ns`, which is in no bubble. With `removed`
+    the saving counts that in place of the cause.
     """
     steps = evidence.steps if less is None else _without_part(evidence.steps, column, less)
     if not steps.num_rows or steps[column].null_count:
@@ -207,9 +211,11 @@ def _idle_by_itself(
 ) -> Idle:
     """Return a cause of idle time of the rank that has most of it, where it is not known which ranks wait for which.
 
-    Any communication may be waiting then. So the saving is that of `idle_of` with all communication taken for waiting::
+    Any communication may be waiting then. So the saving is that of `idle_of` with all communication
+    taken for waiting::
 
-        max over ranks(wall) - max over ranks(wall - gone - min(comm, largest of the gone on another rank) - slowed)
+        max over ranks(wall) - max over ranks(wall - gone - min(comm, largest of the gone on another
+        rank) - slowed)
     """
     means = (
         steps.group_by("rank", use_threads=False)
@@ -328,11 +334,13 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
-    Saving: that of `launch_saving`, where it is known who waits for whom, else as `idle_of` has it. Not judged where more
-    idle time than that has no known cause. Where at least half of that
-    idle time lies in pauses of 2 ms and more, the host was not launching but at something else, from a quarter on in part: if no
-    range marks the data phase, perhaps waiting for data. What keeps it from being
-    judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
+    Saving: that of `launch_saving`, where it is known who waits for whom, else as `idle_of` has it.
+    Not judged where more idle time than that has no known cause. Where at least half of that
+    idle time lies in pauses of 2 ms and more, the host was not launching but at something else,
+    from a quarter on in part: if no range marks the data phase, perhaps waiting for data. What
+    keeps it from being
+    judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those
+    that did not fire.
     """
     if evidence.steps.num_rows and (missing := _missing(evidence)):
         found = {"input-bound": _idle_input(evidence), "sync-bound": _idle_blocked(evidence)}
@@ -388,8 +396,9 @@ def launch_bound(evidence: Evidence) -> Answer:
 def late_launches(evidence: Evidence) -> LateLaunches | None:
     """Return which devices idle for late launches, and whose hosts are slower; None where a host's launch time is not known.
 
-    A device also idles for launches that come no later than those of the others: its queue was empty when the capture
-    began, or emptied since, while the other hosts live on a lead. Then no host is to blame by itself.
+    A device also idles for launches that come no later than those of the others: its queue was
+    empty when the capture began, or emptied since, while the other hosts live on a lead. Then no
+    host is to blame by itself.
     """
     slower = slower_hosts(evidence.steps)
     n_steps = len(evidence.steps["step"].unique())
@@ -472,10 +481,10 @@ def _missing(evidence: Evidence) -> str | None:
 def input_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time while its host gets the next batch.
 
-    That is in the data phase, and between two steps, where the loop is in no range and in no CUDA call: probably its
-    data loader. Saving: as `idle_of` has it, of all that input can have made: loading drains the queue, so that launches
-    behind it come later too, and copies that block the host are a part of the advice. Without launches `launch_bound` says
-    that this cannot be judged.
+    That is in the data phase, and between two steps, where the loop is in no range and in no CUDA
+    call: probably its data loader. Saving: as `idle_of` has it, of all that input can have made:
+    loading drains the queue, so that launches behind it come later too, and copies that block the
+    host are a part of the advice. Without launches `launch_bound` says that this cannot be judged.
     """
     idle = _idle_input(evidence)
     if idle is None:
@@ -498,8 +507,9 @@ def input_bound(evidence: Evidence) -> Answer:
 def sync_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time during or after synchronising and memory calls.
 
-    Those of blocking copies from the host are left to `pageable_copy`. Saving: as `idle_of` has it, of all that these calls can
-    have made: without them input would come earlier too. Without launches `launch_bound` says that this cannot be judged.
+    Those of blocking copies from the host are left to `pageable_copy`. Saving: as `idle_of` has it,
+    of all that these calls can have made: without them input would come earlier too. Without
+    launches `launch_bound` says that this cannot be judged.
     """
     idle = _idle_blocked(evidence)
     if idle is None:
@@ -541,8 +551,9 @@ def _idle_blocked(evidence: Evidence) -> Idle | None:
 def pageable_copy(evidence: Evidence) -> Answer:
     """Fire when blocking copies from the host can cost a thousandth of step time on the rank that the others wait for.
 
-    They cost idle time while the host is in their calls and after those had drained the queue, and the time of the copies
-    beside neither compute nor communication. Saving: all of that, as `idle_of` has it.
+    They cost idle time while the host is in their calls and after those had drained the queue, and
+    the time of the copies beside neither compute nor communication. Saving: all of that, as
+    `idle_of` has it.
     """
     if not (evidence.mean("n_blocking_copies") or 0.0):
         return None
@@ -589,8 +600,8 @@ def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    The first step must be the longest too. Saving: as `_saving_without_overhead` has it; none when only the first step is
-    distorted, or no device idles for that work.
+    The first step must be the longest too. Saving: as `_saving_without_overhead` has it; none when
+    only the first step is distorted, or no device idles for that work.
     """
     overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
@@ -635,7 +646,8 @@ def profiler_overhead(evidence: Evidence) -> Answer:
 def _saving_without_overhead(evidence: Evidence) -> tuple[float | None, dict[str, float]]:
     """Return what steps may be shorter by without the profiler's own work, and its parts; None where no device idled for it.
 
-    On each rank that is the work, as far as the device idles for its host, and waiting for other ranks that do the same::
+    On each rank that is the work, as far as the device idles for its host, and waiting for other
+    ranks that do the same::
 
         max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
     """

@@ -134,7 +134,8 @@ def _not_judged(check: SkippedCheck, rules: str) -> Problem:
 def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:
     """Return what is left of a finding about communication if waiting cannot be told from transfer: a setting, no saving.
 
-    Which link is slow is read from NCCL's log or the topology. Every other finding rests on exposed transfer.
+    Which link is slow is read from NCCL's log or the topology. Every other finding rests on exposed
+    transfer.
     """
     if name != "slow-link":
         return NotJudged(*WAITING_UNKNOWN)
@@ -167,8 +168,10 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    What lessens exposed communication stands before `comm-bound`, and why hosts launch late before a straggler that is late for it
-    and of which nothing is expected, and before a pipeline's bubble where launching decides; behind all that have a bound are those known by a bound that may be waiting, then conditional ones.
+    What lessens exposed communication stands before `comm-bound`, and why hosts launch late before
+    a straggler that is late for it and of which nothing is expected, and before a pipeline's bubble
+    where launching decides; behind all that have a bound are those known by a bound that may be
+    waiting, then conditional ones.
     """
 
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
@@ -196,7 +199,8 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def is_by_host(finding: Mapping[str, Any]) -> bool:
     """Tell whether ranks or stages come late for hosts that launch late, and no replay says what a balanced run gains.
 
-    Where launching takes even the fastest host longer than devices work, that goes before whatever a replay says.
+    Where launching takes even the fastest host longer than devices work, that goes before whatever
+    a replay says.
     """
     evidence = json.loads(finding["evidence"])
     is_late = (

@@ -27,9 +27,10 @@ def limited_saving(
 ) -> dict[str, float]:
     """Return what late ranks can give at most, by part; `delays` are what their delays can give, by part.
 
-    That is their delays, or step time less the shortest window without its exposed waiting if that is more (but in
-    pipelines, since a step is as long as its longest window). It is at most what lies above the work of the rank that
-    computes least, and above the launch time of the fastest host.
+    That is their delays, or step time less the shortest window without its exposed waiting if that
+    is more (but in pipelines, since a step is as long as its longest window). It is at most what
+    lies above the work of the rank that computes least, and above the launch time of the fastest
+    host.
     """
     names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns")
     wall, compute, idle, exposed, exposed_wait = evidence.columns(*names)
@@ -69,8 +70,8 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
 def _delay_parts(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> dict[str, float]:
     """Return by how much a step is longer for ranks that come late, by part, the mean over steps.
 
-    Of each step the most of a rank, no more than what is waited for in all. Less what no rank saves, since it computes or
-    its host launches meanwhile.
+    Of each step the most of a rank, no more than what is waited for in all. Less what no rank
+    saves, since it computes or its host launches meanwhile.
     """
     delays = _delays_ns(late, held_up, evidence)
     beside_compute = np.minimum(delays, _above_compute_ns(evidence))

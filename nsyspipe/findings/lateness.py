@@ -202,11 +202,12 @@ def _late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
 def _slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     """Return late ranks apart by whether they launch or compute slower than the others.
 
-    Ranks that are no slower, and hold up only steps in which a slower one does too, are left out: they may pass its
-    delays on.
+    Ranks that are no slower, and hold up only steps in which a slower one does too, are left out:
+    they may pass its delays on.
 
-    Where launching decides how long steps take, a rank whose capture began later than another's is behind it for many steps
-    without being slower. The other one's host is ahead of its device, and loses that lead only as far as it is slower.
+    Where launching decides how long steps take, a rank whose capture began later than another's is
+    behind it for many steps without being slower. The other one's host is ahead of its device, and
+    loses that lead only as far as it is slower.
     """
     is_slower = {rank: _is_slower(evidence, rank) for rank in (*late.delays_ns, *late.behind_ns)}
     steps_of_slower = [late.steps_of[rank] for rank in late.delays_ns if is_slower[rank]]
@@ -275,8 +276,9 @@ def late_node(
 ) -> LateNode | None:
     """Return the host (by rank) that is late by the most in all; None for none, where hosts have one rank, or clocks are not compared.
 
-    A rank is late in a collective by what lies between the last rank of the other hosts there and the first of its own, in
-    a step by the most of that, and its host by the least of its ranks, beyond the clocks' error.
+    A rank is late in a collective by what lies between the last rank of the other hosts there and
+    the first of its own, in a step by the most of that, and its host by the least of its ranks,
+    beyond the clocks' error.
     """
     hosts = sorted(set(hosts_of.values()))
     if len(hosts) <= 1 or clock_error_ns is None:

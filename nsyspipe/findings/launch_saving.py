@@ -22,13 +22,15 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
 
     Per step::
 
-        max over ranks(wall) - max over ranks(max(wall - gone - made - hideable - slowed, compute - slowed))
+        max over ranks(wall) - max over ranks(max(wall - gone - made - hideable - slowed, compute -
+        slowed))
 
-    ``gone`` is the idle time for launches and until the device has started what was launched late, and of the idle time for
-    input and in blocking calls as much as the host launches beside: it comes to what it waits for so much earlier. ``made`` is waiting for other ranks, as much as is gone of all of
-    them together, since they come late in turn. ``hideable`` is transfer that late launches expose: it may then run beside
-    compute. ``slowed`` is by how much hidden waiting slows compute. Where it is not known which ranks wait for which, all
-    communication may be waiting.
+    ``gone`` is the idle time for launches and until the device has started what was launched late,
+    and of the idle time for input and in blocking calls as much as the host launches beside: it
+    comes to what it waits for so much earlier. ``made`` is waiting for other ranks, as much as is
+    gone of all of them together, since they come late in turn. ``hideable`` is transfer that late
+    launches expose: it may then run beside compute. ``slowed`` is by how much hidden waiting slows
+    compute. Where it is not known which ranks wait for which, all communication may be waiting.
     """
     rank = evidence.steps["rank"].to_numpy()
     wall, compute = evidence.columns("wall_ns", "compute_ns")

@@ -333,7 +333,8 @@ class Evidence(Struct, frozen=True, dict=True):
     def slowdown_figures(self) -> dict[str, float | None]:
         """How much longer kernels take beside communication, as `slowed_ns` has it; None where those that can be compared are few.
 
-        And what bounds take that for at most then, delays in it; None where it is known, or nothing is hidden.
+        And what bounds take that for at most then, delays in it; None where it is known, or nothing
+        is hidden.
         """
         measured = self.compared.slowdown_ratio if self.compared.is_enough else None
         assumed = None
@@ -346,8 +347,8 @@ class Evidence(Struct, frozen=True, dict=True):
     def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
         """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown, or the most that it may be, at most 1, and then with the share of ``comm_delay_ns``; where none
-        was measured the one that is assumed, delays in it.
+        c is the measured slowdown, or the most that it may be, at most 1, and then with the share
+        of ``comm_delay_ns``; where none was measured the one that is assumed, delays in it.
         """
         known, assumed = self.slowdown_figures.values()
         c = min(
@@ -368,7 +369,8 @@ class Evidence(Struct, frozen=True, dict=True):
         Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
         ``min(|M n C|, H)``: T is the sum of their transfer, H that of their time beside compute. With `waits` their waiting
         goes too: ``min(|M \ C|, L)``, L the sum of their length. Where waiting is not known it counts as transfer. And the
-        figures behind it, these two parts first; what slowing is assumed only where compute runs beside them.
+        figures behind it, these two parts first; what slowing is assumed only where compute runs
+        beside them.
         """
         names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
         exposed, wait, hidden, whole = self.columns(*names)

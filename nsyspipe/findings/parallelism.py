@@ -99,7 +99,8 @@ def shard_regather(evidence: Evidence) -> Answer:
 def small_shards(evidence: Evidence) -> Answer:
     """Fire when a step has 20 collectives of sharded parameters or more that are small, as `many_small` has it; saving too.
 
-    Not judged where message sizes are not known: over a fast link large shards are as short as small ones.
+    Not judged where message sizes are not known: over a fast link large shards are as short as
+    small ones.
     """
     small = many_small(evidence, evidence.of_role(SHARDED))
     if small is None or isinstance(small, NotJudged):
@@ -128,10 +129,11 @@ def tensor_comm(evidence: Evidence) -> Answer:
 def pipeline_bubble(evidence: Evidence) -> Answer:
     """Fire when ranks wait for other stages for 5 % of step time.
 
-    Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no stage waits, in other
-    collectives either, nor idles, which may stand in the bubble. Of idle time `host.launching_ns` does not: it stays.
-    The stage with most work sets the pace. The saving is at most what a step takes longer than the fastest host needs to
-    launch it: no schedule launches earlier.
+    Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no
+    stage waits, in other collectives either, nor idles, which may stand in the bubble. Of idle time
+    `host.launching_ns` does not: it stays. The stage with most work sets the pace. The saving is at
+    most what a step takes longer than the fastest host needs to launch it: no schedule launches
+    earlier.
     """
     if not evidence.is_pipeline:
         return evidence.unknown_sends

@@ -38,8 +38,9 @@ _ADVICE = {
 def serialized_streams(evidence: Evidence) -> Answer:
     """Fire when a setting can keep streams from running beside each other, and 5 % of step time is exposed communication.
 
-    Waiting is not counted. A run of tensor parallelism alone may want CUDA_DEVICE_MAX_CONNECTIONS=1. Saving: exposed
-    transfer, and idle time of operations that were launched and had not begun; the largest over ranks of each step.
+    Waiting is not counted. A run of tensor parallelism alone may want
+    CUDA_DEVICE_MAX_CONNECTIONS=1. Saving: exposed transfer, and idle time of operations that were
+    launched and had not begun; the largest over ranks of each step.
     """
     settings = costly_settings(evidence.environment, STREAMS)
     if evidence.roles and set(evidence.roles) <= {TENSOR, OTHER}:
@@ -69,8 +70,9 @@ def serialized_streams(evidence: Evidence) -> Answer:
 def blocking_launches(evidence: Evidence) -> Answer:
     """Fire when a setting makes the host wait for the GPU, and the GPU idles 2 % of step time for it.
 
-    That is idle time because launches come late or the host is blocked, the mean over ranks; or 5 % of step time is exposed
-    communication. Saving: all of the step but its compute, as all else can go beside it once the host runs ahead.
+    That is idle time because launches come late or the host is blocked, the mean over ranks; or 5 %
+    of step time is exposed communication. Saving: all of the step but its compute, as all else can
+    go beside it once the host runs ahead.
     """
     settings = costly_settings(evidence.environment, HOST)
     if not evidence.has_comm:

@@ -86,9 +86,10 @@ _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 def slow_link(evidence: Evidence) -> Answer:
     """Fire when transfer takes 5 % of step time over a link that is slow (see `judge_link`).
 
-    Between hosts only what NCCL's log or the topology says counts: there a network is all there is. Peer to peer below one
-    PCIe host bridge is the best there is without NVLink. Saving: the lesser of exposed transfer and transfer less the share
-    that NVLink would still need, where both bandwidths are known, and all that communication slows compute down by, as
+    Between hosts only what NCCL's log or the topology says counts: there a network is all there is.
+    Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser
+    of exposed transfer and transfer less the share that NVLink would still need, where both
+    bandwidths are known, and all that communication slows compute down by, as
     `Evidence.saving_without` has it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
@@ -205,11 +206,13 @@ class LinkVerdict:
 def judge_link(evidence: Evidence) -> LinkVerdict:
     """Tell whether the ranks of a run are connected by less than NVLink could give, or by TCP.
 
-    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
-    that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
-    over the time that all-reduces transferred, which have to be 95 % of all transfer; not from copies where a narrow type
-    shows that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
-    NCCL_P2P_DISABLE tells the link too, where nothing says which way NCCL took and the bandwidth is not NVLink's.
+    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15
+    % of NVLink's on GPUs that have it. It is measured on messages of 16 MB and more, or estimated
+    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred,
+    which have to be 95 % of all transfer; not from copies where a narrow type shows that gradients
+    may have been compressed, or where so many all-reduces are of larger buckets than what was
+    copied. NCCL_P2P_DISABLE tells the link too, where nothing says which way NCCL took and the
+    bandwidth is not NVLink's.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None

@@ -113,7 +113,8 @@ _RECORD_WAITS = (
 def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late by themselves, and the others wait for them in most steps; see `lateness.StragglerLimits`.
 
-    Where a whole host is late it is named, else each rank with a part of the delays. Saving: see `late_saving`.
+    Where a whole host is late it is named, else each rank with a part of the delays. Saving: see
+    `late_saving`.
     """
     if (evidence.n_ranks == 1 and not evidence.has_absent_ranks) or not evidence.has_comm:
         return None

@@ -271,7 +271,8 @@ def comm_call_of(text: str) -> CommCall | None:
     """Return the call that a range is of, if that communicates, or begins or ends a group of NCCL's calls.
 
     >>> comm_call_of("ncclAllGather"), comm_call_of("ncclCommInitRank")
-    (CommCall(name='ncclAllGather', collective='all_gather', is_group_start=False, is_group_end=False, is_symmetric=False), None)
+    (CommCall(name='ncclAllGather', collective='all_gather', is_group_start=False,
+    is_group_end=False, is_symmetric=False), None)
     """
     if group := _GROUP.match(text):
         is_start = group[1].lower() == "start"

@@ -1,6 +1,7 @@
 """Each figure of a step and of a run once: its name, unit, definition, which way is better, and where it is shown.
 
-This module is the vocabulary: every output, page, help text and the glossary reads names and definitions from here.
+This module is the vocabulary: every output, page, help text and the glossary reads names and
+definitions from here.
 """
 
 from collections.abc import Iterator
@@ -34,8 +35,8 @@ RATES: dict[str, str] = {
 class Figure(Struct, frozen=True, kw_only=True):
     """One figure: what it is called, what it means, and which way is better.
 
-    `of_step` combines the ranks of one step: a time is the largest over ranks, a ratio is the sum of numerators
-    divided by the sum of denominators, and anything else is the mean.
+    `of_step` combines the ranks of one step: a time is the largest over ranks, a ratio is the sum
+    of numerators divided by the sum of denominators, and anything else is the mean.
     """
 
     # of `schema.SUMMARY`; of `schema.STEPS` where a run has none; of its own table for

@@ -306,7 +306,8 @@ def decoded(name: str) -> str:
 def table_of_store(path: Path) -> tuple[str, str] | None:
     """Return what a table's directory of a store is, where something else was meant, and its store; None for any other path.
 
-    The store is a path from here, or absolute as that is. OSError if the directory cannot be looked into.
+    The store is a path from here, or absolute as that is. OSError if the directory cannot be looked
+    into.
     """
     if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
         return "a directory inside a store of saved runs", place_as_given(

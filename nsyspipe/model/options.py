@@ -212,7 +212,8 @@ def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
 def _counted(text: str, pattern: str) -> list[str]:
     """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range.
 
-    As in a shell, numbers have the leading zeros of the first: ``node[08-10]`` names node08, node09 and node10.
+    As in a shell, numbers have the leading zeros of the first: ``node[08-10]`` names node08, node09
+    and node10.
     """
     if not (found := re.fullmatch(pattern, text)):
         return []

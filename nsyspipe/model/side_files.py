@@ -122,8 +122,9 @@ class NcclLog(Struct, frozen=True):
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
 
-        Communicators larger than those of the run's processes, else than those of its size, are left out: processes in
-        containers may log other ids than nsys sees. Logs without a communicator contradict no run.
+        Communicators larger than those of the run's processes, else than those of its size, are
+        left out: processes in containers may log other ids than nsys sees. Logs without a
+        communicator contradict no run.
         """
         own = [comm.n_ranks for comm in self.of_processes(pids)]
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]

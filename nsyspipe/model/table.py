@@ -108,8 +108,9 @@ def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 def table(text: str) -> TableSchema:
     r"""Read a table as it is written down: its name and key and what a row is, then a line per column.
 
-    Those have name, kind, meaning, and the source behind ``<-``. A kind is a unit that implies its type, or ``TYPE:UNIT``
-    (``_`` for a space); with ``?`` the column may be null. A line that is indented by eight spaces goes on the one before.
+    Those have name, kind, meaning, and the source behind ``<-``. A kind is a unit that implies its
+    type, or ``TYPE:UNIT`` (``_`` for a space); with ``?`` the column may be null. A line that is
+    indented by eight spaces goes on the one before.
 
     >>> table("steps by rank, start_ns: One row per step.\n wall_ns ns end - start <- derived").key
     ('rank', 'start_ns')

@@ -1,7 +1,8 @@
 """What of a command line and of variables may be written down: what is known to be harmless, nothing else.
 
-Names of options are; a value only if it is a number, a switch, the name of a Python or settings file, or a word of
-training. Everything else is replaced by a hash, which says that it changed and not what it is.
+Names of options are; a value only if it is a number, a switch, the name of a Python or settings
+file, or a word of training. Everything else is replaced by a hash, which says that it changed and
+not what it is.
 """
 
 import re
@@ -249,8 +250,9 @@ class _Owner:
 def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
 
-    Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an option with a word of
-    training in its name; files lose their directory; options whose name hints at a secret have hashed values only.
+    Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an
+    option with a word of training in its name; files lose their directory; options whose name hints
+    at a secret have hashed values only.
     """
     found: list[str] = []
     owner = _Owner()
@@ -292,8 +294,8 @@ def _recorded(name: str, value: str, mask: Mask) -> str:
 def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dict[str, str] | None:
     """Join what processes recorded of their environments, sorted by name; None where none recorded its own.
 
-    Different values stand side by side, sorted; `NOT_SET` stands last where a process that recorded its environment does
-    not have the variable.
+    Different values stand side by side, sorted; `NOT_SET` stands last where a process that recorded
+    its environment does not have the variable.
     """
     known = [one for one in environments if one is not None]
     if not known:

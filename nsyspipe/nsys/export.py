@@ -1,6 +1,7 @@
 """Reports to SQLite: where each export belongs, which is up to date, and the rest exported, several at once.
 
-Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at all.
+Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at
+all.
 """
 
 import contextlib
@@ -89,11 +90,13 @@ def attempt_exports(
 ) -> list[Exported | NsyspipeError]:
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
-    An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any but one of another report.
-    As many run at once as `jobs`, or the cores, say; or as an executor `elsewhere` does, with what tells a call there that
-    it is to end, and with the nsys there, which `nsys` may name. `on_progress` is called with (reports done, reports to export).
-    OptionError if two would go to one file, OutputError if the directory cannot be made, NsysNotFoundError or
-    NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every nsys and leave no half export.
+    An export is up to date if it is whole, of a report of that name, and not older; `force` makes
+    it again, over any but one of another report. As many run at once as `jobs`, or the cores, say;
+    or as an executor `elsewhere` does, with what tells a call there that it is to end, and with the
+    nsys there, which `nsys` may name. `on_progress` is called with (reports done, reports to
+    export). OptionError if two would go to one file, OutputError if the directory cannot be made,
+    NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every
+    nsys and leave no half export.
     """
     pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
     by_target: dict[str, Path] = {}

@@ -1,7 +1,8 @@
 """From what a user types to report files: paths, directories, globs (quoted ones too); and a cache of exports.
 
-Reports that are analyzed as they are get exported into it; nothing is written beside them. Secrets may be in them, so only
-its user can read the cache. A report that changes is another one; what was used longest ago makes room.
+Reports that are analyzed as they are get exported into it; nothing is written beside them. Secrets
+may be in them, so only its user can read the cache. A report that changes is another one; what was
+used longest ago makes room.
 """
 
 import contextlib
@@ -90,7 +91,8 @@ def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dic
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the files that the arguments name, in their order; within a glob or directory by number.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` and ``.qdrep`` files without one. One named twice stays.
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` and ``.qdrep`` files without
+    one. One named twice stays.
     """
     return without_exported(_expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES))
 
@@ -286,7 +288,8 @@ def exported_reports(
 ) -> list[Path]:
     """Return the exports that the arguments name; of a report without one, its export in the cache (see `source_of`).
 
-    `on_progress` is called with (reports exported, reports to export). All are tried before a failure is raised.
+    `on_progress` is called with (reports exported, reports to export). All are tried before a
+    failure is raised.
     """
     paths = find_named(arguments)
     sources = {path: None for path in paths if path.suffix in RAW_SUFFIXES}

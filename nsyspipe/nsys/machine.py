@@ -1,6 +1,7 @@
 """What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
 
-Nothing here is an error: a laptop without GPU and nsys is a good place to analyze. Of variables PATH alone is read.
+Nothing here is an error: a laptop without GPU and nsys is a good place to analyze. Of variables
+PATH alone is read.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Other programs on this machine: what one prints before a deadline, where nsys lies, and what it can.
 
-Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may import from.
+Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may
+import from.
 """
 
 import contextlib
@@ -124,7 +125,8 @@ def printed(
 ) -> Output:
     """Run a program without input and return the last that it printed; OSError when it cannot be started.
 
-    Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors are left out, but in a `folder`.
+    Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors
+    are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
     errors = subprocess.STDOUT if folder else subprocess.DEVNULL
@@ -273,7 +275,8 @@ class Nsys:
 def find(program: str | None = None, *, or_else: str = "") -> Nsys:
     """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed.
 
-    NsysNotFoundError if there is none (`or_else` is what helps besides), NsysFailedError if it does not answer as nsys does.
+    NsysNotFoundError if there is none (`or_else` is what helps besides), NsysFailedError if it does
+    not answer as nsys does.
     """
     path = _path(program, or_else)
     output = ask([str(path), "--version"], _ANSWER_S)

@@ -1,6 +1,7 @@
 """The key that a user's sidecars hash values with: a random file of the user's own, which nobody else reads.
 
-``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``; else each capture has a key of its own.
+``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``; else each capture
+has a key of its own.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """NCCL logs and topologies that lie beside reports under their name: found, told from others' by their processes, and read.
 
-Whoever sent the reports may have sent these files too: they are ordinary files of that directory, reached by no link, of a
-bounded size and number.
+Whoever sent the reports may have sent these files too: they are ordinary files of that directory,
+reached by no link, of a bounded size and number.
 """
 
 from __future__ import annotations

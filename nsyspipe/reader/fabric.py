@@ -1,8 +1,9 @@
 """What connects the ranks: communicators from NCCL logs, whose line is whose, and paths from nvidia-smi's topology.
 
-The forms of NCCL's lines are those of its ``INFO`` calls (init.cc, graph/rings.cc, transport/{p2p,shm,net,nvls}.cc) from
-2.10 on. Which processes were in one communicator it says by ``commId``, and for a split by parent, count and colour. Old
-releases say neither: of their logs only version and settings are known.
+The forms of NCCL's lines are those of its ``INFO`` calls (init.cc, graph/rings.cc,
+transport/{p2p,shm,net,nvls}.cc) from 2.10 on. Which processes were in one communicator it says by
+``commId``, and for a split by parent, count and colour. Old releases say neither: of their logs
+only version and settings are known.
 """
 
 from __future__ import annotations
@@ -395,11 +396,13 @@ def read_nccl_logs(
 ) -> NcclLog:
     """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
-    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that their thread makes
-    at that time; since 2.22 connections follow later, and go to the youngest communicator of the process that has these
-    ranks on these GPUs and not yet this connection.
+    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one
+    that their thread makes at that time; since 2.22 connections follow later, and go to the
+    youngest communicator of the process that has these ranks on these GPUs and not yet this
+    connection.
 
-    A file that cannot be read, or has no line of NCCL's, is an `InputError`, or goes into `unusable`.
+    A file that cannot be read, or has no line of NCCL's, is an `InputError`, or goes into
+    `unusable`.
     """
     settings: dict[str | None, set[str]] = {}
     facts: dict[Process, list[tuple[int, Fact]]] = {}

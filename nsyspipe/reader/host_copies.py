@@ -49,8 +49,8 @@ def find_blocking_copies(
 ) -> BlockingCopies:
     """Find the copies of `read_host_copies` that block the host.
 
-    `calls` are all rows of RUNTIME. `waiting_names` are the ids of the calls that synchronise a device or a stream,
-    `async_names` those of the calls whose name says that they do not wait.
+    `calls` are all rows of RUNTIME. `waiting_names` are the ids of the calls that synchronise a
+    device or a stream, `async_names` those of the calls whose name says that they do not wait.
     """
     call = _calls_of(copies, calls)
     is_made = call >= 0

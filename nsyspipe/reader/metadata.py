@@ -1,6 +1,7 @@
 """What a report says about its capture, and everything else of it that the analysis needs, in one pass over each table.
 
-Reports embed the whole environment of the profiled program, secrets included: only the variables named here are read.
+Reports embed the whole environment of the profiled program, secrets included: only the variables
+named here are read.
 """
 
 import re
@@ -141,8 +142,8 @@ class ReportFacts(Struct, frozen=True):
     def gpu_name(self, pid: int, device: int | None) -> str | None:
         """Return the model of a CUDA device of a process; None when the report cannot tell.
 
-        CUDA counts the devices that the process sees: without the mapping table (3.17.1 on) a number names a GPU only if
-        nothing hides or reorders them, or if all are alike.
+        CUDA counts the devices that the process sees: without the mapping table (3.17.1 on) a
+        number names a GPU only if nothing hides or reorders them, or if all are alike.
         """
         models = set(self.gpu_names.values())
         if len(models) == 1:
@@ -313,7 +314,8 @@ def variables_of(
 def read_environment(report: Report) -> dict[str, str] | None:
     """Return the training variables that a report captured, as they may be written down.
 
-    None where the environment was not captured as a whole: a program's own has other variables than those of launchers.
+    None where the environment was not captured as a whole: a program's own has other variables than
+    those of launchers.
     """
     table, columns = versions.CAPTURE_META, {"name": "text", "value": "text"}
     of_launchers = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)

@@ -210,7 +210,8 @@ def _kernels(
 ) -> tuple[pa.Table, bool]:
     """Return `canonical.KERNELS`, and whether the pattern matches any.
 
-    Communication are kernels of which one name begins as NCCL's do, or matches the pattern, or is another library's.
+    Communication are kernels of which one name begins as NCCL's do, or matches the pattern, or is
+    another library's.
     """
     if name_column is None:
         return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
@@ -371,9 +372,10 @@ def read_again(
 ) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
     """Read operations one by one; `InputError` if the report is missing by now, or cannot be read.
 
-    Returned are the text of each name id, and as they stand in the report kernels (without shapes, graphs last), memcpys
-    and memsets with a ``stream_id``, `canonical.RANGES`, and `canonical.LAUNCHES`, None if calls were not recorded. Copies
-    that are communication stand behind the kernels, one row for each collective, with their ``bytes``.
+    Returned are the text of each name id, and as they stand in the report kernels (without shapes,
+    graphs last), memcpys and memsets with a ``stream_id``, `canonical.RANGES`, and
+    `canonical.LAUNCHES`, None if calls were not recorded. Copies that are communication stand
+    behind the kernels, one row for each collective, with their ``bytes``.
     """
     column = wanted.name_column
     columns = _COLUMNS | _STREAM | _BYTES

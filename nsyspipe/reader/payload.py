@@ -1,8 +1,10 @@
 """What NCCL says of its own calls: communicator, size and number, from the payloads of its NVTX ranges.
 
-How payloads lie in memory the report itself describes: offsets and types come from ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, never from
-constants, and mean what NVTX's header ``nvToolsExtPayload.h`` says. The numbers are found by the names that NCCL's releases
-gave them. The blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from schema 3.20.3 on.
+How payloads lie in memory the report itself describes: offsets and types come from
+``NVTX_PAYLOAD_SCHEMA_ENTRIES``, never from constants, and mean what NVTX's header
+``nvToolsExtPayload.h`` says. The numbers are found by the names that NCCL's releases gave them. The
+blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from schema
+3.20.3 on.
 """
 
 from collections.abc import Collection, Mapping
@@ -170,9 +172,9 @@ def place_entries(
 ) -> dict[str, tuple[str, int]]:
     """Return format and offset of each number among a schema's entries, by `bare_name`.
 
-    An entry that states no offset (0, and not the first) follows the one before at its natural alignment, or at that of a
-    packed struct (0: none). Behind an entry of unknown size that place is unknown, up to the next stated offset. Enums come
-    with their size in bytes by id.
+    An entry that states no offset (0, and not the first) follows the one before at its natural
+    alignment, or at that of a packed struct (0: none). Behind an entry of unknown size that place
+    is unknown, up to the next stated offset. Enums come with their size in bytes by id.
     """
     fields: dict[str, tuple[str, int]] = {}
     end: int | None = 0
@@ -312,7 +314,8 @@ class Payloads(Struct, frozen=True):
 def read_payloads(report: Report, strings: Strings) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
 
-    A range that is not said to be NCCL's, but may be, is if it can be decoded into what NCCL reports.
+    A range that is not said to be NCCL's, but may be, is if it can be decoded into what NCCL
+    reports.
     """
     layouts = read_layouts(report)
     names = [names_in(layout).keys() for layout in layouts.values()]

@@ -146,8 +146,8 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
 
     What takes time to check is not checked again of a file whose state is still that of `checked`.
 
-    Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is missing, no SQLite, not
-    nsys's, truncated, locked or being written.
+    Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is
+    missing, no SQLite, not nsys's, truncated, locked or being written.
     """
     path = Path(path)
     before, flags = check_file(path)
@@ -216,8 +216,9 @@ class Report:
     ) -> pa.Table:
         """Select columns of a table that exists as Arrow, exactly typed, in their order; rows in any order.
 
-        Kinds are ``int`` (int64, nulls kept), ``text`` and ``blob`` (null becomes empty). A column that the table lacks is
-        all null (int) or empty. `derived` are SQL expressions of integers by name, which come last, `where` a condition.
+        Kinds are ``int`` (int64, nulls kept), ``text`` and ``blob`` (null becomes empty). A column
+        that the table lacks is all null (int) or empty. `derived` are SQL expressions of integers
+        by name, which come last, `where` a condition.
         """
         self._weigh(
             table,
@@ -293,7 +294,8 @@ class Report:
     def refuse_what_cannot_fit(self, memory: int) -> None:
         """Raise `InputError` if the rows that are read need more memory, in bytes, than a machine has; 0 is not known.
 
-        Rows are counted by their numbers, which costs nothing, and never more of them than the file has room for.
+        Rows are counted by their numbers, which costs nothing, and never more of them than the file
+        has room for.
         """
         numbers = sum(self.number(table, "max(rowid)") or 0 for table in _LARGE if self.has(table))
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)

@@ -1,6 +1,7 @@
 """The sidecars beside a run's reports, found, and their JSON as facts: every field checked by type and range.
 
-A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made to mislead.
+A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made
+to mislead.
 """
 
 import contextlib

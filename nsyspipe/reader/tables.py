@@ -1,7 +1,8 @@
 """SQLite through Arrow, and which tables of a database hold their rows themselves, in pages that are theirs alone.
 
-A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no more than its file; but
-views, virtual tables, generated columns, long default values, and trees of pages that meet again can.
+A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no
+more than its file; but views, virtual tables, generated columns, long default values, and trees of
+pages that meet again can.
 """
 
 from __future__ import annotations
@@ -203,8 +204,9 @@ def plain_tables(
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the columns of the tables that hold their rows themselves, and the names of what else looks like one.
 
-    `NotAReportError` if what stands in the place of one that `is_needed`, or of a column of it, holds no values of its
-    own; `DamagedReportError` if the schema contradicts itself, as SQLite's own never does.
+    `NotAReportError` if what stands in the place of one that `is_needed`, or of a column of it,
+    holds no values of its own; `DamagedReportError` if the schema contradicts itself, as SQLite's
+    own never does.
     """
     entries = fetch_rows(connection, _ENTRIES)
     plain = _plain_names(path, entries, is_needed)

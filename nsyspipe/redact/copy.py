@@ -1,6 +1,7 @@
 """What becomes of each table that nsys exports, and the copy in the making: a new database beside a read-only one.
 
-The list of tables and columns was compiled from 22 real exports of 2020 to 2026, up to schema version 3.25.0.
+The list of tables and columns was compiled from 22 real exports of 2020 to 2026, up to schema
+version 3.25.0.
 """
 
 import contextlib
@@ -154,7 +155,8 @@ def class_of(table: str) -> str | None:
 def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
     """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
 
-    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
+    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name
+    that is nsys's.
     """
     with open_report(path) as report:
         for table in sorted(report.views):

@@ -69,11 +69,11 @@ def redact(
 ) -> Redaction:
     """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
 
-    `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is
-    called with how much is done, and how much there is, in MiB.
+    `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error
+    else; `on_progress` is called with how much is done, and how much there is, in MiB.
 
-    InputError if a report cannot be used, or has an unknown table with rows; OutputError if a copy cannot be written, or
-    would replace what it must not: nothing is left of it.
+    InputError if a report cannot be used, or has an unknown table with rows; OutputError if a copy
+    cannot be written, or would replace what it must not: nothing is left of it.
     """
     places = places_for(reports, out, force=force)
     looks = [look_at(place.report) for place in places]
@@ -129,8 +129,8 @@ def redact(
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:
     """Decide where the copies of one report, or of several, a directory or a glob, go, before anything is written.
 
-    InputError if there is no report, or one that was not exported to SQLite; OutputError if an original or, without
-    `force`, a copy that is there would be replaced, or anything else ever.
+    InputError if there is no report, or one that was not exported to SQLite; OutputError if an
+    original or, without `force`, a copy that is there would be replaced, or anything else ever.
     """
     arguments = [reports] if isinstance(reports, str) else reports
     # What was exported beside it stands for a report.

@@ -1,6 +1,7 @@
 """What stays of texts and payloads: facts of the capture, names of ranges, strings, NCCL's numbers packed anew.
 
-Each is checked against the form of its place. Of ranges the texts stay, of all other NVTX rows the numbers.
+Each is checked against the form of its place. Of ranges the texts stay, of all other NVTX rows the
+numbers.
 """
 
 import re

@@ -109,9 +109,9 @@ SCENARIOS = table("""
 class Scenario:
     """What one combination of changes would bring: a row of `SCENARIOS`.
 
-    Besides `knobs` is what is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s`` or
-    ``bandwidth_factor``, a number however it was given, and ``role`` whose it is. `refused_in_options` is `refused` in the
-    words of the command's options.
+    Besides `knobs` is what is changed, by the names of `whatif`'s arguments; a bandwidth is
+    ``bandwidth_bytes_per_s`` or ``bandwidth_factor``, a number however it was given, and ``role``
+    whose it is. `refused_in_options` is `refused` in the words of the command's options.
     """
 
     id: str
@@ -135,9 +135,10 @@ class Scenario:
     def group(self) -> str:
         """What kind of change it is, one of `GROUPS`.
 
-        A setting is an option of the program or of its environment that you can change on this machine. A link is a
-        setting only if the machine has the link and does not use it, so that a step gets shorter. A limit is no
-        setting of any program. Everything else needs other hardware.
+        A setting is an option of the program or of its environment that you can change on this
+        machine. A link is a setting only if the machine has the link and does not use it, so that a
+        step gets shorter. A limit is no setting of any program. Everything else needs other
+        hardware.
         """
         names = self.knobs.keys()
         if not _LIMITS.isdisjoint(names):
@@ -160,16 +161,20 @@ class WhatIf(ShownInNotebooks):
     n_steps
         Steps that the answer rests on.
     step_time_ns
-        Captured step time: of each summary step the largest window over ranks, then the median; None without any.
+        Captured step time: of each summary step the largest window over ranks, then the median;
+        None without any.
     limit_step_time_ns
-        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before, and with the most that
-        they may slow in the capture: what no other link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the
-        work itself, so they can. A median as `step_time_ns`. None where nothing can be replayed, and where sharded (FSDP): how
-        much of that work communication slows is not known.
+        The same replayed with transfers that take no time and slow nothing, late ranks waited for
+        as before, and with the most that they may slow in the capture: what no other link, bucket
+        or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can.
+        A median as `step_time_ns`. None where nothing can be replayed, and where sharded (FSDP):
+        how much of that work communication slows is not known.
     limit_gain_ns
-        What a step gains then, at least 0: a mean over steps, as of findings, and no difference of the two medians; None likewise.
+        What a step gains then, at least 0: a mean over steps, as of findings, and no difference of
+        the two medians; None likewise.
     identity_error_pct
-        Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
+        Largest difference of any step between capture and replay with nothing changed, in per cent;
+        None likewise.
     scenarios
         One per question; a menu has the largest gain first, refused ones last.
     problem_rows
@@ -355,7 +360,8 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
 def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
     """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then.
 
-    Where that is nothing there is nothing to change. A replay of one of several captures bounds nothing.
+    Where that is nothing there is nothing to change. A replay of one of several captures bounds
+    nothing.
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
         return
@@ -400,9 +406,10 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     """Return findings with what a replay of each one's advice brings, as `whatif` answers it, by `findings.judge.in_order`.
 
     Bounds on what transfers cost are no more than what the replay gains if these took no time.
-    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
-    Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
-    Nothing is expected of ``comm-bound``, as perfect overlap is no setting, nor of what is conditional: what they gain is
+    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound,
+    whatever that says. Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``,
+    ``_high_``; or ``replay_refused``, why not. Nothing is expected of ``comm-bound``, as perfect
+    overlap is no setting, nor of what is conditional: what they gain is
     ``replay_limit_ns_per_step`` and ``replay_conditional_ns_per_step``.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()

@@ -47,7 +47,8 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     """Return which of more kernels are the gradients', as places in order: the sum of |log(length / expected)| is the least.
 
-    Expected is proportional to the size, by the largest, but for what makes the smallest as long as the shortest kernel.
+    Expected is proportional to the size, by the largest, but for what makes the smallest as long as
+    the shortest kernel.
     """
     n, shortest = sizes.size, lengths.min()
     largest = max(n // 4, 1)
@@ -139,10 +140,11 @@ def gradients_of(
 ) -> Gradients | None:
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
-    The bytes are `n_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
-    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel:
-    as many kernels of that name in the backward pass as there are copies, longer for larger ones, are the ready times.
-    Else `skew` is the share of each bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
+    The bytes are `n_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view
+    each gradient is copied out of its bucket after the collectives, in bucket order, and scaled
+    into it when it is ready by one kernel: as many kernels of that name in the backward pass as
+    there are copies, longer for larger ones, are the ready times. Else `skew` is the share of each
+    bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
     """
     own = captured.gradients_by_step[step]
     if not own.size:
@@ -255,7 +257,8 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> 
 def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
 
-    Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP counts in MiB.
+    Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP
+    counts in MiB.
     """
     reached, before = np.cumsum(n_bytes), 0.0
     ends: list[int] = []

@@ -134,8 +134,8 @@ class Knobs(Struct, frozen=True):
 def _no_such_link(name: str) -> OptionError:
     """Return the error for the name of a link that nsyspipe does not know.
 
-    A name such as ``nvlink`` fits several links, so those are offered, each with its GPUs. Any other name is not
-    corrected: a link with nearly the same name is another link.
+    A name such as ``nvlink`` fits several links, so those are offered, each with its GPUs. Any
+    other name is not corrected: a link with nearly the same name is another link.
     """
     option = f"--link {name!r}"
     meant = [link for link in LINKS.values() if name and link.name.startswith(name.lower())]

@@ -116,7 +116,8 @@ class RankTimeline(Struct, frozen=True, dict=True):
 def summary_windows(run: Run) -> Windows | None:
     """Return the windows from the first to the last summary step; None unless all ranks have them, complete and one after the other.
 
-    Of a run of several captures they are those of the capture with most summary steps: no step leads from one to the next.
+    Of a run of several captures they are those of the capture with most summary steps: no step
+    leads from one to the next.
     """
     table = run.steps()
     ranks = tuple(run.ranks["rank"].to_pylist())
@@ -276,10 +277,12 @@ def captured_program(
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
-    `READY` is the end of the last operation of the main stream launched before the collective, or its own launch if later.
-    `JOIN` is the first launched after it that went on right after its end; without one, the first launched after the last
-    collective of its burst that begins after its end: DDP waits for all of them after the backward pass. What is in line
-    with the work stands between the operations around it. `removed` are starts and ends of work to leave out, for each rank.
+    `READY` is the end of the last operation of the main stream launched before the collective, or
+    its own launch if later. `JOIN` is the first launched after it that went on right after its end;
+    without one, the first launched after the last collective of its burst that begins after its
+    end: DDP waits for all of them after the backward pass. What is in line with the work stands
+    between the operations around it. `removed` are starts and ends of work to leave out, for each
+    rank.
     """
     first = timelines[0].collectives
     burst = _bursts(timelines[0])

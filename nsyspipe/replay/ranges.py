@@ -74,8 +74,9 @@ def slowdowns(
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target. Where the
-    captured link is not known either, it may be any: that which slows so many operations least, or most.
+    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one
+    of the target. Where the captured link is not known either, it may be any: that which slows so
+    many operations least, or most.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
@@ -356,7 +357,8 @@ class Facts:
     def launching_ns(self) -> float | None:
         """How long the host of the middle rank (of two the faster) takes to launch a step, at least; None of fewer than 3 steps.
 
-        From one launch to the next, but for 2 ms and more, a wait perhaps; mean over steps; of ranks whose GPUs lack none.
+        From one launch to the next, but for 2 ms and more, a wait perhaps; mean over steps; of
+        ranks whose GPUs lack none.
         """
         steps = self.captured.windows.steps[self.captured.windows.counts]
         if steps.size < FEW_STEPS:
@@ -387,7 +389,8 @@ class Facts:
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
         """Return the bus bandwidth asked for of a role (the first); None for the captured one.
 
-        A link leaves that which about reaches it, and the one that NCCL's log says ranks use: it gives what it gave.
+        A link leaves that which about reaches it, and the one that NCCL's log says ranks use: it
+        gives what it gave.
         """
         role = role or self.roles[0]
         if knobs.role not in (None, role):

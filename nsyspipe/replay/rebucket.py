@@ -27,8 +27,9 @@ def with_buckets(
 ) -> Program:
     """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
-    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or where
-    the capture waited. Its transfer: overhead + bytes x (captured transfers less their overheads) / bytes of the step.
+    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were
+    copied out, or where the capture waited. Its transfer: overhead + bytes x (captured transfers
+    less their overheads) / bytes of the step.
     """
     program = captured.program
     found = []

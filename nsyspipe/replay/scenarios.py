@@ -111,7 +111,8 @@ class Replay(Facts):
     def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`.
 
-        Balanced ranks take as long as the fastest host launches, unless launching is taken to be free.
+        Balanced ranks take as long as the fastest host launches, unless launching is taken to be
+        free.
         """
         base = self.captured
         if knobs.no_grad_copy or knobs.no_sync:
@@ -478,7 +479,8 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
     """Tell whether work takes longer than its kernels do, by the digits that are printed: then operations begin later too.
 
-    Work has gaps between its kernels, which take no longer, so kernels may be slowed more than all of it.
+    Work has gaps between its kernels, which take no longer, so kernels may be slowed more than all
+    of it.
     """
     return round(work_percent) > round(kernels_percent, 1)
 

@@ -86,11 +86,12 @@ def simulate(
 ) -> Float64:
     """Return when each window starts on each rank, and the last ends: (settings, windows + 1, ranks), aligned ns.
 
-    In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and the
-    collective before it in its chain has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last start over its ranks;
-    work stands still at a `JOIN` until its collective has ended, and `unpack_ns` longer. While communication is under way on
-    a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the operations
-    between two markers are spread evenly over the work between them.
+    In the order of the markers: a collective begins on a rank when the rank's work has come to its
+    `READY` and the collective before it in its chain has ended, ``lag_ns`` later; it ends
+    ``transfer_ns`` after its last start over its ranks; work stands still at a `JOIN` until its
+    collective has ended, and `unpack_ns` longer. While communication is under way on a rank (from
+    its own start on), its work takes 1 + c times as long, and each operation a delay more; the
+    operations between two markers are spread evenly over the work between them.
     """
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size

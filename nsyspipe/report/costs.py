@@ -233,7 +233,8 @@ def traffic_text(
 ) -> str | None:
     """Return what communication serves, over how many ranks, whose most of a rank's exposed is, and the pipeline's bubble.
 
-    None where there is none or nobody knows what it serves, and of gradients of all ranks where nothing says how many share.
+    None where there is none or nobody knows what it serves, and of gradients of all ranks where
+    nothing says how many share.
     """
     if not (groups := dimensions(traffic, world_size)):
         return None
@@ -276,7 +277,8 @@ def _exposed_parts(
 ) -> dict[str, float]:
     """Return exposed time by role or collective: parts that sum to all of it; nothing where these are not known.
 
-    A run that was saved before there were such parts has whole times: they are parts where they sum to no more.
+    A run that was saved before there were such parts has whole times: they are parts where they sum
+    to no more.
     """
     parts = mean_over_ranks(traffic, "exposed_part_ns_per_step", key, n_ranks)
     if parts is not None:

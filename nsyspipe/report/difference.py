@@ -929,8 +929,9 @@ def _short_delta(ns: float) -> str:
 def difference_document(difference: RunDifference) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
-    ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
-    of all captures. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part idle, exactly.
+    ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's
+    label and the run ids of all captures. ``step_time_parts`` sum to ``mean_step_time`` and
+    ``idle_causes`` to the part idle, exactly.
     """
     changes = difference.changes.to_pylist()
     for row in changes:  # numbers in the place of the words, which numbers do not have

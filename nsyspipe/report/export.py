@@ -133,23 +133,25 @@ def write(
     answer
         The result of `nsyspipe.load`, `nsyspipe.diff`, `nsyspipe.compare` or `nsyspipe.whatif`.
     path
-        A name that ends in ``.json``, ``.md`` or ``.html``. A run and a scoreboard also have ``.csv``. A run also has
-        ``.pftrace`` for Perfetto. A file of the same runs is replaced.
+        A name that ends in ``.json``, ``.md`` or ``.html``. A run and a scoreboard also have
+        ``.csv``. A run also has ``.pftrace`` for Perfetto. A file of the same runs is replaced.
     steps
-        For a trace: the first and the last step, by number, or one step. By default, the trace has the whole capture.
+        For a trace: the first and the last step, by number, or one step. By default, the trace has
+        the whole capture.
     ranks
-        For a trace: its ranks, or one rank. By default, the trace has all of up to 8 ranks. If there are more, it has
-        the ranks that differ most.
+        For a trace: its ranks, or one rank. By default, the trace has all of up to 8 ranks. If
+        there are more, it has the ranks that differ most.
     force
         Also replace a file that is not of these runs.
 
     Raises
     ------
     OptionError
-        If the suffix is unknown, there is no such step or rank, or a step or rank is given for another format than a
-        trace.
+        If the suffix is unknown, there is no such step or rank, or a step or rank is given for
+        another format than a trace.
     OutputError
-        If the file cannot be written, is not of these runs, or is one of their inputs. The file stays unchanged.
+        If the file cannot be written, is not of these runs, or is one of their inputs. The file
+        stays unchanged.
     """
     from nsyspipe.analysis.steps import check_steps
     from nsyspipe.run.run import Run
@@ -241,15 +243,17 @@ def dashboard(
     path
         Output file. An existing dashboard is replaced.
     pages
-        Also write the HTML report of each run into this directory, and link to it. By default, the dashboard links
-        to existing HTML reports in ``pages/`` next to the dashboard, in the directory of the dashboard, or in the store.
+        Also write the HTML report of each run into this directory, and link to it. By default, the
+        dashboard links to existing HTML reports in ``pages/`` next to the dashboard, in the
+        directory of the dashboard, or in the store.
     force
         Also replace a file that is not a dashboard, and write all HTML reports again.
 
     Raises
     ------
     DatasetError
-        If the store has no run, or if no run can be read. If some runs cannot be read, the dashboard lists them.
+        If the store has no run, or if no run can be read. If some runs cannot be read, the
+        dashboard lists them.
     OutputError
         If a file cannot be written, or if it is not a dashboard.
     """
@@ -281,8 +285,8 @@ def parquet(
     run
         The run.
     store
-        Directory of the run store, created if missing. A run with the same ID is replaced. Its saved operations are kept
-        if they are of the same reports and were read in the same way.
+        Directory of the run store, created if missing. A run with the same ID is replaced. Its
+        saved operations are kept if they are of the same reports and were read in the same way.
     events
         Also save every operation.
     force
@@ -293,7 +297,8 @@ def parquet(
     OptionError
         If the ID of the run cannot be the name of a directory.
     OutputError
-        If the store cannot be written, or if saved operations would be lost. The store stays unchanged.
+        If the store cannot be written, or if saved operations would be lost. The store stays
+        unchanged.
     """
     from nsyspipe.run.run import Run
     from nsyspipe.store.layout import place_of

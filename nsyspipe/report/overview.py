@@ -159,7 +159,8 @@ def sort_recommendations(
 ) -> Recommendations:
     """Sort what was found, in the order of `findings.judge.in_order`, by how it is shown.
 
-    The first with a bound comes first: a cause stands before its consequence. Alternatives go by the number that is shown.
+    The first with a bound comes first: a cause stands before its consequence. Alternatives go by
+    the number that is shown.
     """
     exposure = next((one for one in found if one.finding.id == EXPOSURE), None)
     if is_all_little:

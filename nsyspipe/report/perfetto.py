@@ -79,14 +79,16 @@ def perfetto(
 ) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another, of some ranks or of `traced_ranks`.
 
-    Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
-    exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
-    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations,
-    and one for its CUDA graphs that were captured as a whole, since what runs in them is not known; what overlaps on a
-    stream stands on further threads. Arrows link the ranks of each matched collective in order of arrival. Times are
-    aligned times; where some rank's clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first
-    track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one rank and the packets of some
-    thousand slices, and costs about 5 us per operation.
+    Below the track of each rank stand ``steps``, its windows on the device, and what is derived of
+    them, clipped to them: exposed (``M \ C``), waiting (W) and busy time in a window sum to the
+    figure of its step exactly. A track without slices is a true zero; what was not recorded has no
+    track. Then a thread for each (device, stream) with all operations, and one for its CUDA graphs
+    that were captured as a whole, since what runs in them is not known; what overlaps on a stream
+    stands on further threads. Arrows link the ranks of each matched collective in order of arrival.
+    Times are aligned times; where some rank's clock starts before 0 they are shifted by whole
+    seconds (``time_shift_ns`` of the first track). Every slice tells its aligned start as
+    ``start_ns``. Holds the columns of one rank and the packets of some thousand slices, and costs
+    about 5 us per operation.
     """
     windows = run.steps()
     if steps is not None:
@@ -165,7 +167,8 @@ def _process_track(
 ) -> Track:
     """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike.
 
-    `reports` are those of the run. A rank of several captures has several, and its time is that of the first.
+    `reports` are those of the run. A rank of several captures has several, and its time is that of
+    the first.
     """
     is_of_several = len({*str(rank["report"]).split(",")} & {*reports}) > 1
     time_name = "time of the first" if is_of_several else "report time"

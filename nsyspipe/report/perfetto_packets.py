@@ -161,8 +161,8 @@ class Track(Struct, frozen=True):
 class TraceWriter:
     """Writes tracks one after the other; of their packets it holds one batch at most.
 
-    A file is a concatenation of packets, each in a `Trace` of its own. Every track is a packet sequence with interned
-    names of its own; its number is both its uuid and the id of its sequence.
+    A file is a concatenation of packets, each in a `Trace` of its own. Every track is a packet
+    sequence with interned names of its own; its number is both its uuid and the id of its sequence.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:

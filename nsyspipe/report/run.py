@@ -163,7 +163,8 @@ def summary_text(
     is_verbose
         Whether everything is shown that is known of the run.
     reports
-        The reports as they were named on the command line, for the next command; None where they are not worth repeating.
+        The reports as they were named on the command line, for the next command; None where they
+        are not worth repeating.
     """
     n_ranks = (
         _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks

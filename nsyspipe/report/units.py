@@ -59,8 +59,9 @@ def ms_text(ns: float | None, n_digits: int = 4) -> str:
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     """Return the cells of a column or row of quantities in one unit, and with the decimals that the largest has of four digits.
 
-    ``unit`` is one that the heading names, and the cells then do not; else it is that of the largest. What is not zero but
-    rounds to it says so, and a difference keeps its sign. What holds anything else but such and dashes stays as it is.
+    ``unit`` is one that the heading names, and the cells then do not; else it is that of the
+    largest. What is not zero but rounds to it says so, and a difference keeps its sign. What holds
+    anything else but such and dashes stays as it is.
     """
     known = [text for text in texts if isinstance(text, Quantity)]
     if len({one.units for one in known}) != 1 or len(known) + texts.count(absent) < len(texts):

@@ -17,7 +17,8 @@ _MUCH_COPIES = 0.05  # of the step, from which on copies are named
 def verdict(run: Run) -> str:
     """Return what to change first, then where the step goes, then what to doubt, a line each.
 
-    Nothing stands before a warning that the reports may come from different runs, or that communication is not known.
+    Nothing stands before a warning that the reports may come from different runs, or that
+    communication is not known.
     """
     step = overview.step_time_of(run)
     if not run.header.n_ranks or step is None:

@@ -229,7 +229,8 @@ def whatif_blocks(
 ) -> Iterator[blocks.Block]:
     """Yield the answer: the best setting, every change in its group, and what has no estimate.
 
-    Verbose, also what findings promise, what each estimate assumes, changes within noise, and every problem.
+    Verbose, also what findings promise, what each estimate assumes, changes within noise, and every
+    problem.
     """
     yield from (blocks.Sentence(text, "bold") for text in headline_sentences(found))
     yield from few_steps_blocks(found)

@@ -327,8 +327,8 @@ def host_note(run: Run, in_host_ns: float) -> str | None:
 def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     """Return phases with host times null in the first step, on ranks that run ahead into it from a step left out.
 
-    There the host waits for what the device still has to do of that step, which is in no figure: where it takes longer
-    than in all other steps.
+    There the host waits for what the device still has to do of that step, which is in no figure:
+    where it takes longer than in all other steps.
     """
     steps = run.breakdown()
     first = pc.min(steps["step"]).as_py()

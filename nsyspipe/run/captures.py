@@ -1,7 +1,7 @@
 """Several captures of the same processes, as nsys makes them with --capture-range-end=repeat: each process is one rank.
 
-Reports tell it by host, process ID and times that do not overlap. What a rank did in its captures is put side by side, on the
-clock of its first one; what lies between two captures is in no step.
+Reports tell it by host, process ID and times that do not overlap. What a rank did in its captures
+is put side by side, on the clock of its first one; what lies between two captures is in no step.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def _is_next_capture(
 ) -> bool:
     """Tell whether two reports of processes with one number on one host are captures of one process.
 
-    Captures of one nsys are, whatever they are called: nsys starts the process once. Where that was not recorded, other
-    programs, in containers, may have that number too. Then they are no job, number their steps alike, and are called by
-    other names or ran long after each other.
+    Captures of one nsys are, whatever they are called: nsys starts the process once. Where that was
+    not recorded, other programs, in containers, may have that number too. Then they are no job,
+    number their steps alike, and are called by other names or ran long after each other.
     """
     gap_ns = after.span[0] - before.span[1]
     is_other = _has_other_rank(before, after) or _has_other_communicators(before, after)
@@ -98,8 +98,8 @@ def _are_by_one_nsys(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) ->
 def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
     """Tell whether two ranks are soon after each other on one device of a process with one number on one host.
 
-    Most probably these are captures of one process that nothing recorded shows to be. As two ranks of a run they would make
-    every figure across ranks wrong.
+    Most probably these are captures of one process that nothing recorded shows to be. As two ranks
+    of a run they would make every figure across ranks wrong.
     """
     keys = [
         (part.report.facts.host, part.process.pid, part.process.device_id)
@@ -163,7 +163,8 @@ def _communicators(process: ProcessDigest) -> set[int]:
 def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
     """Return of each report, by argument, which capture of the run it is, from 0: reports that overlap in time are one.
 
-    Where those of different captures overlap, the k-th reports of all processes are the k-th capture.
+    Where those of different captures overlap, the k-th reports of all processes are the k-th
+    capture.
     """
     spans: dict[int, tuple[int, int]] = {}
     for part in itertools.chain.from_iterable(groups):

@@ -1,7 +1,8 @@
 """The work on reports by the workers of a Dask cluster, which see the same files as this process.
 
-What is sent is a pickle whose loading is the call, so that the scheduler, which loads what it passes on, needs no
-nsyspipe. A worker that is lost has its calls made by another one: that is Dask's part.
+What is sent is a pickle whose loading is the call, so that the scheduler, which loads what it
+passes on, needs no nsyspipe. A worker that is lost has its calls made by another one: that is
+Dask's part.
 """
 
 import asyncio
@@ -40,7 +41,8 @@ _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
 def _answer_within(seconds: float, call: Callable[[], T]) -> T:
     """Return what a call does, or raise its error; a TimeoutError if that takes longer.
 
-    It runs in a thread that nobody waits for: Ctrl-C and SIGTERM are heard meanwhile, and the program can end.
+    It runs in a thread that nobody waits for: Ctrl-C and SIGTERM are heard meanwhile, and the
+    program can end.
     """
     answer: Future[T] = Future()
 
@@ -75,8 +77,8 @@ def _no_scheduler(place: str, address: str, error: Exception) -> InputError:
 class Cluster(Executor):
     """The workers of one scheduler, named by its address or by the file that it writes.
 
-    Raises OptionError if that is neither, or Dask is not installed; InputError if no scheduler answers, or a worker
-    that is there has no nsyspipe of this version.
+    Raises OptionError if that is neither, or Dask is not installed; InputError if no scheduler
+    answers, or a worker that is there has no nsyspipe of this version.
     """
 
     def __init__(self, place: str) -> None:

@@ -272,8 +272,8 @@ def align_captures(
 ) -> tuple[list[Rank[ProcessDigest]], list[ClockOffset]]:
     """Put the captures of each rank on one clock, by the collectives of each capture of the run.
 
-    Returned are the ranks, and of the first report of each the offset that was applied to it; the error is the largest of
-    the captures.
+    Returned are the ranks, and of the first report of each the offset that was applied to it; the
+    error is the largest of the captures.
     """
     numbers = capture_numbers([rank.parts for rank in ranks])
     aligned: dict[tuple[int, int, int | None], Rank[ProcessDigest]] = {}
@@ -318,10 +318,12 @@ def cross_rank(
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
-    `has_all`: nothing says that the job had other ranks. `clocks` are the offsets of reports that have been applied already.
+    `has_all`: nothing says that the job had other ranks. `clocks` are the offsets of reports that
+    have been applied already.
 
-    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it
-    known in any that nothing names if there is a `doubt` that each holds all ranks: these are not matched.
+    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have
+    come last. Nor is it known in any that nothing names if there is a `doubt` that each holds all
+    ranks: these are not matched.
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     doubt = doubt or doubt_before_matching(rows, len(ranks))
@@ -467,8 +469,9 @@ def step_waits(
 ) -> tuple[Int64, Int64, Flags]:
     """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
-    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
-    not known where an operation of the step is unmatched. Per window: place of the rank, step number, aligned times.
+    The union of ``[own start, min(last start, own end))`` over the rank's matched operations,
+    clipped to the window; not known where an operation of the step is unmatched. Per window: place
+    of the rank, step number, aligned times.
     """
     rows = across.rows
     waits, exposed = np.zeros((2, rank.size), np.int64)
@@ -571,7 +574,8 @@ def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start).
 
-    Exposed times are null where all ranks meet in one communicator: they tell who passes on what he waited for in another.
+    Exposed times are null where all ranks meet in one communicator: they tell who passes on what he
+    waited for in another.
     """
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
     columns = _columns(across, order, ranks, summary_steps)
@@ -661,8 +665,9 @@ def stragglers_table(
 ) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps.
 
-    Null where nothing could be matched, where ranks are missing, and where only stages of a pipeline meet: who is late is
-    not told from those. Lateness is also null without steps. Without any communication in these steps figures are 0.
+    Null where nothing could be matched, where ranks are missing, and where only stages of a
+    pipeline meet: who is late is not told from those. Lateness is also null without steps. Without
+    any communication in these steps figures are 0.
     """
     chosen = collectives.select(_OF_STRAGGLERS).filter(
         pc.and_(collectives["in_summary"], collectives["is_matched"])

@@ -104,8 +104,9 @@ def run_operations(
 ) -> Iterator[OfRank]:
     """Read the reports of a run, or of some ranks, again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
-    Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
-    windows of these steps, whatever step they belong to, and the phases of these steps; none without such a window.
+    Of some steps: of each rank the operations that run, or begin, between the first start and the
+    last end of its windows of these steps, whatever step they belong to, and the phases of these
+    steps; none without such a window.
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)

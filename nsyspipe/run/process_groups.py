@@ -108,8 +108,9 @@ def use_of(rows: CommRows) -> Int64:
 def named_by_log(rows: CommRows, pids: Sequence[int], log: NcclLog) -> CommRows:
     """Give communicators the names that NCCL's log has for them, where times leave one group possible for each rank.
 
-    The log says which ranks are a group, not which calls are made in it. So it has to name every group of the run's
-    processes, and their clocks have to be one: those of one host. Sends and receives get the group of their two ranks.
+    The log says which ranks are a group, not which calls are made in it. So it has to name every
+    group of the run's processes, and their clocks have to be one: those of one host. Sends and
+    receives get the group of their two ranks.
     """
     groups = _groups_of_log(pids, log)
     chosen = np.flatnonzero(rows.in_step)

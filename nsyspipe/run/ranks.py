@@ -179,8 +179,9 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
 
     `start` is the start of a command that one run completes.
 
-    They are of one job if their world size is the same, above 1, and no rank is there twice; where none was captured, if
-    their captures began together. What was not exported yet is judged by its name alone.
+    They are of one job if their world size is the same, above 1, and no rank is there twice; where
+    none was captured, if their captures began together. What was not exported yet is judged by its
+    name alone.
     """
     groups = files.words_of_runs(files.without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
@@ -263,8 +264,8 @@ def number_ranks(
 ) -> Numbering:
     """Give each process its number, by the rank map, else one of `rank_sources`, else order; then each rank.
 
-    Ranks have their process's number, unless some process has several: then they are counted, process by process, and
-    device by device.
+    Ranks have their process's number, unless some process has several: then they are counted,
+    process by process, and device by device.
     """
     if rank_map is None:
         check_one_run(digests, ranks, sidecars)
@@ -476,9 +477,10 @@ def job_size(
 ) -> JobSize:
     """Return how large the job was.
 
-    That is how many ranks it had, else the launcher started, else NCCL's largest communicator has, else numbers prove: those
-    of reports that are `there`, but not read, count; else gaps in numbers that are no order's, nor of names of files that do
-    not count from 0: ``%p`` and dates are numbers too. Where processes have several devices, NCCL counts more than launchers.
+    That is how many ranks it had, else the launcher started, else NCCL's largest communicator has,
+    else numbers prove: those of reports that are `there`, but not read, count; else gaps in numbers
+    that are no order's, nor of names of files that do not count from 0: ``%p`` and dates are
+    numbers too. Where processes have several devices, NCCL counts more than launchers.
     """
     processes = one_of_each_process(ranks)
     launched = (
@@ -657,7 +659,8 @@ def choose_ranks(
 ) -> ChosenRanks:
     """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
 
-    That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
+    That is told by the rank map, else by names that end in numbers, else by the RANK captured, for
+    which reports are opened.
     """
     wanted_ranks = asked_ranks(asked)
     text = (

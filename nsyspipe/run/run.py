@@ -169,7 +169,8 @@ class ShownInNotebooks:
         Parameters
         ----------
         table
-            Name of the attribute or method that returns the table, for example ``steps``, ``summary`` or ``breakdown``.
+            Name of the attribute or method that returns the table, for example ``steps``,
+            ``summary`` or ``breakdown``.
 
         Raises
         ------
@@ -202,8 +203,9 @@ class ShownInNotebooks:
 class Run(ShownInNotebooks, ABC):
     """One training run, from its reports or from a run store that `analyze --out` wrote.
 
-    Open a run with `nsyspipe.load`. nsyspipe reads nothing until you ask for a table. Tables are Arrow tables with the
-    schemas of `nsyspipe.model.schema`. Times are int64 ns, and null means "not recorded".
+    Open a run with `nsyspipe.load`. nsyspipe reads nothing until you ask for a table. Tables are
+    Arrow tables with the schemas of `nsyspipe.model.schema`. Times are int64 ns, and null means
+    "not recorded".
 
     Examples
     --------
@@ -355,7 +357,8 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         top
-            Keep this many kernels of each rank and phase, those with the most time in the capture. None keeps all.
+            Keep this many kernels of each rank and phase, those with the most time in the capture.
+            None keeps all.
 
         Raises
         ------
@@ -400,11 +403,11 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         step
-            By default, this is the representative step. For another step, nsyspipe reads the operations again (see
-            `operations` for the errors).
+            By default, this is the representative step. For another step, nsyspipe reads the
+            operations again (see `operations` for the errors).
         ranks
-            By default, these are all ranks, or the 64 most informative ranks if there are more. For other ranks,
-            nsyspipe reads the operations again.
+            By default, these are all ranks, or the 64 most informative ranks if there are more. For
+            other ranks, nsyspipe reads the operations again.
         """
         if step is None and ranks is None:
             return self._table("timeline")
@@ -445,10 +448,11 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         steps
-            The first and the last step, by number, or one step. By default, this is the whole capture.
+            The first and the last step, by number, or one step. By default, this is the whole
+            capture.
         ranks
-            These ranks only: numbers, or a text such as ``"0-7,63"``. By default, these are all ranks. nsyspipe reads
-            no other reports.
+            These ranks only: numbers, or a text such as ``"0-7,63"``. By default, these are all
+            ranks. nsyspipe reads no other reports.
 
         Raises
         ------
@@ -461,8 +465,8 @@ class Run(ShownInNotebooks, ABC):
     def telling_ranks(self, most: int) -> list[int]:
         """Return the most informative ranks of the run.
 
-        These are the rank that the others waited for most, the slowest, the one with the most exposed communication, the
-        fastest, and some between.
+        These are the rank that the others waited for most, the slowest, the one with the most
+        exposed communication, the fastest, and some between.
 
         Parameters
         ----------

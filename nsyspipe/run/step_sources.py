@@ -66,8 +66,8 @@ def process_steps(
 ) -> tuple[list[ProcessSteps], str | None]:
     """Return the steps of each rank of a report, and the family that they are: the run's, else what is best here.
 
-    `codes` are phases by text. Launches are looked through for a repetition where no family of ranges qualifies, or where
-    that is asked for; for the backward pass where no range marks it.
+    `codes` are phases by text. Launches are looked through for a repetition where no family of
+    ranges qualifies, or where that is asked for; for the backward pass where no range marks it.
     """
     names = capture.operations.names
     measured: list[list[Candidate]] = [[] for _ in events]

@@ -46,7 +46,8 @@ def unrecorded_processes(
 ) -> tuple[UnrecordedProcess, ...]:
     """Return the processes without kernels, of `metadata.Capture.launches_without_kernels`, with what their ranges say.
 
-    `families` and `family` are those of the steps, `numbers` the ranks by process that the report tells.
+    `families` and `family` are those of the steps, `numbers` the ranks by process that the report
+    tells.
     """
     if not launches:
         return ()

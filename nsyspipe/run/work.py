@@ -143,9 +143,10 @@ class Work(NamedTuple):
     def is_other(self, other: Work) -> bool:
         """Whether it is another program's, or another batch of it.
 
-        Of kernels that both run by half of either's time: compute twice as long, or 1.5 times with 1.5 times as many matrix
-        products (more layers; micro-batches are more launches in the same time). Of other kernels: compute 3 times as
-        long, or less than 0.8 of the launches alike (in another precision matrix products have other names).
+        Of kernels that both run by half of either's time: compute twice as long, or 1.5 times with
+        1.5 times as many matrix products (more layers; micro-batches are more launches in the same
+        time). Of other kernels: compute 3 times as long, or less than 0.8 of the launches alike (in
+        another precision matrix products have other names).
         """
         times = sorted((self.busy_ns or 0.0, other.busy_ns or 0.0))
         longer = times[1] / times[0] if times[0] else 1.0

@@ -1,9 +1,10 @@
 """Where the work on reports runs: in this process, or in workers, as many as cores and memory allow.
 
-A worker is a Python of its own, started with ``-P``, which gets calls and answers them through pipes: none of
-`multiprocessing`, which start as ``python -c``, with the current directory first on their path, and import the main
-program of whoever calls. Workers import nothing but what the caller's installation has, never from the current
-directory, and they end when the process that started them is gone, whatever ended it.
+A worker is a Python of its own, started with ``-P``, which gets calls and answers them through
+pipes: none of `multiprocessing`, which start as ``python -c``, with the current directory first on
+their path, and import the main program of whoever calls. Workers import nothing but what the
+caller's installation has, never from the current directory, and they end when the process that
+started them is gone, whatever ended it.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ _WORTH_A_PROCESS = (
 class Workers(ThreadPoolExecutor):
     """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
 
-    They import at once what they are to run. Where one dies, all unanswered and all further calls end in an `InputError`.
+    They import at once what they are to run. Where one dies, all unanswered and all further calls
+    end in an `InputError`.
     """
 
     def __init__(self, number: int) -> None:

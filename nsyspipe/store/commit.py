@@ -1,6 +1,7 @@
 """Replace a run in one step: staged in the store, then switched to; killed at any moment, the store still has one run.
 
-How is said in `layout`. Whatever may fail for want of space or of permission comes before the one rename that counts.
+How is said in `layout`. Whatever may fail for want of space or of permission comes before the one
+rename that counts.
 """
 
 from __future__ import annotations

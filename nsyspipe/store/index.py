@@ -1,7 +1,8 @@
 """What all runs of a store are: their rows of `runs`, which an index holds together, so that thousands are listed in a second.
 
-The index is believed only of a file whose bytes have the digest that it names; the row of any other is read from the
-file itself. So a store reads the same without it, as a copy may be, only slower. Who saves a run brings it up to date.
+The index is believed only of a file whose bytes have the digest that it names; the row of any other
+is read from the file itself. So a store reads the same without it, as a copy may be, only slower.
+Who saves a run brings it up to date.
 """
 
 import contextlib
@@ -67,8 +68,8 @@ class StoredRuns(Struct, frozen=True):
 def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRuns:
     """Read what identifies each run of a store, its figures, and its first finding; nothing where there is no store.
 
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
-    `on_progress` is called with (runs read, runs in all).
+    A run that is damaged or of a later version never hides the others: it is no row, but told in
+    `unreadable`. `on_progress` is called with (runs read, runs in all).
     """
     ids = sorted(run_ids(store))
     index = read_index(store) if ids else INDEX.empty()

@@ -2,23 +2,23 @@
 
 ::
 
-    STORE/steps/run_id=ID/part-0.parquet           plain files, all that readers need; in any copy of any part too
-    STORE/events/run_id=ID/rank=0/part-0.parquet
+    STORE/steps/run_id=ID/part-0.parquet           plain files, all that readers need; in any copy
+    of any part too STORE/events/run_id=ID/rank=0/part-0.parquet
     STORE/.nsyspipe/staging/UNIQUE.ID/...          what a writer has not committed yet
     STORE/.nsyspipe/switch/ID/steps.parquet, ...   committed, and not in place yet
     STORE/.nsyspipe/switch/ID/files                the names of all files that the run then has
-    STORE/.nsyspipe/index                          rows of `runs` of all runs, with digests of what they were read from
-    STORE/.nsyspipe/lock
+    STORE/.nsyspipe/index                          rows of `runs` of all runs, with digests of what
+    they were read from STORE/.nsyspipe/lock
 
-A run has a file in many tables, and no single rename can publish them together. So a writer puts all of
-them into one directory, and renaming that directory to ``switch/ID`` is the moment at which the run is
-replaced. After it, each file is renamed into its place, ``runs`` last, which takes some milliseconds; a
-writer that is killed meanwhile leaves the rest to the next one.
+A run has a file in many tables, and no single rename can publish them together. So a writer puts
+all of them into one directory, and renaming that directory to ``switch/ID`` is the moment at which
+the run is replaced. After it, each file is renamed into its place, ``runs`` last, which takes some
+milliseconds; a writer that is killed meanwhile leaves the rest to the next one.
 
-Who reads by `nsyspipe` looks into ``switch`` first, and finds the names and digests of a run's files in the
-run's own row: it gets the old run or the new one, never some tables of each. Who reads the plain files
-gets whole ones, and may find old tables beside new ones while they are renamed, or after a writer was
-killed just then, until the next run is saved.
+Who reads by `nsyspipe` looks into ``switch`` first, and finds the names and digests of a run's
+files in the run's own row: it gets the old run or the new one, never some tables of each. Who reads
+the plain files gets whole ones, and may find old tables beside new ones while they are renamed, or
+after a writer was killed just then, until the next run is saved.
 """
 
 from __future__ import annotations
@@ -267,8 +267,9 @@ def is_one_run(path: Path) -> bool:
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
     """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them.
 
-    A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant, as where
-    a `label` is given and no name. Of a NAME that is the id of one run and the label of another nobody knows what it means.
+    A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the
+    latest is meant, as where a `label` is given and no name. Of a NAME that is the id of one run
+    and the label of another nobody knows what it means.
     """
     store, named, is_id = _one_run(path) or (path, None, False)
     if named and not is_id:  # those that cannot be read have the label ""
@@ -359,8 +360,9 @@ def runs_by_label(
 ) -> dict[str, tuple[list[str], list[str]]]:
     """Return the paths of all runs of a label of a store, and of those of another: the one named, else the only other there is.
 
-    Of a label with runs of all ranks those of some are left out: their ids come with the paths. Of others that are no label of
-    the store nothing is returned. An `OptionError` says what labels there are.
+    Of a label with runs of all ranks those of some are left out: their ids come with the paths. Of
+    others that are no label of the store nothing is returned. An `OptionError` says what labels
+    there are.
     """
     from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
 

@@ -1,7 +1,8 @@
 """Whether a Parquet file can be as large, once it is read, as it says: told from its footer, before anything is read.
 
-A few bytes can stand for as many rows as somebody likes. What a file of ours becomes in memory is at most
-some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGEST_RATIO` times its size.
+A few bytes can stand for as many rows as somebody likes. What a file of ours becomes in memory is
+at most some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGEST_RATIO`
+times its size.
 """
 
 import os
@@ -100,8 +101,9 @@ _OPTIONAL = {"children", "dictionary", "repetition"}
 def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file, whose footer and pages' headers are read more strictly than Arrow reads them.
 
-    Arrow ends the process at some, and takes of a field that comes twice, or of another type, what others do not. A
-    ValueError if it claims more than a file of its size has, or says anything in a way that no writer of ours would.
+    Arrow ends the process at some, and takes of a field that comes twice, or of another type, what
+    others do not. A ValueError if it claims more than a file of its size has, or says anything in a
+    way that no writer of ours would.
     """
     size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
@@ -273,7 +275,8 @@ class _Thrift:
 def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) -> pa.ChunkedArray:
     """Return texts that were read as a dictionary as they are; a ValueError if no UTF-8, or more than such a file has.
 
-    Where long texts may stand in many rows, as the ranks of a communicator of thousands do, rows share their memory.
+    Where long texts may stand in many rows, as the ranks of a communicator of thousands do, rows
+    share their memory.
     """
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]

@@ -67,7 +67,8 @@ class RunFiles(Struct, frozen=True):
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``; a column that a former version did not have is null, others are left out.
 
-        A `DatasetError` if the file is missing, damaged, of another save or version, or not as a run has it.
+        A `DatasetError` if the file is missing, damaged, of another save or version, or not as a
+        run has it.
         """
         file = layout.file_name(name, rank)
         path = self.store / layout.published(file, self.run_id)

@@ -129,16 +129,19 @@ def save(
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
-    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see meanwhile. Two writers may
-    be at work at once; of one run id the later wins. The same run gives the same bytes.
+    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see
+    meanwhile. Two writers may be at work at once; of one run id the later wins. The same run gives
+    the same bytes.
 
-    Tables that are there and not written now, as the operations without `events`, are kept where the steps, phases,
-    kernels and collectives that they belong to are the same, to the nanosecond. Operations of any other run are not
-    replaced without `force`. What is of no table of the dataset is somebody else's, and left alone.
+    Tables that are there and not written now, as the operations without `events`, are kept where
+    the steps, phases, kernels and collectives that they belong to are the same, to the nanosecond.
+    Operations of any other run are not replaced without `force`. What is of no table of the dataset
+    is somebody else's, and left alone.
 
-    With `events` the operations are written too, one file per rank, and `on_progress` is called with (ranks written,
-    ranks in all). An `OptionError` if the run's id cannot name a directory that all readers take for text, an
-    `OutputError` if the store cannot be written, the reports lie in it, or tables would be lost; it is as it was.
+    With `events` the operations are written too, one file per rank, and `on_progress` is called
+    with (ranks written, ranks in all). An `OptionError` if the run's id cannot name a directory
+    that all readers take for text, an `OutputError` if the store cannot be written, the reports lie
+    in it, or tables would be lost; it is as it was.
     """
     run_id = run.header.run_id
     check_run_id(run_id)

@@ -1,10 +1,12 @@
 """CPU time and peak memory of a new command against an old one, in interleaved runs on the same reports.
 
-    python tests/bench/old_and_new.py 'OLD/bin/nsyspipe analyze -j 1' 'NEW/bin/nsyspipe analyze -j 1' REPORT...
+    python tests/bench/old_and_new.py 'OLD/bin/nsyspipe analyze -j 1' 'NEW/bin/nsyspipe analyze -j
+    1' REPORT...
 
-The commands run in turns (old, new, old, new, ...), so what else the machine does falls on both. Printed are the median
-of the ratios new / old of the pairs, with a bootstrap 95 % interval, and the median of each command. Without a report
-the commands run as they are, as for `nsyspipe --help`. Modules are compiled before, as in an installed program.
+The commands run in turns (old, new, old, new, ...), so what else the machine does falls on both.
+Printed are the median of the ratios new / old of the pairs, with a bootstrap 95 % interval, and the
+median of each command. Without a report the commands run as they are, as for `nsyspipe --help`.
+Modules are compiled before, as in an installed program.
 """
 
 import argparse

@@ -2,14 +2,15 @@
 
     pytest -m bench -n 0 -s tests/bench [--kernels 1000000] [--ranks 8]
 
-All sizes grow with these two: 64, 256, 1024 and 2048 ranks of 10 000 kernels each are 8, 32, 128 and 256 times the ranks, with a
-hundredth of the kernels.
+All sizes grow with these two: 64, 256, 1024 and 2048 ranks of 10 000 kernels each are 8, 32, 128
+and 256 times the ranks, with a hundredth of the kernels.
 
-`analyze` is told as ratios to F, the time that the same engine, through the same ADBC driver, takes to sum exactly the
-columns that are loaded. Figures are printed; what fails is a total that the plain pandas way has otherwise, and a trace of
-8 x 100 000 kernels that takes 10 s more. Asked for: saving at most 20 % of the analysis, and about a second beside 1000
-runs; a diff of two saved runs under 1 s, the menu of what-if under 1.5 s beyond what analyze takes. What is in-process
-is told too: matching across 512 ranks, and a process more in a report.
+`analyze` is told as ratios to F, the time that the same engine, through the same ADBC driver, takes
+to sum exactly the columns that are loaded. Figures are printed; what fails is a total that the
+plain pandas way has otherwise, and a trace of 8 x 100 000 kernels that takes 10 s more. Asked for:
+saving at most 20 % of the analysis, and about a second beside 1000 runs; a diff of two saved runs
+under 1 s, the menu of what-if under 1.5 s beyond what analyze takes. What is in-process is told
+too: matching across 512 ranks, and a process more in a report.
 """
 
 import contextlib

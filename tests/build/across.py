@@ -15,7 +15,8 @@ _CODES |= {"groups-not-named", "ranks-missing", "unmatched-collectives"}
 def reports(n_ranks, n_steps=4, world_size=None):
     """Build ranks of 1000 ns steps, all on one clock: step i's window starts at 1000 i + 100 with a kernel.
 
-    Steps 0 to n - 2 are complete, step 0 is skipped; a step's range ends 100 ns before the next begins.
+    Steps 0 to n - 2 are complete, step 0 is skipped; a step's range ends 100 ns before the next
+    begins.
     """
     found = []
     for rank in range(n_ranks):

@@ -16,10 +16,10 @@ MIB = 1 << 20
 class Ddp:
     """A run without contention; all ranks have one clock. Times are ns.
 
-    The gradients become ready one after the other in the backward pass: a layer's kernel, then the one that scales its
-    gradient into the bucket. `buckets` says how many gradients are in each; a bucket's all-reduce begins when its last
-    gradient is scaled on all ranks and the one before is over. After the last: the copies; all of it once for each
-    micro-batch, then the optimizer.
+    The gradients become ready one after the other in the backward pass: a layer's kernel, then the
+    one that scales its gradient into the bucket. `buckets` says how many gradients are in each; a
+    bucket's all-reduce begins when its last gradient is scaled on all ranks and the one before is
+    over. After the last: the copies; all of it once for each micro-batch, then the optimizer.
     """
 
     n_ranks: int = 2

@@ -68,7 +68,8 @@ def fake_nsys(
 ):
     """Write the program; `export` are shell commands that know ``$report`` and ``$out``.
 
-    `profile` is its help; `capture` are commands that run the program with ``"$@"`` and know ``$reports`` and ``$out``.
+    `profile` is its help; `capture` are commands that run the program with ``"$@"`` and know
+    ``$reports`` and ``$out``.
     """
     texts = {"version": VERSION, "profile": profile, "options": options, "reports": f"'{reports}'"}
     return program(folder, name, _SCRIPT.format(**texts, export=export, capture=capture))

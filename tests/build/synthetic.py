@@ -1,12 +1,13 @@
 """Make large reports that look like those of a DDP run's ranks: a million kernels in a few seconds.
 
-Per step: forward (a third of the launches), backward (60 %, from the autograd thread), optimizer, each ended by a long
-collective and a call that waits for it; before one step in eight the data are waited for. Layers repeat the same kernels,
-which take 10 % longer under communication. NVTX is nested four deep: step, phase, layer, op; one range per five kernels.
-The device has a compute stream, two NCCL streams (8 % of kernels) and a copy stream (one copy per 20 kernels). Reports of
-the same kernels, steps and ranks are one run: each operation has its place on a clock of all ranks, which a rank begins up
-to 10 us late; a collective ends everywhere within 3 us. The sessions of the ranks start 5 ms apart, and what the reports
-say of that is up to 0.4 ms wrong.
+Per step: forward (a third of the launches), backward (60 %, from the autograd thread), optimizer,
+each ended by a long collective and a call that waits for it; before one step in eight the data are
+waited for. Layers repeat the same kernels, which take 10 % longer under communication. NVTX is
+nested four deep: step, phase, layer, op; one range per five kernels. The device has a compute
+stream, two NCCL streams (8 % of kernels) and a copy stream (one copy per 20 kernels). Reports of
+the same kernels, steps and ranks are one run: each operation has its place on a clock of all ranks,
+which a rank begins up to 10 us late; a collective ends everywhere within 3 us. The sessions of the
+ranks start 5 ms apart, and what the reports say of that is up to 0.4 ms wrong.
 """
 
 import sqlite3

@@ -283,8 +283,8 @@ def steady_rank(
 ) -> TraceBuilder:
     """Return a rank of a small DDP run: per step 100 ns forward, 100 backward, 60 all-reduce half hidden.
 
-    Step i runs on the device from 1000 i: forward [0, 100), backward [100, 200) launched by the autograd
-    thread, all-reduce [170, 230), DtoD copy [240, 250), and idle until 1000.
+    Step i runs on the device from 1000 i: forward [0, 100), backward [100, 200) launched by the
+    autograd thread, all-reduce [170, 230), DtoD copy [240, 250), and idle until 1000.
     """
     builder = TraceBuilder(version, pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank).session(10**18 + rank).gpu()

@@ -1,6 +1,7 @@
 """A program that nobody changed: which steps are counted, around which the capture lies, and that nothing of it breaks the program.
 
-Each program runs in a process of its own behind `launchers/attach`, with a stand-in for torch that notes what is asked of it.
+Each program runs in a process of its own behind `launchers/attach`, with a stand-in for torch that
+notes what is asked of it.
 """
 
 import json

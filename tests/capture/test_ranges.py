@@ -1,6 +1,7 @@
 """NVTX ranges of a training loop: which are made, in what order, and around what the capture lies.
 
-Each program runs in a process of its own, with a stand-in for torch and nvtx that notes what is asked of it.
+Each program runs in a process of its own, with a stand-in for torch and nvtx that notes what is
+asked of it.
 """
 
 import json

@@ -27,9 +27,9 @@ def invoke(call):
 def made(tmp_path_factory):
     """Return a directory of runs, which tests read only.
 
-    Saved each alone (`slow` and others, see `tests.build.plain_steps`) and together in `store`; their reports in
-    `reports`; reports of a run without GPU activity, `empty`, and of one in which much could be better, `sick`;
-    files that are neither.
+    Saved each alone (`slow` and others, see `tests.build.plain_steps`) and together in `store`;
+    their reports in `reports`; reports of a run without GPU activity, `empty`, and of one in which
+    much could be better, `sick`; files that are neither.
     """
     folder = tmp_path_factory.mktemp("made")
     for name, run in scoreboard_runs(

@@ -12,12 +12,12 @@ LINK = ("--nccl-log", LOG, "--topology", TOPOLOGY)
 def write_sick(folder):
     """Build two ranks with seven findings once the link is known; return their folder.
 
-    Step i begins at 1000 i + 100: backward [100, 300), one all-reduce [300, 600) after it, eight copies
-    of 1 ns from 600 to 615, then idle until the next step's kernel, which is launched 20 before it.
-    Savings: 485 late launches (385, and the 100 of input that the host launches beside), 100 between the steps'
-    ranges, 300 exposed communication, all of which smaller
-    buckets or a compression may hide or save; 800 bytes were copied, which NVLink, 450 per ns, would need
-    800 / 450 ns for; 15 of copies with the gaps between them.
+    Step i begins at 1000 i + 100: backward [100, 300), one all-reduce [300, 600) after it, eight
+    copies of 1 ns from 600 to 615, then idle until the next step's kernel, which is launched 20
+    before it. Savings: 485 late launches (385, and the 100 of input that the host launches beside),
+    100 between the steps' ranges, 300 exposed communication, all of which smaller
+    buckets or a compression may hide or save; 800 bytes were copied, which NVLink, 450 per ns,
+    would need 800 / 450 ns for; 15 of copies with the gaps between them.
     """
     for rank in range(2):
         builder = (

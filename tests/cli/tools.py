@@ -70,8 +70,8 @@ def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
 def nsyspipe_here(*arguments, cwd=None, **variables):
     """Return what :func:`nsyspipe_run` returns, from this process: no start of another, which takes a second.
 
-    For what a command says. How it starts, ends and spawns, what it imports, its encodings, and whether it hangs
-    is a process's own.
+    For what a command says. How it starts, ends and spawns, what it imports, its encodings, and
+    whether it hangs is a process's own.
     """
     if taken := [name for name in variables if name == "timeout" or name.startswith("PYTHON")]:
         message = f"{taken} need a process: nsyspipe_run"

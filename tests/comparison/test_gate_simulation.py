@@ -1,11 +1,12 @@
 """How often the verdict and the gate are wrong, and how often they find what is there: simulated runs, seeded.
 
-Steps are around 100 with 2 % noise: independent, AR(1), with stalls, with every fifth step 10 % longer, or alternating
-between two levels, regularly or with a probability a step. Nothing differs between the sides, or the candidate is 5 %
-slower. A table is printed (pytest -s). AR(0.9) and levels that stick are reported, and bounded where they were measured.
+Steps are around 100 with 2 % noise: independent, AR(1), with stalls, with every fifth step 10 %
+longer, or alternating between two levels, regularly or with a probability a step. Nothing differs
+between the sides, or the candidate is 5 % slower. A table is printed (pytest -s). AR(0.9) and
+levels that stick are reported, and bounded where they were measured.
 
-Intervals of AR(1) steps are computed for all trials at once, from the formulas of `difference_of_centres`, and compared
-with its own on the first ones.
+Intervals of AR(1) steps are computed for all trials at once, from the formulas of
+`difference_of_centres`, and compared with its own on the first ones.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Finds sentences of nsyspipe's output in test functions: tests compare codes, fields and figures, goldens hold words.
 
-A sentence is a text that shares four words in a row with a text of the program. Whatever a test compares is looked at:
-its assertions, comparisons, ``match=`` arguments and parameters, and the constants that these name.
+A sentence is a text that shares four words in a row with a text of the program. Whatever a test
+compares is looked at: its assertions, comparisons, ``match=`` arguments and parameters, and the
+constants that these name.
 """
 
 import ast

@@ -1,8 +1,9 @@
 """README.md and docs/ say the truth: their commands run, output is real, what cannot run here names only what there is.
 
-The fenced blocks of a page are run in order, in a directory that has only ``sample_reports/``, and ``captures/`` for the
-README, where a command that needs GPUs makes them. A block below
-``<!-- not run: WHY -->`` is not run: its commands, options and names are looked up. ``--update-golden`` writes the
+The fenced blocks of a page are run in order, in a directory that has only ``sample_reports/``, and
+``captures/`` for the README, where a command that needs GPUs makes them. A block below
+``<!-- not run: WHY -->`` is not run: its commands, options and names are looked up.
+``--update-golden`` writes the
 output of ``console`` blocks anew."""
 
 import ast

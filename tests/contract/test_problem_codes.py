@@ -1,7 +1,8 @@
 """Every code of a problem that the package can print is in the catalogue, so that `nsyspipe explain CODE` explains it.
 
-`problem(code)` looks a code up, so a code that is not in the catalogue fails there. What is left are rows that are made
-in another way, and codes that only a rare input reaches. Both are found in the source.
+`problem(code)` looks a code up, so a code that is not in the catalogue fails there. What is left
+are rows that are made in another way, and codes that only a rare input reaches. Both are found in
+the source.
 """
 
 import ast

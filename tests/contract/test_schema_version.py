@@ -1,7 +1,8 @@
 """Within a schema version columns are only added: a dashboard's query that worked keeps working.
 
-The snapshot of a version says what was promised; `pytest --update-golden` takes new columns and tables into it,
-but drops or changes none: that takes a new version, which has a snapshot of its own.
+The snapshot of a version says what was promised; `pytest --update-golden` takes new columns and
+tables into it, but drops or changes none: that takes a new version, which has a snapshot of its
+own.
 """
 
 import json

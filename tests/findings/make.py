@@ -232,8 +232,8 @@ def _evidence(
 def case(what, given, expected=None, **fields):
     """Return what a rule says of a run, for `of`.
 
-    Either fields of its finding (``saving``, else figures of the evidence), or that it cannot be judged, or None: nothing.
-    The words are in golden files.
+    Either fields of its finding (``saving``, else figures of the evidence), or that it cannot be
+    judged, or None: nothing. The words are in golden files.
     """
     return what, given, fields or expected
 

@@ -1,6 +1,7 @@
 """Bounds of findings against expectations on every capture, and against what following their advice brought on every pair.
 
-``pytest -s -n 0 -m slow tests/findings/test_bounds.py`` prints the table. One test: every capture is read once.
+``pytest -s -n 0 -m slow tests/findings/test_bounds.py`` prints the table. One test: every capture
+is read once.
 """
 
 import json
@@ -102,8 +103,8 @@ IDLE_OF = {
 def beyond_floors(run):
     """Return which bounds of a run are larger or smaller than launching, idle time and lateness leave them.
 
-    No straggler saves what the fastest host takes to launch a step. Without a cause of idle time each rank at least has its
-    own window without it, or that of its launching.
+    No straggler saves what the fastest host takes to launch a step. Without a cause of idle time
+    each rank at least has its own window without it, or that of its launching.
     """
     steps = run.breakdown()
     columns = {

@@ -169,9 +169,10 @@ def report(
 ):
     """Write 30 steps of 20 kernels, launched 400 us apart, each after so much sleep outside every range.
 
-    The device runs each kernel that much after its launch, and is on a clock that is `shift` later. Where it keeps up each
-    step ends with a wait for it. In the middle of the sleep are ten launches, 200 us apart, if `has_calls`, or a range. Without
-    room between them the steps' ranges begin with the sleep, as those that end with the optimizer do.
+    The device runs each kernel that much after its launch, and is on a clock that is `shift` later.
+    Where it keeps up each step ends with a wait for it. In the middle of the sleep are ten
+    launches, 200 us apart, if `has_calls`, or a range. Without room between them the steps' ranges
+    begin with the sleep, as those that end with the optimizer do.
     """
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
     builder.meta(EXPORT_SCHEMA_VERSION="3.11.1", EXPORT_PRODUCT_VERSION="2024.2.3")
@@ -341,8 +342,9 @@ def test_gradients_that_each_micro_batch_sends(tmp_path, syncs, saving):
 def stage(rank, *, has_norm=False):
     """Return a stage of two, in steps of 1000.
 
-    The first computes 200, sends at 300, has its gradient at 700, and computes 200; the other receives from 100 on and
-    computes 380. With a norm of both, the second waits for the first with it, from 700 to 900.
+    The first computes 200, sends at 300, has its gradient at 700, and computes 200; the other
+    receives from 100 on and computes 380. With a norm of both, the second waits for the first with
+    it, from 700 to 900.
     """
     builder = builder_of(rank)
     kernels = [[(100, 300), (700, 900)], [(310, 690)]][rank]

@@ -35,7 +35,8 @@ def run(
 ):
     """Return a run of two ranks whose all-reduce transfers for `transfer` ns, of steps of 5000.
 
-    Its payload tells how many bytes per ns of 1000 ns go over the bus, or DDP copied so many bytes of gradients.
+    Its payload tells how many bytes per ns of 1000 ns go over the bus, or DDP copied so many bytes
+    of gradients.
     """
     rows = steps(2, wall=5000, exposed=transfer - hidden, hidden=hidden, grad_copy_bytes=copied)
     sized = {} if per_ns is None else {"message_bytes": 16_000_000, "bus_bytes": 1000 * per_ns}

@@ -1,7 +1,8 @@
 """What every command prints and what every table holds, on the samples and on real reports, pinned byte by byte.
 
-Texts that people read, and tables, are files under `frozen/`: a change shows which row and cell changed. Documents,
-pages, traces and single operations are digests in `frozen/digests/`, a line for each part.
+Texts that people read, and tables, are files under `frozen/`: a change shows which row and cell
+changed. Documents, pages, traces and single operations are digests in `frozen/digests/`, a line for
+each part.
 """
 
 import hashlib

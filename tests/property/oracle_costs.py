@@ -163,7 +163,8 @@ def cause(
 def between_steps(process: oracle.Process, family: str | None) -> tuple[list, list]:
     """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap.
 
-    Where steps leave less than a pause between them, also the longest pause between the launches around the next one's start.
+    Where steps leave less than a pause between them, also the longest pause between the launches
+    around the next one's start.
     """
     members = oracle.members_on(process, family) if family else []
     launches = sorted(op.launch for op in oracle.kernels(process) if op.launch is not None)

@@ -222,8 +222,8 @@ def rarely(n):
 def runs(draw, *, steady=False):
     """Draw a run.
 
-    A `steady` one has a report per rank, equal clocks, and collectives that end at once everywhere, none lost, all of a
-    kind on one stream: of two streams, ranks may start either first.
+    A `steady` one has a report per rank, equal clocks, and collectives that end at once everywhere,
+    none lost, all of a kind on one stream: of two streams, ranks may start either first.
     """
     n_ranks, n_steps = draw(st.integers(2, 4)), draw(st.integers(2, 4))
     reports = tuple(range(n_ranks)) if steady else draw(st.sampled_from(PARTITIONS[n_ranks]))
@@ -283,8 +283,8 @@ def _collective(draw, kernels, step, place, stream, *, is_even):
 def load_run(run: Run, folder: Path, *, ranks=None, order=None):
     """Write the reports and open them.
 
-    `ranks` are the numbers to give to the run's ranks, by a rank map unless each has a report of its own; `order` is
-    that of the arguments.
+    `ranks` are the numbers to give to the run's ranks, by a rank map unless each has a report of
+    its own; `order` is that of the arguments.
     """
     numbers = list(range(len(run.ranks))) if ranks is None else ranks
     has_own = len(run.sessions) == len(run.ranks)

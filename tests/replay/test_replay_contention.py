@@ -23,7 +23,8 @@ KERNELS = 200
 def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
     """Return a rank with 200 equal kernels of 10 us before and 200 beside an all-reduce, the latter `factor` as long.
 
-    With `other_shape` every second group of ten free kernels takes that much longer: one name, two shapes.
+    With `other_shape` every second group of ten free kernels takes that much longer: one name, two
+    shapes.
     """
     builder = (
         TraceBuilder(pid=1000 + rank)

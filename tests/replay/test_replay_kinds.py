@@ -26,8 +26,9 @@ def half(transfer):
 def rank_of(rank, rows, length, *, n_ranks=2, communicator=None, backward=None, of_all=None):
     """Return a rank with steps of `length`, of (name or collective, begin, end in ms, stream), launched in that order.
 
-    Row `backward` and those after it are launched in the backward pass, but for the last, the optimizer. With the number of
-    a communicator, or of each stream's, NCCL tells of it: of two ranks, but for the number `of_all`.
+    Row `backward` and those after it are launched in the backward pass, but for the last, the
+    optimizer. With the number of a communicator, or of each stream's, NCCL tells of it: of two
+    ranks, but for the number `of_all`.
     """
     numbers = (
         communicator

@@ -48,9 +48,9 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(stead
 def many(tmp_path_factory):
     """Return a run of 12 ranks, three of which stand out.
 
-    Per step a kernel hides [400, 500) of the all-reduce [400, 520): 20 are exposed. Rank 3 arrives at 450, and the
-    others wait 50 for it. Rank 7 lacks that kernel: 120 are exposed. Step 3 of rank 11 starts 30 later than on the
-    others, so that its step 2 takes 1030 instead of 1000.
+    Per step a kernel hides [400, 500) of the all-reduce [400, 520): 20 are exposed. Rank 3 arrives
+    at 450, and the others wait 50 for it. Rank 7 lacks that kernel: 120 are exposed. Step 3 of rank
+    11 starts 30 later than on the others, so that its step 2 takes 1030 instead of 1000.
     """
     found = reports(12)
     for rank, builder in enumerate(found):

@@ -247,7 +247,8 @@ SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
 def rank(number, *blocked, world_size=2):
     """Return a rank whose step i, from 1000 i on, idles in the given (call, ns) of `blocked`, launched 10 before.
 
-    Each step: kernel [0, 100), a call from 90 on that blocks until its time after 100, launch, kernel 10 later.
+    Each step: kernel [0, 100), a call from 90 on that blocks until its time after 100, launch,
+    kernel 10 later.
     """
     builder = (
         TraceBuilder(pid=1000 + number)

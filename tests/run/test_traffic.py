@@ -33,9 +33,10 @@ def grid_rank(
 ):
     """Return a rank of a grid of tensor x data ranks: groups of `tensor` neighbours, and of every `tensor`-th rank.
 
-    In each step of 1000 it all-reduces 1 MiB in its tensor group twice in forward and twice in backward, each 20 long with
-    nothing beside it, the last rank of the group 5 later than the first; and 4 MiB of gradients in its data group behind
-    all of backward, 60 long, 40 of them beside a kernel, and shorter by how late the rank is for it.
+    In each step of 1000 it all-reduces 1 MiB in its tensor group twice in forward and twice in
+    backward, each 20 long with nothing beside it, the last rank of the group 5 later than the
+    first; and 4 MiB of gradients in its data group behind all of backward, 60 long, 40 of them
+    beside a kernel, and shorter by how late the rank is for it.
     """
     builder = TraceBuilder(NEW, pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=n_ranks, LOCAL_RANK=rank).session(

@@ -2,8 +2,8 @@
 
     python -m tests.store.store_child NAME=STORE...
 
-Each line of stdin asks, each of stdout answers, both JSON. A child is forked per request, so that it
-begins in a millisecond; importing Arrow takes a hundred times as long.
+Each line of stdin asks, each of stdout answers, both JSON. A child is forked per request, so that
+it begins in a millisecond; importing Arrow takes a hundred times as long.
 """
 
 import errno

@@ -52,7 +52,8 @@ class Expected:
     def _whole(self, store):
         """Check that no reader finds a run by halves; return which of the two there is, None for neither.
 
-        Plain readers may find files of both, each whole, while a switch to one of them is not finished.
+        Plain readers may find files of both, each whole, while a switch to one of them is not
+        finished.
         """
         there = {}
         for run_id in run_ids(store):
@@ -83,7 +84,8 @@ class Expected:
     def meanwhile(self, store):
         """Check what readers see while a writer is at it: each table whole, a loaded run whole.
 
-        DuckDB opens a file twice for one query, so that one that is replaced in between is an error to it.
+        DuckDB opens a file twice for one query, so that one that is replaced in between is an error
+        to it.
         """
         for (_, table, run_id), rows in frames_of(store, [by_pandas]).items():
             names = ("old", "new") if run_id == RUN_ID else ("other",)

@@ -25,8 +25,9 @@ RUN_ID, OTHER_ID = "nightly", "other"
 def write_reports(folder: Path, scale: int, *, n_ranks: int = 2, n_steps: int = 5) -> Path:
     """Build ranks whose steps last `scale` x 1000 ns and have every kind of row; return their folder.
 
-    Per step: backward [100, 300), one all-reduce [300, 600) after it, for which rank 1 comes 10 late, eight copies
-    of 1 ns from 600 on, and a call that blocks the host until the next step's kernel can be launched.
+    Per step: backward [100, 300), one all-reduce [300, 600) after it, for which rank 1 comes 10
+    late, eight copies of 1 ns from 600 on, and a call that blocks the host until the next step's
+    kernel can be launched.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(n_ranks):

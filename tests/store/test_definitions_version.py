@@ -1,6 +1,7 @@
 """Saved runs of version 1 of the definitions: they open, list and compare, but only figures that mean the same today.
 
-`definitions_v1` was written by the last nsyspipe of version 1: a store of three runs and the sidecar of one of them.
+`definitions_v1` was written by the last nsyspipe of version 1: a store of three runs and the
+sidecar of one of them.
 """
 
 import json

@@ -116,7 +116,8 @@ def explain_term(name: str) -> Explanation | None:
 def explain_metric(name: str) -> Explanation | None:
     """Return the explanation of a metric by its name, its column or its label; None if there is none.
 
-    Asked for the column, it includes what a column of the same name is in tables that do not hold metrics.
+    Asked for the column, it includes what a column of the same name is in tables that do not hold
+    metrics.
     """
     by_label = {
         normalized(label): figure

@@ -80,8 +80,8 @@ class Entry(Struct, frozen=True):
 def explain(topic: str) -> Explanation | None:
     """Return the explanation of an ID; None if there is none.
 
-    The exact name of a metric comes first, then a finding, a word, a note, the label of a metric, a term of the
-    glossary, and a column.
+    The exact name of a metric comes first, then a finding, a word, a note, the label of a metric, a
+    term of the glossary, and a column.
     """
     if topic in METRICS:
         return explain_metric(normalized(topic))

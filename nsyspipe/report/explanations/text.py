@@ -85,8 +85,8 @@ def read_explanation(folder: str, name: str, group: Group) -> Explanation:
 def parse_explanation(text: str, name: str, group: Group) -> Explanation:
     """Read an explanation from Markdown.
 
-    The first line is the title (``# ...``). The paragraph below is the summary. Each ``## ...`` begins a section. A fenced
-    block with the language ``timeline`` is a picture.
+    The first line is the title (``# ...``). The paragraph below is the summary. Each ``## ...``
+    begins a section. A fenced block with the language ``timeline`` is a picture.
 
     Raises
     ------

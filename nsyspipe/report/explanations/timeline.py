@@ -1,11 +1,13 @@
 """Pictures of timelines from a few rows of text: one function draws each as SVG, another one as bars of letters.
 
-A picture has one or more timelines, which ``---`` separates. The first line of a timeline is its title. Each further line is a bar::
+A picture has one or more timelines, which ``---`` separates. The first line of a timeline is its
+title. Each further line is a bar::
 
     GPU compute    0-12 forward  12-36 backward
     GPU comm      36-52 exposed
 
-A lane has a name, then its bars. A bar has a start, an end, and one of `KINDS`. A unit of time is one letter wide on the terminal.
+A lane has a name, then its bars. A bar has a start, an end, and one of `KINDS`. A unit of time is
+one letter wide on the terminal.
 """
 
 import re
@@ -100,7 +102,8 @@ def parse_picture(text: str) -> Picture:
     Raises
     ------
     ValueError
-        If a line is not a lane, a kind is not known, or the bars of a lane overlap or are out of range.
+        If a line is not a lane, a kind is not known, or the bars of a lane overlap or are out of
+        range.
     """
     return Picture(tuple(_timeline(part.strip().splitlines()) for part in text.split("\n---\n")))
 

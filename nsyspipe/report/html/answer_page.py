@@ -22,7 +22,8 @@ class Segment(Struct, frozen=True):
 class StackedBar(Struct, frozen=True):
     """A step time as a bar of parts, or the name of a group, which has no parts.
 
-    `cells` stand behind the bar, one for each column. `low` and `high` are the ends of the range, as shares.
+    `cells` stand behind the bar, one for each column. `low` and `high` are the ends of the range,
+    as shares.
     """
 
     label: str

@@ -72,9 +72,10 @@ def group_name(run: Mapping[str, Any]) -> str:
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
     """Return the series of each run, which one line joins: its group, a label, and whether its runs can be ranked.
 
-    Only runs that `compare` ranks together can: of one group, whose steps do the same work. In a group where most runs share
-    their label with another, a label is a series (a nightly job). Where most labels are there once (a commit's id, the
-    variants of a study), all of the same work are: the label is None. The group says which work, if there are several.
+    Only runs that `compare` ranks together can: of one group, whose steps do the same work. In a
+    group where most runs share their label with another, a label is a series (a nightly job). Where
+    most labels are there once (a commit's id, the variants of a study), all of the same work are:
+    the label is None. The group says which work, if there are several.
     """
     series: list[_Series] = [
         (f"{group_name(run)}, work not known", run["label"], False) for run in runs
@@ -181,9 +182,10 @@ def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the runs by time of capture, as the store gives them.
 
-    Each has its ``row`` of `store.index.INDEX`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
-    not recorded), what to change first (``finding``), the ``most`` that it could bring, how (``hint``), and the URL of
-    its own ``page``, relative to the dashboard.
+    Each has its ``row`` of `store.index.INDEX`, ``group``, ``captured`` in words and
+    ``captured_ms`` since 1970 (UTC; None when not recorded), what to change first (``finding``),
+    the ``most`` that it could bring, how (``hint``), and the URL of its own ``page``, relative to
+    the dashboard.
     """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
     rows = _without_outdated(stored.runs.drop_columns(["captured_at_utc"]).to_pylist())

@@ -215,10 +215,11 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     """Return the bars of the chart; None where a side has no steps.
 
-    ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole one. ``bars``: each with
-    ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are the sum so far without and with it),
-    ``baseline``, ``candidate`` and ``delta``. The first is the baseline, the last the candidate, and between them every
-    bar begins where the one before ends, exactly. A part that a side did not record is in the bar ``not split``.
+    ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole
+    one. ``bars``: each with ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are
+    the sum so far without and with it), ``baseline``, ``candidate`` and ``delta``. The first is the
+    baseline, the last the candidate, and between them every bar begins where the one before ends,
+    exactly. A part that a side did not record is in the bar ``not split``.
     """
     before, after, delta = difference.mean_step_time
     if before is None or after is None or delta is None:

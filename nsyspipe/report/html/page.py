@@ -126,9 +126,10 @@ def render(
 ) -> str:
     """Return a page as text: the same values give the same bytes, and no clock, locale or network is asked.
 
-    `template` is a file in `templates/` that extends ``base.html.j2``, `context` what it shows; `identity` is name and
-    content of the meta element that says whose page it is; `data` is what the charts draw, by name: plain values that
-    JSON can hold (``nsyspipe.data(name)`` in a script). `scripts` and `styles` are in `assets/`, beside every page's.
+    `template` is a file in `templates/` that extends ``base.html.j2``, `context` what it shows;
+    `identity` is name and content of the meta element that says whose page it is; `data` is what
+    the charts draw, by name: plain values that JSON can hold (``nsyspipe.data(name)`` in a script).
+    `scripts` and `styles` are in `assets/`, beside every page's.
     """
     library = read_asset(LIBRARY) if data else ""
     script = "\n".join(read_asset(f"{name}.js") for name in (*_SCRIPTS, *scripts, "start"))
@@ -308,8 +309,9 @@ def blocks_page(
 ) -> str:
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    `short` is what links call a section whose name is long. The bar links to the `linked` sections, by default to the first
-    `MOST_LINKS`, and before them to what stands before all sections, if that has a name. The template draws each block by its name.
+    `short` is what links call a section whose name is long. The bar links to the `linked` sections,
+    by default to the first `MOST_LINKS`, and before them to what stands before all sections, if
+    that has a name. The template draws each block by its name.
     """
     parts: list[tuple[str, list[Any]]] = [("", [])]
     data: dict[str, object] = {}

@@ -140,9 +140,10 @@ def rank_chart(
 ) -> Chart | None:
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
-    The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
-    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. ``step`` is what the shares in the bars
-    are of, so that the whole first screen has one denominator; ``after`` is drawn below the ranks. None without summary steps.
+    The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole``
+    (what a bar is of), and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``,
+    ``transfer``. ``step`` is what the shares in the bars are of, so that the whole first screen has
+    one denominator; ``after`` is drawn below the ranks. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate(
@@ -224,8 +225,9 @@ def rank_chart(
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
-    ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest first (of many some, evenly),
-    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else why it is not.
+    ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest
+    first (of many some, evenly), ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else
+    why it is not.
     """
     if not steps.num_rows:
         return []
@@ -464,7 +466,8 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     """Return one row per collective, in order; how many there are with those left out, and how many only some steps have.
 
-    The n-th of its kind is one collective in all steps that have it, whatever else is in some of them.
+    The n-th of its kind is one collective in all steps that have it, whatever else is in some of
+    them.
     """
     calls = (
         table.group_by(_CALL, use_threads=False)

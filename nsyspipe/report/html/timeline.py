@@ -57,11 +57,13 @@ def timeline_data(
 ) -> dict[str, Any] | None:
     """Return the bars of the representative step; None without a timeline.
 
-    ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns ``start``,
-    ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n`` (= 1), ``seq``
-    (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length are what is drawn,
-    gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest
-    rank is longest without compute; None where that is nothing to speak of, or not known (lane ``compute`` ``untold``).
+    ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the
+    columns ``start``, ``length``, ``name`` (index, -1 for none) and, unless they say nothing,
+    ``busy`` (= length), ``n`` (= 1), ``seq`` (-1 for none), ``exposed`` and, where it is known,
+    ``wait`` (both of ``comm``). Start and length are what is drawn, gaps between joined operations
+    with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest rank is
+    longest without compute; None where that is nothing to speak of, or not known (lane ``compute``
+    ``untold``).
     """
     if not timeline.num_rows:
         return None
@@ -185,8 +187,8 @@ def timeline_table(
 ) -> Table:
     """Return per rank, of many those `listed`, when its window begins and ends, how long its lanes are busy, and when its phases run.
 
-    Times count from the first rank's start. What was not recorded, or is not known, is a dash. A phase that runs
-    several times is shown from its first start to its last end.
+    Times count from the first rank's start. What was not recorded, or is not known, is a dash. A
+    phase that runs several times is shown from its first start to its last end.
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
