@@ -77,16 +77,23 @@ def density_of(root: Path) -> Density:
 
 def measure_file(density: Density, source: str, name: str) -> None:
     """Add the counts of one file."""
-    for number, line in enumerate(source.splitlines(), start=1):
-        if len(line) > MAX_COLUMNS:
-            density.add("long lines", f"{name}:{number}")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and "fmt:" in token.string:
-            density.add("switched-off formatting", f"{name}:{token.start[0]}")
+    measure_lines(density, source, name)
     for node in ast.walk(ast.parse(source)):
         _measure_node(density, node, name)
         if isinstance(node, _FUNCTIONS):
             _measure_function(density, node, name)
+
+
+def measure_lines(density: Density, source: str, name: str) -> None:
+    """Add the counts of lines and comments of one file."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        if len(line) > MAX_COLUMNS:
+            density.add("long lines", f"{name}:{number}")
+    if "fmt:" not in source:
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and "fmt:" in token.string:
+            density.add("switched-off formatting", f"{name}:{token.start[0]}")
 
 
 def _measure_node(density: Density, node: ast.AST, file: str) -> None:
