@@ -8,8 +8,9 @@ from nsyspipe.cli.options import OUTPUT
 from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
-_TABLE = "Name of a table. [default: all tables]"
-_MARKDOWN = "Print Markdown."
+_TABLE = "Name of a table. [default: a list of the tables]"
+_VERBOSE = "Without TABLE, print the columns of all tables."
+_MARKDOWN = "Print Markdown, without TABLE of all tables."
 
 
 def _complete_table(incomplete: str) -> list[str]:
@@ -22,16 +23,22 @@ def schema(
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help=_TABLE, autocompletion=_complete_table)
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", rich_help_panel=OUTPUT, help=_VERBOSE)
+    ] = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help=_MARKDOWN)
     ] = False,
 ) -> None:
-    """Print the type, unit, formula and source of every table and column.
+    """Print the type, unit, formula and source of every column of a table.
+
+    Without TABLE, this command lists all tables.
 
     \b
     Examples:
       nsyspipe schema
       nsyspipe schema steps
+      nsyspipe schema -v
       nsyspipe schema --markdown > REFERENCE.md
     """
     from nsyspipe.model.schema import DESCRIBED
@@ -41,6 +48,12 @@ def schema(
             f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED
         )
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
-    from nsyspipe.report.schema import schema_blocks, schema_markdown
+    from nsyspipe.report.schema import list_blocks, schema_blocks, schema_markdown
 
-    write_stdout(schema_markdown(chosen) if as_markdown else text_of(schema_blocks(chosen)))
+    if as_markdown:
+        text = schema_markdown(chosen)
+    elif table or verbose:
+        text = text_of(schema_blocks(chosen))
+    else:
+        text = text_of(list_blocks(chosen))
+    write_stdout(text)

@@ -168,7 +168,7 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
         advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}. {_INSIDE_HOSTS}"
     if kind:
         return _Change(f"Use NVLink or P2P (data goes over {over} now)", advice)
-    return _Change("Use NVLink, if it connects the GPUs (not recorded)", advice)
+    return _Change("If NVLink connects the GPUs (not recorded), use it", advice)
 
 
 @dataclass(frozen=True)

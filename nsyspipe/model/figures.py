@@ -124,7 +124,10 @@ _RUN_FIGURES = (
         label="Step time",
         short="step time",
         meaning="slowest rank, median over steps",
-        definition="The time of the slowest rank in each step, as the median over the steps used.",
+        definition=(
+            "The time of the slowest rank in each step, as the median over the steps used. "
+            "nsyspipe analyze prints the mean instead, which is 1e9 / throughput_steps_per_s."
+        ),
     ),
     Figure(
         column="throughput_steps_per_s",

@@ -255,7 +255,11 @@ TRACE_NVTX = (
     "add nccl)"
 )
 IN_GRAPHS, NO_SIZES = "backward-in-graphs", "no-message-size"
-_EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS}"
+_CAPTURE_BLOBS = (
+    "If you have no .nsys-rep files, capture again with nsys profile --trace=cuda,nvtx, and export "
+    "the new files like this"
+)
+_EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS}. {_CAPTURE_BLOBS}"
 # Why NCCL's payloads do not record message sizes, and the fix. The first gap lacks most.
 SIZE_GAPS = {
     "no-ranges": ("NCCL's NVTX ranges are missing", TRACE_NVTX),
@@ -264,7 +268,7 @@ SIZE_GAPS = {
     "not-described": ("NCCL's NVTX payloads have no description", _EXPORT_BLOBS),
     "not-exported": (
         "NCCL's NVTX payloads were not exported",
-        f"export again (needs the .nsys-rep files): {_BLOBS}",
+        f"export again from the .nsys-rep files: {_BLOBS}. {_CAPTURE_BLOBS}",
     ),
 }
 

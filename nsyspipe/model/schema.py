@@ -550,7 +550,8 @@ SUMMARY = table(f"""summary: One row: the metrics of the run over its summary st
 """)
 
 RANK_SUMMARY = table(f"""rank_summary by rank: One row per rank: the same metrics over the summary steps of
-        the rank.
+        the rank. The exposed communication of a rank in ns per step is the mean of exposed_comm_ns in the table
+        steps, over the rows with in_summary.
     {_RANK}
     step_time_ns float:ns? Median over summary steps of the windows of the rank <- derived
 {_FIGURES}

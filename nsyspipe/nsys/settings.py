@@ -35,7 +35,9 @@ SETTINGS = {
 
 
 LOG_WRITTEN = (
-    "the run had NCCL_DEBUG set, so NCCL printed a log. Pass this log with --nccl-log FILE"
+    "the run had NCCL_DEBUG set, so NCCL wrote a log. If NCCL_DEBUG_FILE was set too, it names the "
+    "file. Otherwise the log is in the output of the program. Pass the file or the saved output "
+    "with --nccl-log FILE"
 )
 
 

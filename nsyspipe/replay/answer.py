@@ -36,11 +36,8 @@ _MENU = {
     "gradient-bf16": Knobs(gradient_dtype="bf16"),
     "no-wait": Knobs(no_wait=True),
     "perfect-overlap": Knobs(perfect_overlap=True),
-    **{
-        f"link-{name}": Knobs(link=name)
-        for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")
-    },
 }
+_NVLINKS, _LINKS_BESIDES_NVLINK = ("nvlink5", "nvlink4"), ("pcie5x16", "pcie4x16", "shm")
 _WHERE_IT_FITS = {
     "no-sync": Knobs(no_sync=True),
     "prefetch": Knobs(prefetch=True),
@@ -232,7 +229,8 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     promised = nvlink_promise(run.header.gpu_names)
     advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
     links = {f"link-{change.link}": change for change in advised.values() if change.link}
-    questions = {"custom": asked} if asked else _MENU | fitting | links
+    menu = _MENU | menu_of_links(run.header.gpu_names) | fitting | links
+    questions = {"custom": asked} if asked else menu
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
@@ -333,14 +331,31 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     return {**predicted._asdict(), **rates, "assumptions": tuple(said)}
 
 
+def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
+    """Return the links that a menu asks about: of NVLink the generation of the GPUs, or several if the model is not known."""
+    nvlinks: tuple[str, ...] = _NVLINKS
+    if (promised := nvlink_promise(gpu_names)) is not None:
+        fastest = _fastest_link(promised, "nvlink")
+        nvlinks = () if fastest is None else (fastest,)
+    elif nominal_speed(gpu_names, "PCIe") is not None:  # models without NVLink
+        nvlinks = ()
+    return {f"link-{name}": Knobs(link=name) for name in (*nvlinks, *_LINKS_BESIDES_NVLINK)}
+
+
+def _fastest_link(promised: float | None, *kinds: str) -> str | None:
+    """Return the fastest link of some kinds that is not beyond what data sheets promise of the GPUs."""
+    of_kinds = [link for link in LINKS.values() if link.name.startswith(kinds)]
+    within = [link for link in of_kinds if link.bus_bytes_per_s <= (promised or 0.0)]
+    best = max(within, key=lambda link: link.bus_bytes_per_s, default=None)
+    return None if best is None else best.name
+
+
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
     """Return the change that a finding advises, None where the replay knows none; of links the fastest not beyond a promise."""
     if rule != _SLOW_LINK:
         return ADVICE.get(rule)
-    in_machine = [one for one in LINKS.values() if one.name.startswith(("nvlink", "pcie"))]
-    slower = [one for one in in_machine if one.bus_bytes_per_s <= (promised or 0.0)]
-    best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
-    return None if best is None else Knobs(link=best.name)
+    best = _fastest_link(promised, "nvlink", "pcie")
+    return None if best is None else Knobs(link=best)
 
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:

@@ -464,16 +464,18 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     how = (
         "measured here"
         if found.is_measured
-        else "assumed, except for delays"
+        else "assumed, except for later kernel starts"
         if has_delays
         else "assumed"
     )
-    is_rare = percents[0] > 100 * MOST_USUAL
-    rare = f", and few captures show more than {100 * MOST_USUAL:.0f}%" if is_rare else ""
     within = f"{min(percents):.0f} to {max(percents):.0f}%"
     kernels = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
     parts = _parts_text(percents[0], kernels) if found.is_measured else ""
-    yield f"work during communication takes {percents[0]:.0f}% longer ({within}, {how}{rare}){parts}"
+    yield (
+        f"work during communication takes {percents[0]:.0f}% longer ({how}, range {within}){parts}"
+    )
+    if percents[0] > 100 * MOST_USUAL:
+        yield f"few captures show that work takes more than {100 * MOST_USUAL:.0f}% longer"
 
 
 def has_later_starts(work_percent: float, kernels_percent: float) -> bool:

@@ -1,6 +1,7 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 from typing import Any
@@ -50,6 +51,9 @@ _LEAST, _GAP = (
     12,
     2,
 )  # of cells that are cut or broken where they must be, whatever the width; between columns
+# Stands for the space between a number and its unit until lines are broken: none breaks there.
+_NO_BREAK = "\ue000"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|[kMGT]?B|[kMGT]?B/s|steps/s)\b)")
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
 
@@ -66,7 +70,8 @@ def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
         console.print(page, width=MAX_WIDTH)
     finally:
         console.file = stream
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+    text = file.getvalue().replace(_NO_BREAK, " ")
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def _apart(content: RenderableType, *, is_close: bool = False) -> RenderableType:
@@ -84,12 +89,17 @@ def _grid(*columns: Column, has_headings: bool = False) -> Grid:
     )
 
 
+def _unbroken(text: str) -> str:
+    """Return a text for sentences, in which no line ends between a number and its unit."""
+    return _BEFORE_UNIT.sub(_NO_BREAK, printable(text))
+
+
 def _sentence(text: RenderableType) -> RenderableType:
     return Constrain(text, _LONGEST_LINE)
 
 
 def _dim(lines: Iterable[str]) -> RenderableType:
-    return _sentence(Text("\n".join(map(printable, lines)), style="dim"))
+    return _sentence(Text("\n".join(map(_unbroken, lines)), style="dim"))
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
@@ -109,7 +119,7 @@ def _drawn(block: blocks.Block, width: int) -> RenderableType:
 
 def _told(block: blocks.Sentence, _width: int) -> RenderableType:
     style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-    return _apart(_sentence(Text(printable(block.text), style=style)), is_close=block.is_close)
+    return _apart(_sentence(Text(_unbroken(block.text), style=style)), is_close=block.is_close)
 
 
 def _facts(block: blocks.Facts, _width: int) -> RenderableType:
@@ -122,7 +132,7 @@ def _heading(block: blocks.Heading, _width: int) -> RenderableType:
 
 
 def _items(block: blocks.Items, _width: int) -> RenderableType:
-    return Group(*(_sentence(Text(f"- {printable(text)}")) for text in block.texts))
+    return Group(*(_sentence(Text(f"- {_unbroken(text)}")) for text in block.texts))
 
 
 def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:

@@ -107,6 +107,8 @@ _SHOWN_AS = {
 }
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Metrics of both sides"
+# Of a verdict on one capture per side.
+SCOPE = "This holds for these two captures. Other captures of the programs can differ."
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
@@ -134,6 +136,8 @@ def side_problems(rows: Sequence[Mapping[str, Any]]) -> list[Trouble]:
 def answer_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the verdict, what the change comes from, and what speaks against the verdict."""
     yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
+    if difference.verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
+        yield Sentence(SCOPE)
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(cause))
     if moved := difference.opposed_parts:
@@ -603,9 +607,10 @@ def percent_change(row: Mapping[str, Any]) -> str:
 
 
 def change_text(row: Mapping[str, Any]) -> str:
-    """Return both values and the difference, in per cent or, where that says nothing, in its unit."""
-    relative = percent_change(row)
-    change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
+    """Return both values and the difference, in its unit and, where that says something, in per cent."""
+    change, relative = _metric(row, "delta", delta_text), percent_change(row)
+    if relative != absent:
+        change = f"{change}, {relative}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
     return f"{_without_unit_of(before, after)} -> {after} ({change})"
 
@@ -776,18 +781,17 @@ def notes(difference: RunDifference) -> list[str]:
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
 
 
-def spread_text(difference: RunDifference, several: str) -> list[str]:
-    """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
-    what = (
-        "the confidence interval does not include the spread between captures. Pass several "
-        f"captures as {several}"
-    )
+def is_of_one_capture_each(difference: RunDifference) -> bool:
+    """Tell whether the intervals leave out the spread between captures."""
     has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
-    return (
-        [f"One capture per side: {what}."]
-        if has_intervals and not difference.has_spread_between_captures
-        else []
-    )
+    return has_intervals and not difference.has_spread_between_captures
+
+
+def spread_text(difference: RunDifference, several: str) -> list[str]:
+    """Return how to include the spread between captures where each side is one, and how `several` are named; else nothing."""
+    if not is_of_one_capture_each(difference):
+        return []
+    return [f"To include the spread between captures, pass several captures as {several}."]
 
 
 def _beside_text(difference: RunDifference) -> str | None:

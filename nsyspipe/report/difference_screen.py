@@ -193,7 +193,7 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
 
 
 def _notes(difference: RunDifference) -> list[str]:
-    """Return what the interval leaves out, and what `-v` adds."""
+    """Return how to include the spread between captures, and what `-v` adds."""
     same = full.same_facts(difference)
     is_nothing_found = not full.shown_changes(difference)
     texts = []

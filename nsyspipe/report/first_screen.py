@@ -387,8 +387,9 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
     def saved_cell(change: Recommendation) -> str:
         if change.saved_share is None:
             return absent
+        condition = "if available " if change.known == CONDITIONAL else ""
         most = "at most " if change.low_ns is None else ""
-        return f"{most}{short_percent(change.saved_share)}"
+        return f"{condition}{most}{short_percent(change.saved_share)}"
 
     is_estimated = all(change.low_ns is not None or change.known == UNBOUNDED for change in shown)
     heading = "est. step time" if is_estimated else "step time after"

@@ -43,6 +43,7 @@ GROUP_NAMES = {
 }
 _ZERO_COMMUNICATION = "zero communication time"
 _AS_CAPTURED = "as captured"
+_IF_AVAILABLE = " (if available)"  # of a link that was not recorded
 _SAME_NS = 1.0  # a smaller gain is none: nothing changes
 _DIGITS = 3  # of an estimate
 _MOST_TIED, _MOST_REFUSED = 3, 3  # changes that a sentence names
@@ -158,7 +159,8 @@ def _no_answer(found: WhatIf) -> list[str]:
 def _custom_answer(found: WhatIf, scenario: Scenario) -> str:
     if _is_captured(scenario):
         return f"{scenario.label}: unchanged. The run is as fast already."
-    return f"{scenario.label}: {_change(found, scenario)}."
+    answer = f"{scenario.label}{_note(scenario)}: {_change(found, scenario)}."
+    return f"{answer} {_unrecorded_text(scenario)}" if scenario.link_place == UNKNOWN else answer
 
 
 def _condition(found: WhatIf, scenario: Scenario) -> str:
@@ -166,11 +168,14 @@ def _condition(found: WhatIf, scenario: Scenario) -> str:
     saved, link = _saved(found, scenario), str(scenario.knobs["link"])
     if scenario.link_place == ELSEWHERE:
         return f"Other hardware: {link} would save {saved}."
-    connects = "NVLink connects" if link.startswith("nvlink") else f"{link} connects"
-    return (
-        f"Only if {connects} all of the GPUs, which the reports do not show: {link} would save "
-        f"{saved}."
-    )
+    return f"{link}{_IF_AVAILABLE} would save {saved}. {_unrecorded_text(scenario)}"
+
+
+def _unrecorded_text(scenario: Scenario) -> str:
+    """Return that the reports do not show whether the machine has the link of a scenario."""
+    link = str(scenario.knobs["link"])
+    kind = "NVLink" if link.startswith("nvlink") else link
+    return f"The reports do not show whether {kind} connects all of the GPUs."
 
 
 def _is_tied(scenario: Scenario, other: Scenario) -> bool:
@@ -475,7 +480,10 @@ def _note(scenario: Scenario) -> str:
         return " (as now)"
     if scenario.link_place == HERE and scenario.group == SETTING:
         return " (is there, not used)"
-    return " (if available)" if scenario.link_place == UNKNOWN else ""
+    if scenario.link_place != UNKNOWN:
+        return ""
+    is_link_alone = [*scenario.knobs] == ["link"]
+    return _IF_AVAILABLE if is_link_alone else f" (if {scenario.knobs['link']} is available)"
 
 
 def _is_captured(scenario: Scenario) -> bool:

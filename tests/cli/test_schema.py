@@ -10,7 +10,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
 from nsyspipe.report.as_text import MAX_WIDTH
-from nsyspipe.report.schema import meaning_of
+from nsyspipe.report.schema import CONTENTS, meaning_of
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
@@ -44,8 +44,24 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
 
 
 @pytest.mark.parametrize("columns", [60, 200])
-def test_the_description_fits_the_terminal_and_is_never_too_wide_to_read(columns):
-    assert max(map(len, schema(columns=columns).stdout.splitlines())) <= min(columns, MAX_WIDTH)
+@pytest.mark.parametrize("arguments", [(), ("-v",)], ids=["list", "all columns"])
+def test_the_description_fits_the_terminal_and_is_never_too_wide_to_read(arguments, columns):
+    lines = schema(*arguments, columns=columns).stdout.splitlines()
+    assert max(map(len, lines)) <= min(columns, MAX_WIDTH)
+
+
+def test_without_a_table_each_table_is_a_line_with_its_number_of_columns():
+    _, *lines = schema(columns=80).stdout.split("\n\n")[0].splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        [name, str(len(table.columns))] for name, table in DESCRIBED.items()
+    ]
+    assert [*CONTENTS] == [*DESCRIBED]
+
+
+def test_verbose_prints_what_each_table_prints_alone():
+    legend = "A type that ends in ? may be null, which means not recorded.\n"
+    alone = [schema(table).stdout.removesuffix(legend).strip() for table in DESCRIBED]
+    assert "\n\n".join([*alone, legend]) == schema("-v").stdout
 
 
 def test_the_committed_reference_is_what_the_program_prints(pinned):

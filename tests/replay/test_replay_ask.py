@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, whatif
+from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, menu_of_links, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
 from nsyspipe.report import blocks
 from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, refusals, whatif_blocks
@@ -459,7 +459,7 @@ def test_every_link_says_where_its_figure_is_from():
 
 
 # --- the menu -------------------------------------------------------------------------------------
-IDS = {f"link-{name}" for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")}
+IDS = {f"link-{name}" for name in ("nvlink4", "pcie5x16", "pcie4x16", "shm")}  # of an H200
 IDS |= {"bucket-25", "bucket-100", "no-grad-copy", "gradient-bf16", "no-wait", "perfect-overlap"}
 
 
@@ -473,6 +473,23 @@ def test_it_has_every_change_the_largest_gain_first_and_what_is_refused_last(ask
     refused = [one.refused is not None for one in ask(VIEW).scenarios]
     assert refused == sorted(refused)
     assert any(refused)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nvlinks"),
+    [
+        (["NVIDIA H200"], {"nvlink4"}),
+        (["NVIDIA A100-SXM4-80GB"], {"nvlink3"}),
+        (["NVIDIA B200"], {"nvlink5"}),
+        (["NVIDIA B200", "NVIDIA H200"], {"nvlink4"}),  # the slower model decides
+        (["NVIDIA L4"], set()),
+        (["a model of next year"], {"nvlink4", "nvlink5"}),
+        ([], {"nvlink4", "nvlink5"}),
+    ],
+)
+def test_a_menu_asks_about_the_nvlink_of_the_gpus(gpus, nvlinks):
+    asked = {change.link for change in menu_of_links(gpus).values()}
+    assert asked == nvlinks | {"pcie5x16", "pcie4x16", "shm"}
 
 
 def test_few_steps_are_a_warning_and_enough_are_none(ask, worded):
