@@ -94,6 +94,7 @@ LONGEST = (
     "tests/attack/test_current_directory.py",
     "tests/attack/test_processes.py",
     "tests/property/test_cross_rank.py",
+    "tests/attack/test_saved_runs.py",
     "tests/property/test_store.py",
     "tests/capture/test_recipes.py",
     "tests/property/test_operations.py",
