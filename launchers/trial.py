@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import glob
 import json
 import os
@@ -347,6 +348,7 @@ def _nsyspipe(*words: str) -> None:
         raise TrialError("", status=status)
 
 
+@functools.cache
 def _analyzed(folder: Path, name: str) -> dict[str, Any]:
     """Return what analyze says of a capture."""
     told = folder / f"{name}.analysis.json"

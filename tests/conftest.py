@@ -86,9 +86,25 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
+# What takes longest of the slow tests, the longest first. By itself pytest-xdist begins with the
+# files that have the most tests.
+LONGEST = (
+    "nsys",
+    "tests/run/test_cluster.py",
+    "tests/attack/test_current_directory.py",
+    "tests/attack/test_processes.py",
+    "tests/property/test_cross_rank.py",
+    "tests/attack/test_saved_runs.py",
+    "tests/property/test_store.py",
+    "tests/capture/test_recipes.py",
+    "tests/property/test_operations.py",
+)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give the tests of a file to one worker, which makes what they share once, and all with a real nsys to one."""
+    has_slow_tests = "not slow" not in config.option.markexpr
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
@@ -100,8 +116,12 @@ def pytest_xdist_make_scheduler(config, log):
             # One worker begins with what waits for programs: at the end the others would wait with
             # it.
             waiting = [scope for scope in self.workqueue if scope.startswith("tests/launchers/")]
+            longest = [scope for scope in LONGEST if has_slow_tests and scope in self.workqueue]
             if waiting and node is next(iter(self.nodes)):
                 self.workqueue.move_to_end(waiting[0], last=False)
+            elif longest:
+                # No worker is left alone with one of them at the end.
+                self.workqueue.move_to_end(longest[0], last=False)
             super()._assign_work_unit(node)
 
     return ByFile(config, log)

@@ -1,5 +1,6 @@
 """What small files and silent programs may cost: counted before work begins, and never waited for without an end."""
 
+import contextlib
 import os
 import re
 import resource
@@ -120,15 +121,16 @@ def test_a_limit_of_memory_that_is_enough_is_not_told(limit, monkeypatch):
     check_address_space()
 
 
-@pytest.fixture
-def silent():
-    """Return the address of a server that takes connections and says nothing."""
+@contextlib.contextmanager
+def silent_server():
+    """Yield a server that takes connections and says nothing, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.settimeout(60)
+        yield server, f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.mark.slow
-def test_a_silent_scheduler_is_refused_and_both_signals_are_heard(silent, tmp_path):
+def test_a_silent_scheduler_is_refused_and_both_signals_are_heard(tmp_path):
     pytest.importorskip("distributed")
     report_of_processes(tmp_path / "x.sqlite", 1)
     command = [
@@ -138,20 +140,29 @@ def test_a_silent_scheduler_is_refused_and_both_signals_are_heard(silent, tmp_pa
         "analyze",
         str(tmp_path / "x.sqlite"),
         "--scheduler",
-        silent,
     ]
     environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    with silent_server() as (_, address):
+        done = subprocess.run(
+            [*command, address],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert silent in done.stderr
+    assert address in done.stderr
     environment["DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT"] = "300s"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with subprocess.Popen(
-            command, env=environment, stderr=subprocess.PIPE, text=True
-        ) as process:
-            time.sleep(15)
+        with (
+            silent_server() as (server, address),
+            subprocess.Popen(
+                [*command, address], env=environment, stderr=subprocess.PIPE, text=True
+            ) as process,
+            server.accept()[0],
+        ):
+            time.sleep(1)  # by then it waits for an answer
             process.send_signal(number)
             said = process.communicate(timeout=20)[1]
         assert process.returncode == code, said

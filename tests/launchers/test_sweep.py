@@ -199,9 +199,9 @@ def test_a_sweep_that_is_ended_ends_what_it_runs_and_says_how_to_go_on(
 
 @pytest.mark.slow
 def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
+    assert sweep(lab, *BASELINE).status == 0  # without site packages it analyzes nothing
+    assert not (lab.work / "s" / "baseline.analysis.json").exists()
     lab.put_python("")
-    assert sweep(lab, *BASELINE).status == 0
-    (lab.work / "s" / "baseline.analysis.json").unlink()
     hang = '#!/bin/sh\ncase "$*" in *"nsyspipe analyze "*) touch up; sleep 60; exit 0;; esac'
     python = lab.root / "bin" / "python3"
     python.write_text(python.read_text().replace("#!/bin/sh", hang))

@@ -4,12 +4,15 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from tests.build.trace import TraceBuilder
+from tests.cli.tools import nsyspipe_here
 from tests.launchers.fakes import LAUNCHERS
 from tests.launchers.jobs import put_launchers
 
@@ -26,11 +29,61 @@ TRAIN = (
 )
 
 
+# Stands before run_module.py, which analyze and diff are started with: sends what they are asked to
+# the process of the tests, which has imported all that they need.
+ASKING = """
+import json, os, socket, sys
+if sys.argv[1:3] in (["nsyspipe", "analyze"], ["nsyspipe", "diff"]):
+    question = {"words": sys.argv[2:], "folder": os.getcwd(), "variables": dict(os.environ)}
+    with socket.create_connection(("127.0.0.1", PORT)) as connection:
+        connection.sendall(json.dumps(question).encode() + b"\\n")
+        answer = json.load(connection.makefile())
+    print(answer["stdout"], end="")
+    print(answer["stderr"], end="", file=sys.stderr)
+    sys.exit(answer["status"])
+"""
+
+
+def answer_questions(server):
+    """Run what is asked until the server is closed."""
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection, connection.makefile("rw") as stream:
+            question = json.loads(stream.readline())
+            variables = {
+                name: value
+                for name, value in question["variables"].items()
+                if name.startswith(("NCCL_", "XDG_"))
+            }
+            done = nsyspipe_here(*question["words"], cwd=question["folder"], **variables)
+            answer = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+            json.dump(answer, stream)
+
+
 @pytest.fixture
 def lab(machine):
+    """A machine where a trial's analyses run in this process; captures are programs of their own."""
     there = put_launchers(machine)
     (there.root / "launchers" / "train_vit.py").write_text(TRAIN)
-    there.put_python("")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_questions, args=(server,), daemon=True).start()
+        real = there.root / "launchers" / "run_module.py"
+        future = "from __future__ import annotations\n"
+        start, rest = real.read_text().split(future)
+        port = f"PORT = {server.getsockname()[1]}"
+        real.write_text(f"{start}{future}{port}\n{ASKING}{rest}")
+        yield there
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def lab_of_programs(machine):
+    """A machine where all is a program of its own."""
+    there = put_launchers(machine)
+    (there.root / "launchers" / "train_vit.py").write_text(TRAIN)
     return there
 
 
@@ -45,8 +98,9 @@ def trial(lab, *words, reports=SAMPLES):
 
 @pytest.mark.slow
 def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_beside_what_was_measured(
-    lab,
+    lab_of_programs,
 ):
+    lab = lab_of_programs
     answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--", "--lr", "1")
     assert answer.status == 0, answer.err
     assert order == ["before-1 - -", "after-1 - -"]

@@ -19,7 +19,14 @@ from nsyspipe.errors import InputError, OptionError
 from nsyspipe.run.cluster import Cluster
 from tests.build.fake_nsys import COPY, calls, fake_nsys, fake_report
 from tests.build.programs import is_running, within
-from tests.cli.tools import LINES_AT_END, assert_refused, environment, nsyspipe_run, program
+from tests.cli.tools import (
+    LINES_AT_END,
+    assert_refused,
+    environment,
+    nsyspipe_here,
+    nsyspipe_run,
+    program,
+)
 from tests.conftest import SAMPLES
 
 distributed = pytest.importorskip("distributed")
@@ -86,13 +93,25 @@ class Machines:
         )  # else it waits for a reader
         return process
 
+    def n_workers(self):
+        with distributed.Client(self.address, set_as_default=False) as client:
+            return client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers))
 
-@pytest.fixture
-def machines(tmp_path_factory):
+    @contextlib.contextmanager
+    def another_worker(self, **more):
+        """Have one more worker, and wait until the scheduler knows that it is gone."""
+        n_before = self.n_workers()
+        process = self.worker(**more)
+        yield
+        process.kill()
+        eventually(lambda: self.n_workers() == n_before, "the worker is gone")
+
+
+@contextlib.contextmanager
+def started_processes():
+    """Yield a list of processes, which end with the block."""
     started = []
-    yield lambda *words, **more: Machines(
-        tmp_path_factory.mktemp("machines"), started, *words, **more
-    )
+    yield started
     for process in reversed(started):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -100,12 +119,30 @@ def machines(tmp_path_factory):
         process.stderr.close()
 
 
-def outputs(folder, *words, **variables):
-    """Return what an analysis prints and writes."""
+@pytest.fixture
+def machines(tmp_path_factory):
+    """Return a function that starts a scheduler of the test's own."""
+    with started_processes() as started:
+        yield lambda *words, **more: Machines(
+            tmp_path_factory.mktemp("machines"), started, *words, **more
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster_with_worker(tmp_path_factory):
+    """Return a scheduler with one worker, which tests share and leave as it was."""
+    with started_processes() as started:
+        cluster = Machines(tmp_path_factory.mktemp("machines"), started)
+        cluster.worker()
+        yield cluster
+
+
+def outputs(folder, *words, run=nsyspipe_here, **variables):
+    """Return what an analysis prints and writes; `run` starts it in this process or in another one."""
     files = [f"run.{one}" for one in ("json", "html", "md", "pftrace")]
     given = zip(("--json", "--html", "--markdown", "--perfetto"), files, strict=True)
     words = (*words, "--findings", "all", "--force", *(word for pair in given for word in pair))
-    done = nsyspipe_run("analyze", ".", *words, cwd=folder, **variables)
+    done = run("analyze", ".", *words, cwd=folder, **variables)
     assert done.returncode == 0, done
     return [done.stdout, done.stderr, *((folder / name).read_bytes() for name in files)]
 
@@ -125,7 +162,8 @@ def test_all_outputs_are_those_of_one_process(steady, machines, worded):
     for _ in range(2):
         cluster.worker()
     here = outputs(steady, "-j", 1)
-    assert outputs(steady, "--scheduler", cluster.address) == here
+    started = functools.partial(nsyspipe_run, timeout=DEADLINE_S)
+    assert outputs(steady, "--scheduler", cluster.address, run=started) == here
     assert outputs(steady, "--scheduler", cluster.file) == here
     assert outputs(steady, NSYSPIPE_SCHEDULER=cluster.address) == here
     # That it was the cluster: nobody is there any more, and -j goes before the variable.
@@ -137,13 +175,11 @@ def test_all_outputs_are_those_of_one_process(steady, machines, worded):
     worded(without_reason(said))
 
 
-def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
-    cluster = machines()
-    cluster.worker()
+def test_every_command_that_reads_reports_takes_a_cluster(steady, cluster_with_worker):
     for words in ("doctor .", "diff . . --force", "whatif .", "compare ."):
-        ways = [("-j", 1), ("--scheduler", cluster.address)]
+        ways = [("-j", 1), ("--scheduler", cluster_with_worker.address)]
         here, there = (
-            nsyspipe_run(*words.split(), "--json", "-", *way, cwd=steady) for way in ways
+            nsyspipe_here(*words.split(), "--json", "-", *way, cwd=steady) for way in ways
         )
         assert (there.returncode, there.stdout, there.stderr) == (
             here.returncode,
@@ -230,11 +266,10 @@ def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
 
 
 @pytest.mark.parametrize("first", [WITHOUT, OLDER], ids=["without", "another version"])
-def test_workers_without_this_nsyspipe_are_named(steady, machines, first, worded):
-    cluster = machines()
-    cluster.worker()
-    cluster.worker(first=first)
-    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.address))
+def test_workers_without_this_nsyspipe_are_named(steady, cluster_with_worker, first, worded):
+    with cluster_with_worker.another_worker(first=first):
+        done = nsyspipe_here("analyze", steady, "--scheduler", cluster_with_worker.address)
+    said = assert_refused(done)
     assert ("0.0.1" in said.replace("127.0.0.1", "")) == (first == OLDER)
     worded(without_address(said).replace(nsyspipe.__version__, "VERSION"))
 
@@ -254,12 +289,9 @@ def test_a_worker_that_comes_later_is_refused_too(machines, first, worded):
     running.shutdown()
 
 
-def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines, worded):
-    cluster = machines()
-    cluster.worker()
-    done = nsyspipe_run(
-        "analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady
-    )
+def test_what_only_this_process_sees_is_told_with_the_worker(steady, cluster_with_worker, worded):
+    report, address = "/proc/self/cwd/steady_0.sqlite", cluster_with_worker.address
+    done = nsyspipe_here("analyze", report, "--scheduler", address, cwd=steady)
     worded(without_address(assert_refused(done)))
 
 
@@ -324,7 +356,7 @@ def begun(folder, *words, **variables):
 
 
 def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, tmp_path):
-    expected = nsyspipe_run("analyze", steady, "-j", 1).stdout
+    expected = nsyspipe_here("analyze", steady, "-j", 1).stdout
     cluster = machines()
     lost, _ = cluster.worker(first=SLOW), cluster.worker()
     process = begun(steady, "--scheduler", cluster.address)
@@ -375,16 +407,16 @@ def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp
     nsys = fake_nsys(tmp_path / "tool")
     cluster = machines()
     cluster.worker(PATH="/nonexistent")
-    done = nsyspipe_run("convert", captures, "--scheduler", cluster.address)
+    done = nsyspipe_here("convert", captures, "--scheduler", cluster.address)
     if "exported" not in done.stderr:  # this machine has none in the usual places
         worded(without_address(assert_refused(done)), "no worker")
     cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
-    done = nsyspipe_run("convert", captures.name, "--scheduler", cluster.file, cwd=tmp_path)
+    done = nsyspipe_here("convert", captures.name, "--scheduler", cluster.file, cwd=tmp_path)
     assert done.returncode == 0, done
     worded(without_address(done.stderr), "one of two workers")
     assert done.stdout.splitlines() == [f"captures/run_{rank}.sqlite" for rank in range(3)]
     assert len(calls(nsys)) == 3
-    again = nsyspipe_run("convert", captures, "--scheduler", cluster.file, "-q", "--nsys", nsys)
+    again = nsyspipe_here("convert", captures, "--scheduler", cluster.file, "-q", "--nsys", nsys)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(calls(nsys)) == 3
 

@@ -26,23 +26,49 @@ sys.stdout.write(" ".join([__name__, *sys.argv[1:], f"{'nsyspipe' in globals()}\
 """
 
 
-@pytest.mark.parametrize("words", [("--program", "train.py"), ("-m", "train")])
-def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machine, words):
+# The same in one process: what torchrun and more ranks need to import takes most of the time.
+TRAINS_ALONE = """
+import sys, torch
+model = torch.nn.Linear(16, 16)
+of_weights, of_biases = torch.optim.AdamW([model.weight]), torch.optim.SGD([model.bias])
+for step in range(12):
+    for _ in range(2):
+        model(torch.randn(4, 16)).sum().backward()
+    for one in (of_weights, of_biases):
+        one.step()
+        one.zero_grad()
+print(__name__, *sys.argv[1:], "nsyspipe" in globals())
+"""
+
+
+def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machine):
     machine.put_program(TRAINS)
-    given = ("--cpu", "-n", "2", "-o", "run", "--attach-steps", "4:9", *words, "--", "-x")
-    answer = machine.run("ddp.sh", *given, timeout=90)
+    words = ("--cpu", "-n", "2", "-o", "run", "--attach-steps", "4:9", "--program", "train.py")
+    answer = machine.run("ddp.sh", *words, "--", "-x", timeout=90)
     assert (answer.status, answer.out) == (0, "__main__ -x False\n" * 2), answer.err
-    assert steps_of(machine.analysis("run_*.sqlite")) == {0: [4, 5, 6, 7, 8], 1: [4, 5, 6, 7, 8]}
+    check_capture_of_steps(machine, n_ranks=2)
+
+
+def test_the_steps_asked_for_are_captured_of_a_module(machine):
+    machine.put_program(TRAINS_ALONE)
+    words = ("--cpu", "-o", "run", "--attach-steps", "4:9", "-m", "train")
+    answer = machine.run("baseline.sh", *words, "--", "-x", timeout=90)
+    assert (answer.status, answer.out) == (0, "__main__ -x False\n"), answer.err
+    check_capture_of_steps(machine, n_ranks=1)
+
+
+def check_capture_of_steps(machine, n_ranks):
+    steps = steps_of(machine.analysis("run_*.sqlite"))
+    assert steps == {rank: [4, 5, 6, 7, 8] for rank in range(n_ranks)}
     sidecar = machine.sidecar("run")
     assert {(row["is_complete"], row["problem"]) for row in sidecar["ranks"]} == {(True, None)}
     assert sidecar["step_pattern"] == "^step [0-9]+$"
 
 
 def test_a_program_of_fewer_steps_is_told_which_to_ask_for(machine):
-    machine.put_program(TRAINS)
-    answer = machine.run(
-        "ddp.sh", "--cpu", "-n", "2", "--program", "train.py", "--attach-steps", "50:70", timeout=90
-    )
+    machine.put_program(TRAINS_ALONE)
+    words = ("--cpu", "--program", "train.py", "--attach-steps", "50:70")
+    answer = machine.run("baseline.sh", *words, timeout=90)
     assert answer.status == 3
     # The words of each outcome: tests/golden/frozen/launchers/verdicts.txt.
     assert {"12", "50"} <= figures(machine.refusal(answer))
