@@ -51,6 +51,7 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     arrow: pa.Schema = field(init=False, repr=False)
+    _empty: pa.Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
@@ -64,6 +65,7 @@ class TableSchema:
             for one in self.columns
         ]
         object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
+        object.__setattr__(self, "_empty", self.arrow.empty_table())
 
     @property
     def names(self) -> list[str]:
@@ -72,21 +74,23 @@ class TableSchema:
 
     def empty(self) -> pa.Table:
         """Return the table without rows."""
-        return self.arrow.empty_table()
+        return self._empty
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-        given = ((columns[one.name], one.type) for one in self.arrow)
-        is_arrow = (pa.Array, pa.ChunkedArray)
-        arrays = [
-            one.cast(kind) if isinstance(one, is_arrow) else pa.array(one, kind)
-            for one, kind in given
-        ]
+        arrays = [_typed(columns[column.name], column.type) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """Build the table from a few row mappings; a missing key is null."""
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
+
+
+def _typed(values: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return the values as an Arrow array of a type. A cast costs time even if the type is the same."""
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        return pa.array(values, kind)
+    return values if values.type == kind else values.cast(kind)
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.attribution import are_among, filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,
@@ -325,12 +325,10 @@ class Strings:
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of some prefixes."""
-        hits = np.zeros(self._ids.size, np.bool_)
-        for prefix in prefixes:
-            hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(
-                zero_copy_only=False
-            )
-        return self._ids[hits]
+        pattern = f"^({'|'.join(map(re.escape, prefixes))})"
+        matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)
+        begins: Flags = matches.to_numpy(zero_copy_only=False)
+        return self._ids[begins]
 
 
 def read_strings(report: Report) -> Strings:

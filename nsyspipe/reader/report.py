@@ -297,7 +297,15 @@ class Report:
         Rows are counted by their numbers, which costs nothing, and never more of them than the file
         has room for.
         """
-        numbers = sum(self.number(table, "max(rowid)") or 0 for table in _LARGE if self.has(table))
+        last_rows = (
+            f"SELECT CAST(coalesce(max(rowid), 0) AS INTEGER) AS n {self._rows(table)}"
+            for table in _LARGE
+            if self.has(table)
+        )
+        statement = " UNION ALL ".join(last_rows)
+        with _translated(self.path):
+            found = fetch_arrow(self._connection, statement) if statement else None
+        numbers = sum(found["n"].to_pylist()) if found else 0
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
         if memory and needed > memory:
             problem = (
@@ -322,7 +330,7 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
     if not len(column):
         return pa.chunked_array([], wanted)
     if kind != "text" or not pa.types.is_string(column.type):
-        return column.cast(wanted)
+        return column if column.type == wanted else column.cast(wanted)
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

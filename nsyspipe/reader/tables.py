@@ -36,6 +36,7 @@ pa.array(np.empty(0))
 # before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
+_LEAST_ROWS_COPIED = 256
 _ENGINE_VERSION = (
     3,
     40,
@@ -126,7 +127,12 @@ def release_memory() -> None:
 
 
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a batch: the driver's columns are freed together, when the last is, and these each by itself."""
+    """Copy a batch: the driver's columns are freed together, when the last is, and these each by itself.
+
+    A batch of few rows is returned as it is, because it holds too little memory to be worth a copy.
+    """
+    if batch.num_rows < _LEAST_ROWS_COPIED:
+        return batch
     columns = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 
 import nsyspipe
+from nsyspipe.replay import answer
 from nsyspipe.replay.answer import whatif
 from tests.build.tools import run_of
 
@@ -20,6 +21,14 @@ def loaded(tmp_path_factory):
         return runs[run]
 
     return load
+
+
+@pytest.fixture(scope="module")
+def opened_once():
+    """Let `whatif` make each run ready to be replayed once, whatever is asked of it: that takes most of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answer, "opened_replay", functools.cache(answer.opened_replay))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only
 from tests.conftest import REAL
 from tests.golden.words import figures
 
+pytestmark = pytest.mark.usefixtures("opened_once")
+
 LATE, FAST = SINGLE.changed(late=(0, 20 * MS)), SINGLE.changed(transfer=(10 * MS,))
 FOUR = SINGLE.changed(buckets=(1,) * 4, transfer=(20 * MS,) * 4)
 ACCUMULATED = SINGLE.changed(n_micro_batches=3)

@@ -8,6 +8,8 @@ from tests.build.make_replay import OVERHEAD, SINGLE, only, refusal
 from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
 from tests.build.trace import DEFAULT, TraceBuilder
 
+pytestmark = pytest.mark.usefixtures("opened_once")
+
 CALLS = ("AllReduce", "AllToAll", "AllGather", "ReduceScatter", "SendRecv")
 KERNELS = {call: f"ncclDevKernel_{call}_RING_LL" for call in CALLS}
 IN_LINE, BESIDE, OTHER = (

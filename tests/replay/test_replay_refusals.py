@@ -15,6 +15,8 @@ from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
 from tests.build.trace import TraceBuilder
 from tests.golden.words import figures
 
+pytestmark = pytest.mark.usefixtures("opened_once")
+
 VIEW = SINGLE.changed(has_copies=False)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 

@@ -12,6 +12,8 @@ from tests.conftest import REAL
 from tests.golden.words import figures
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, measured
 
+pytestmark = pytest.mark.usefixtures("opened_once")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler", "fsdp-4gpu"])
