@@ -68,9 +68,7 @@ def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
         node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
     )
     tests = [
-        node
-        for node in nodes
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
     ]
     sentences = {
         Sentence(test.name, text)
