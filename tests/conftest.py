@@ -159,19 +159,30 @@ def _shared(tmp_path_factory):
         yield
 
 
+def filled_once(tmp_path_factory, name, fill):
+    """Return a folder of this name that one process of a test run fills, for all of them to read."""
+    base, is_shared = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
+    folder = (base.parent if is_shared else base) / name
+    whole = folder.with_name(f"{name}.whole")
+    with folder.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            folder.mkdir()
+            fill(folder)
+            whole.touch()
+    return folder
+
+
+def unpack_real_reports(folder):
+    for packed in sorted(REAL.glob("*.xz")):
+        with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """Return the folder of real reports (see tests/real/PROVENANCE.md), unpacked; one for all processes of a test run."""
-    base, is_shared = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
-    folder = (base.parent if is_shared else base) / "real"
-    folder.mkdir(exist_ok=True)
-    with (folder.parent / "real.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for packed in sorted(REAL.glob("*.xz")):
-            if not (folder / packed.stem).exists():
-                with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
-                    shutil.copyfileobj(source, target)
-    return folder
+    return filled_once(tmp_path_factory, "real", unpack_real_reports)
 
 
 @pytest.fixture(scope="session")

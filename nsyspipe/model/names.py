@@ -290,6 +290,8 @@ def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None
 
 def printable(text: str) -> str:
     """Replace control characters, so that a name can neither drive a terminal nor break a line."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

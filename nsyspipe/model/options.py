@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,7 +127,11 @@ def asked_ranks(asked: object) -> frozenset[int]:
     fix, needed, found = "ranks='0-7,63'", "a rank, or several,", set[int]()
     if isinstance(asked, str):
         return parse_ranks(asked)
-    for part in [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix):
+    unread = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
+    if isinstance(unread, range):
+        n_ranks = _n_ranks_at_start(unread)
+        found, unread = set(unread[:n_ranks]), unread[n_ranks:]
+    for part in unread:
         if isinstance(part, bool) or not isinstance(part, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
         if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
@@ -141,6 +146,13 @@ def asked_ranks(asked: object) -> frozenset[int]:
     if not found:
         raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
     return frozenset(found)
+
+
+def _n_ranks_at_start(numbers: range) -> int:
+    """Return how many numbers of an ascending range are ranks: to check a million one by one takes seconds."""
+    if numbers.start < 0 or numbers.step < 0:
+        return 0
+    return bisect_left(numbers[: MOST_RANKS + 1], MOST_RANKS)
 
 
 def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:

@@ -34,7 +34,7 @@ _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 _MOST_PAGES = 10_000  # of a column in a row group of a million rows there are some dozens
 _LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
+_N_BITS = {_I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8
 _LONG_LIST = 15
 _MOST_FIELDS = 32
@@ -200,63 +200,80 @@ class _Thrift:
 
     def struct(self, fields: _Fields, depth: int = 0) -> _Struct:
         """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
-        self._check(depth <= _DEEPEST, "is nested too deeply")
+        if depth > _DEEPEST:
+            raise self._fault("is nested too deeply")
         found: _Struct = {}
         number = 0
         while head := self._byte():
-            number += head >> 4
-            self._check(head >> 4 and number <= _MOST_FIELDS, "has fields that are out of order")
-            field = fields.get(number, head & 15)
-            self._check(field is not None, "refers to encryption or to other files")
-            name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
-            self._check(kind == head & 15, "has a part of another type")
-            value = self._value(head & 15, inner, depth + 1)
+            step, kind = head >> 4, head & 15
+            number += step
+            if not step or number > _MOST_FIELDS:
+                raise self._fault("has fields that are out of order")
+            field = fields.get(number, kind)
+            if field is None:
+                raise self._fault("refers to encryption or to other files")
+            name, wanted, inner = field if isinstance(field, tuple) else (None, field, None)
+            if kind != wanted:
+                raise self._fault("has a part of another type")
+            value = self._value(kind, inner, depth + 1)
             if name is not None:
                 found[name] = value
-        if not fields:
-            return found
-        self._check(
-            not any(isinstance(one, int) and one < 0 for one in found.values()),
-            "has a negative size",
-        )
-        named = {field[0] for field in fields.values() if isinstance(field, tuple)}
-        self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
+        if fields:
+            self._check_named(fields, found)
         return found
 
+    def _check_named(self, fields: _Fields, found: _Struct) -> None:
+        """Refuse a struct that lacks a named field, or has a negative number."""
+        if any(isinstance(value, int) and value < 0 for value in found.values()):
+            raise self._fault("has a negative size")
+        for field in fields.values():
+            name = field[0] if isinstance(field, tuple) else None
+            if name is not None and name not in found and name not in _OPTIONAL:
+                raise self._fault("lacks a part")
+
     def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - what the kind says
+        """Return a value of this kind: the most frequent kinds come first, as a store has thousands of values."""
         self.n_values += 1
-        self._check(self.n_values <= _MOST_VALUES, "has too many parts")
-        if kind in (_TRUE, _FALSE):
-            return kind == _TRUE
-        if kind == _BYTE:
-            return self._byte()
-        if kind in _BITS:
-            value = self._varint(_BITS[kind])
+        if self.n_values > _MOST_VALUES:
+            raise self._fault("has too many parts")
+        if kind in _N_BITS:
+            value = self._varint(_N_BITS[kind])
             return (value >> 1) ^ -(value & 1)
         if kind in (_DOUBLE, _BINARY):
             n_bytes = 8 if kind == _DOUBLE else self._varint(31)
             self.at += n_bytes
-            self._check(self.at <= len(self.content), "ends too early")
+            if self.at > len(self.content):
+                raise self._fault("ends too early")
             return None
         if kind == _STRUCT:
             return self.struct(inner if isinstance(inner, dict) else {}, depth)
-        self._check(kind == _LIST, "is none of ours")
+        if kind == _LIST:
+            return self._list(inner, depth)
+        if kind == _BYTE:
+            return self._byte()
+        if kind in (_TRUE, _FALSE):
+            return kind == _TRUE
+        raise self._fault("is none of ours")
+
+    def _list(self, inner: int | _Fields | None, depth: int) -> list[Any]:
         head = self._byte()
         n_values, kind = head >> 4, head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
-        # A byte each at least.
-        self._check(n_values <= len(self.content) - self.at, "has a list that is longer than it")
+        if n_values > len(self.content) - self.at:  # a byte each at least
+            raise self._fault("has a list that is longer than it")
         wanted = _STRUCT if isinstance(inner, dict) else kind if inner is None else inner
-        self._check(kind == wanted, "has a list of another type")
+        if kind != wanted:
+            raise self._fault("has a list of another type")
         kind = _BYTE if kind in (_TRUE, _FALSE) else kind  # in a list a byte each
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
-        if self.at >= len(self.content):  # not by `_check`: it is asked for each byte
-            raise ValueError(f"{self.place} ends too early")
-        self.at += 1
-        return self.content[self.at - 1]
+        at = self.at
+        if at >= len(self.content):
+            raise self._fault("ends too early")
+        self.at = at + 1
+        return self.content[at]
 
     def _varint(self, n_bits: int) -> int:
         value = 0
@@ -265,11 +282,10 @@ class _Thrift:
             value |= (byte & 127) << shift
             if byte < 128 and not value >> n_bits:  # noqa: PLR2004 - seven bits a byte
                 return value
-        raise ValueError(f"{self.place} has a number that is too large")
+        raise self._fault("has a number that is too large")
 
-    def _check(self, is_so: object, problem: str) -> None:
-        if not is_so:
-            raise ValueError(f"{self.place} {problem}")
+    def _fault(self, problem: str) -> ValueError:
+        return ValueError(f"{self.place} {problem}")
 
 
 def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) -> pa.ChunkedArray:

@@ -51,6 +51,12 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def alone(runs, tmp_path_factory):
+    """Return a store of the first run without operations, which tests copy."""
+    return stored(tmp_path_factory.mktemp("alone") / "store", runs[0])
+
+
+@pytest.fixture(scope="module")
 def both(runs, tmp_path_factory):
     store = stored(tmp_path_factory.mktemp("both") / "store", runs[0], events=True)
     save(runs[2], store)
@@ -199,9 +205,9 @@ def instead(folder, link, outside):
     ],
 )
 def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(
-    runs, tmp_path, outside, name, run_id, worded
+    runs, alone, tmp_path, outside, name, run_id, worded
 ):
-    store = stored(tmp_path / "store", runs[0])
+    store = copied(alone, tmp_path / "store")
     switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()
     prepared = PREPARED[name]
@@ -297,8 +303,8 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
         ("directory", ["--force"]),
     ],
 )
-def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, kind, force):
-    store, pages = stored(tmp_path / "store", runs[0]), tmp_path / "pages"
+def test_something_else_in_place_of_a_page_is_refused(alone, tmp_path, outside, kind, force):
+    store, pages = copied(alone, tmp_path / "store"), tmp_path / "pages"
     pages.mkdir()
     page = pages / f"{RUN_ID}.html"
     if kind == "link to a page":

@@ -9,7 +9,7 @@ from nsyspipe.store.write import save
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import write_sick
-from tests.conftest import REAL
+from tests.conftest import REAL, filled_once
 from tests.report.conftest import pinned as pinned_report  # noqa: F401 - a fixture
 
 
@@ -25,13 +25,16 @@ def invoke(call):
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Return a directory of runs, which tests read only.
+    """Return a directory of runs, which tests read only; one for all processes of a test run.
 
     Saved each alone (`slow` and others, see `tests.build.plain_steps`) and together in `store`;
     their reports in `reports`; reports of a run without GPU activity, `empty`, and of one in which
     much could be better, `sick`; files that are neither.
     """
-    folder = tmp_path_factory.mktemp("made")
+    return filled_once(tmp_path_factory, "made", make_runs)
+
+
+def make_runs(folder):
     for name, run in scoreboard_runs(
         folder / "reports", ("slow", "fast", "again", "short", "wide")
     ).items():
@@ -47,7 +50,6 @@ def made(tmp_path_factory):
     for suffix in (".html", ".json", ".pftrace", ".ipynb"):
         (folder / f"answer{suffix}").write_text("{}")
     (folder / "stub.sqlite").write_bytes(b"SQLite format 3\0")
-    return folder
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ import re
 import pytest
 
 import nsyspipe
+from nsyspipe.cli.outputs import text_of
 from nsyspipe.comparison.scoreboard import SORTS
 from nsyspipe.model.figures import FIGURES
+from nsyspipe.report.scoreboard import scoreboard_blocks
 from nsyspipe.store.write import save
 from tests.cli.conftest import refused
 from tests.golden.words import figures
@@ -168,12 +170,14 @@ def test_several_captures_of_a_side_share_a_label(diff):
     assert (row["baseline"], row["n_baseline"], row["n_candidate"]) == (131e6, 24, 12)
 
 
-def test_what_a_table_is_sorted_by_is_shown_however_narrow(compare, monkeypatch):
+def test_what_a_table_is_sorted_by_is_shown_however_narrow(beside, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
+    runs = {name: nsyspipe.load(name) for name in ("slow", "fast")}
     headings = {"throughput": "steps/s", "rank_steps": "rank\nsteps/s", "speedup": "speed-up"}
     for name, (column, _) in SORTS.items():
         heading = headings.get(name) or FIGURES[column].heading
-        shown = re.sub(r"Left out[^.]*\.", "", compare("slow", "fast", "--sort", name).stdout)
+        table = text_of(scoreboard_blocks(nsyspipe.compare(runs, sort=name)))
+        shown = re.sub(r"Left out[^.]*\.", "", table)
         assert all(line in shown for line in heading.split("\n")), name
 
 

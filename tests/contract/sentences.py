@@ -7,7 +7,7 @@ constants that these name.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -46,9 +46,9 @@ def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
 
 def _texts_of(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        docstrings = _docstrings(tree)
-        yield from (str(node.value) for node in _texts(tree) if node not in docstrings)
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = _docstrings(nodes)
+        yield from (str(node.value) for node in _texts(nodes) if node not in docstrings)
     elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries
         yield path.read_text(encoding="utf-8")
 
@@ -56,40 +56,50 @@ def _texts_of(path: Path) -> Iterator[str]:
 def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
     """Return the sentences that the test functions of a module compare."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    shared = {
+        str(node.value)
+        for node in _texts(nodes)
+        if not phrases.isdisjoint(phrases_in(str(node.value)))
+    }
+    if not shared:  # so no test compares one of them
+        return []
     constants = _assigned(
         node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
     )
     tests = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
     ]
     sentences = {
         Sentence(test.name, text)
         for test in tests
-        for text in _compared_texts(test, constants | _assigned(ast.walk(test)))
-        if any(phrase in phrases for phrase in phrases_in(text))
+        for text in _compared_texts(test, constants)
+        if text in shared
     }
     return sorted(sentences, key=str)
 
 
-def _compared_texts(test: ast.FunctionDef, constants: dict[str, list[ast.expr]]) -> Iterator[str]:
+def _compared_texts(
+    test: ast.FunctionDef, constants_of_module: dict[str, list[ast.expr]]
+) -> Iterator[str]:
     """Yield the texts of what a test compares; a name stands for all that it is assigned."""
-    waiting = list(_comparisons(test))
+    nodes = list(ast.walk(test))
+    constants = constants_of_module | _assigned(nodes)
+    waiting = list(_comparisons(test, nodes))
     followed: set[str] = set()
     while waiting:
-        expression = waiting.pop()
-        yield from (str(node.value) for node in _texts(expression))
-        names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        parts = list(ast.walk(waiting.pop()))
+        yield from (str(node.value) for node in _texts(parts))
+        names = {node.id for node in parts if isinstance(node, ast.Name)}
         waiting += [value for name in names - followed for value in constants.get(name, ())]
         followed |= names
 
 
-def _comparisons(test: ast.FunctionDef) -> Iterator[ast.expr]:
+def _comparisons(test: ast.FunctionDef, nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
     for decorator in test.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("parametrize"):
             yield from decorator.args[1:]
-    for node in ast.walk(test):
+    for node in nodes:
         if isinstance(node, ast.Assert):
             yield node.test
         elif isinstance(node, ast.Compare):
@@ -112,15 +122,15 @@ def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
     return values
 
 
-def _texts(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the texts of a tree; keys of a dict, which name cases, are left out."""
-    keys = {id(key) for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys}
-    for node in ast.walk(tree):
+def _texts(nodes: Sequence[ast.AST]) -> Iterator[ast.Constant]:
+    """Yield the texts among the nodes of a tree; keys of a dict, which name cases, are left out."""
+    keys = {id(key) for node in nodes if isinstance(node, ast.Dict) for key in node.keys}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in keys:
             yield node
 
 
-def _docstrings(tree: ast.AST) -> set[ast.expr]:
+def _docstrings(nodes: Sequence[ast.AST]) -> set[ast.expr]:
     holders = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    firsts = [node.body[0] for node in ast.walk(tree) if isinstance(node, holders) and node.body]
+    firsts = [node.body[0] for node in nodes if isinstance(node, holders) and node.body]
     return {first.value for first in firsts if isinstance(first, ast.Expr)}

@@ -21,6 +21,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model import schema
+from nsyspipe.model.options import MOST_RANKS, asked_ranks
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
 from nsyspipe.replay.answer import SCENARIOS, Scenario
 from tests.build.trace import steady_rank
@@ -282,6 +283,25 @@ def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, case, worde
         WRONG[case](steady_run)
     assert caught.value.fix or case.startswith(("jobs", "table", "a long table"))
     worded(re.sub(r"0x[0-9a-f]+", "0x", str(caught.value)))
+
+
+@pytest.mark.parametrize("asked", [range(0, 9, 2), range(3, 0, -1), range(MOST_RANKS)])
+def test_a_range_of_ranks_may_have_any_step_and_all_possible_ranks(asked):
+    assert asked_ranks(asked) == frozenset(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rank"),
+    [
+        (range(MOST_RANKS + 1), MOST_RANKS),
+        (range(1, 10**30, 7), MOST_RANKS + 4),
+        (range(-2, 3), -2),
+    ],
+)
+def test_a_range_is_refused_with_its_first_number_that_is_no_rank(asked, rank):
+    with pytest.raises(OptionError) as caught:
+        asked_ranks(asked)
+    assert f"rank {rank} " in str(caught.value)
 
 
 def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -20,16 +21,27 @@ from tests.build.trace import steady_rank
 api: Any = nsyspipe  # as whoever has no type checker calls it
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Return a folder of two reports, a store of one run and one of two, of which each test gets a copy."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for rank in range(2):
+        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
+    first = nsyspipe.load(folder / "steady_?.sqlite", label="one", run_id="run-1", jobs=1)
+    second = nsyspipe.load(folder / "steady_?.sqlite", label="two", run_id="run-2", jobs=1)
+    export.parquet(first, folder / "store", events=True)
+    for run in (first, second):
+        export.parquet(run, folder / "both")
+    steady_rank(0).write(folder / "other.sqlite")
+    return folder
+
+
 @pytest.fixture
-def here(steady, monkeypatch):
-    """Return the folder of two reports, a store of one run and one of two, into which this process has gone."""
-    monkeypatch.chdir(steady)
-    run = nsyspipe.load("steady_?.sqlite", label="one", run_id="run-1")
-    export.parquet(run, "store", events=True)
-    for one in (run, nsyspipe.load("steady_?.sqlite", label="two", run_id="run-2")):
-        export.parquet(one, "both")
-    steady_rank(0).write(steady / "other.sqlite")
-    return steady
+def here(prepared, tmp_path, monkeypatch):
+    """Return the copy of `prepared`, into which this process has gone."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ from nsyspipe.model.schema import DATASET
 from nsyspipe.store.index import INDEX, read_index, stored_runs
 from nsyspipe.store.layout import labels_by_time
 from nsyspipe.store.write import save
+from tests.build.trace import steady_rank
 from tests.dashboard_store import add_run, days, file_of, finding_row, run_row, write
 
 
@@ -90,10 +91,22 @@ def test_the_directory_says_which_run_it_is(store):
     assert stored_runs(store).runs["run_id"].to_pylist() == ["here"]
 
 
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory):
+    """Return runs of the same reports with the ids a to d; each is analyzed once for all tests."""
+    folder = tmp_path_factory.mktemp("reports")
+    for rank in range(2):
+        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
+    return {
+        run_id: nsyspipe.load(folder, run_id=run_id, label="of the file", jobs=1)
+        for run_id in "abcd"
+    }
+
+
 @pytest.fixture
-def indexed(steady, store):
+def indexed(analyzed, store):
     for run_id in "abc":
-        save(nsyspipe.load(steady, run_id=run_id, label="of the file"), store)
+        save(analyzed[run_id], store)
     found = read_index(store)
     assert found["run_id"].to_pylist() == [*"abc"]
     labels = pa.array(["of the index"] * 3)
@@ -140,14 +153,14 @@ def test_a_label_of_millions_of_characters_is_cut_in_the_index_and_in_the_run(in
     assert nsyspipe.load(indexed, run_id="a").label == cut
 
 
-def test_who_saves_brings_the_index_up_to_date(steady, indexed, tmp_path):
+def test_who_saves_brings_the_index_up_to_date(analyzed, indexed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(indexed / "runs", copy / "runs")
     shutil.rmtree(copy / "runs" / "run_id=b")
-    save(nsyspipe.load(steady, run_id="d"), copy)
+    save(analyzed["d"], copy)
     assert sorted(read_index(copy)["run_id"].to_pylist()) == [*"acd"]
     shutil.rmtree(copy / "runs" / "run_id=c")
-    save(nsyspipe.load(steady, run_id="a"), copy)
+    save(analyzed["a"], copy)
     assert sorted(read_index(copy)["run_id"].to_pylist()) == [*"ad"]
 
 

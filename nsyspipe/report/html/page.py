@@ -217,6 +217,7 @@ def _told(text: str) -> str:
     )
 
 
+@functools.lru_cache(maxsize=2048)  # a page has the same words in many rows
 def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
     """Return a text with names in it, of which those longer than `unbroken` break where their words end."""
     return Markup(" ").join(_broken(word, unbroken) for word in _told(text).split(" "))
@@ -225,7 +226,9 @@ def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
 def _broken(word: str, unbroken: int) -> Markup:
     if "-" in word[1:] and len(word) <= _WHOLE:  # browsers break at hyphens
         return Markup('<span class="whole">{}</span>').format(word)
-    return Markup("<wbr>").join(_BREAKS.split(word) if len(word) > unbroken else [word])
+    if len(word) <= unbroken:
+        return escape(word)
+    return Markup("<wbr>").join(_BREAKS.split(word))
 
 
 def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Markup:
