@@ -35,7 +35,7 @@ def _leave(code: object) -> None:
     threading = sys.modules.get("threading")
     cluster = sys.modules.get("nsyspipe.run.cluster")
     threads = [] if threading is None or cluster is None else threading.enumerate()
-    if cluster is not None and any(one.name == cluster.SILENT_THREAD for one in threads):
+    if cluster is not None and any(thread.name == cluster.SILENT_THREAD for thread in threads):
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -54,7 +54,8 @@ def _catch_signals() -> None:
         # What a library says of objects that are half made when it is interrupted is of no use to
         # anybody.
         sys.unraisablehook = lambda _: None
-        if (logging := sys.modules.get("logging")) is not None:
+        logging = sys.modules.get("logging")
+        if logging is not None:
             logging.disable()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

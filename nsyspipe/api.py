@@ -127,7 +127,8 @@ def load(
             "is already a loaded run",
             fix="use the run directly: run.summary()",
         )
-    if not (arguments := paths_of("reports", reports, "load('captures/')")):
+    arguments = paths_of("reports", reports, "load('captures/')")
+    if not arguments:
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
@@ -213,9 +214,8 @@ def _saved(
             "not one run"
         )
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
-    if named := [
-        f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None
-    ]:
+    named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if named:
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
         raise OptionError(
             ", ".join(named), problem, fix="leave them out, or analyze the reports again"
@@ -400,10 +400,8 @@ def compare(
                 raise OptionError(
                     repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)"
                 )
-            what, fix = (
-                f"has reports of {len(named)} runs, according to their names",
-                f"compare({', '.join(map(repr, named))})",
-            )
+            what = f"has reports of {len(named)} runs, according to their names"
+            fix = f"compare({', '.join(map(repr, named))})"
             raise OptionError(repr(place), what, fix=fix)
         sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:

@@ -89,7 +89,8 @@ _GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with it
 _LITERAL = re.compile(
     r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL
 )  # as Python writes it
-_LONGEST_VALUE, _LONGEST_SUBJECT = 60, 500
+_LONGEST_VALUE = 60
+_LONGEST_SUBJECT = 500
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an
 # error for it.
 _NO_MEMORY = (
@@ -164,10 +165,8 @@ def in_python(text: str) -> str:
                 if option["jobs"]
                 else _FLAG_CALLS.get(option["flag"], flag)
             )
-        name, value = (
-            _RENAMED.get(option["name"], option["name"].replace("-", "_")),
-            option["value"],
-        )
+        name = _RENAMED.get(option["name"], option["name"].replace("-", "_"))
+        value = option["value"]
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="
         if name == "steps" and (first_last := re.fullmatch(r"(\d+):(\d+)", value)):
@@ -181,7 +180,8 @@ def in_python(text: str) -> str:
 
 
 def _given_in_python(subject: str) -> str:
-    told, given = in_python(f"{subject}:")[:-1], _GIVEN.fullmatch(subject)
+    told = in_python(f"{subject}:")[:-1]
+    given = _GIVEN.fullmatch(subject)
     name, is_told, value = told.partition("= ")
     if given is None or not is_told or value != given[1]:
         return told
@@ -215,9 +215,14 @@ class NsyspipeError(Exception):
     def __init__(
         self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
     ) -> None:
-        subject, problem, fix = as_given(subject), as_given(problem), fix and as_given(fix)
+        subject = as_given(subject)
+        problem = as_given(problem)
+        fix = fix and as_given(fix)
         super().__init__(f"{_given_in_python(subject)}: {in_python(problem)}")
-        self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
+        self.subject = subject
+        self.problem = problem
+        self.found = found
+        self.fix = fix
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross process borders: rebuild them with their facts."""

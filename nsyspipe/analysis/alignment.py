@@ -19,7 +19,8 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
     """
     before = _n_equal(shorter, longer[: shorter.size])
     behind = _n_equal(shorter[before:][::-1], longer[::-1][: shorter.size - before])
-    n_added, allowed = longer.size - shorter.size, int((1 - least) * longer.size)
+    n_added = longer.size - shorter.size
+    allowed = int((1 - least) * longer.size)
     middles = shorter[before : shorter.size - behind], longer[before : longer.size - behind]
     if n_added <= allowed and middles[1].size - n_shared(*middles) <= allowed:
         part = (before + behind + n_common(*middles, min(allowed, _MOST_APART))) / longer.size
@@ -55,12 +56,18 @@ def n_common(one: Int64, other: Int64, most_apart: int) -> int:
     Crochemore's recurrence on bits, one number a row, of which only those columns are held that are
     near the row.
     """
-    n_left, left, right, row = 0, 0, 0, 0  # a column that adds nothing to the length is 1
+    # a column that adds nothing to the length is 1
+    n_left = 0
+    left = 0
+    right = 0
+    row = 0
     for at in range(0, other.size, _ROWS):
-        begin, end = min(max(0, at - most_apart), one.size), min(one.size, at + _ROWS + most_apart)
+        begin = min(max(0, at - most_apart), one.size)
+        end = min(one.size, at + _ROWS + most_apart)
         n_left += begin - left - (row & ((1 << begin - left) - 1)).bit_count()
         row = (row | ((1 << end - right) - 1) << right - left) >> begin - left
-        left, right = begin, end
+        left = begin
+        right = end
         masks: dict[int, int] = {}
         for place, code in enumerate(one[left:right].tolist()):
             masks[code] = masks.get(code, 0) | 1 << place

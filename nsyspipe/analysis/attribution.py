@@ -98,7 +98,8 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
     if launches is None or not launches.num_rows:
         return [np.full(table.num_rows, NEVER) for table in operations]
     lowest, highest = (bound.as_py() for bound in pc.min_max(launches["correlation_id"]).values())
-    n_ids, known = highest - lowest + 1, None
+    n_ids = highest - lowest + 1
+    known = None
     if n_ids > _SPARSE * launches.num_rows:
         known = np.unique(launches["correlation_id"].to_numpy())
         n_ids = known.size
@@ -117,7 +118,8 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
         )
     chunks = [table["correlation_id"].chunks for table in operations]
     return [
-        np.concatenate([first[:0], *(first[places(filled(ids))] for ids in own)]) for own in chunks
+        np.concatenate([first[:0], *(first[places(filled(ids))] for ids in chunk)])
+        for chunk in chunks
     ]
 
 
@@ -148,7 +150,8 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
     owner = table["process_id"].to_numpy()
     if not is_sorted(owner):
         order = np.argsort(owner, kind="stable")
-        table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
+        table = table.combine_chunks().take(pa.array(order))
+        owner = owner[order]
     edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
@@ -180,8 +183,8 @@ def operations_of(
         copy_bytes=filled(copies["bytes"], 0)[copy_order],
         n_launched=int(np.searchsorted(launch, NEVER)),
         devices=tuple(
-            one["values"]
-            for one in sorted(devices, key=lambda one: (-one["counts"], one["values"]))
+            device["values"]
+            for device in sorted(devices, key=lambda one: (-one["counts"], one["values"]))
         ),
         kernel_order=order,
         kernel_rows=rare,

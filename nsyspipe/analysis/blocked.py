@@ -68,7 +68,8 @@ def blocked_time(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> Ex
     """
     if not calls.num_rows or not len(waiting):
         return NOTHING
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    starts = calls["start_ns"].to_numpy()
+    ends = calls["end_ns"].to_numpy()
     under_way = _last_to_end(starts, ends)
     behind = _last_to_end(starts, explained_until(late, starts, ends)).without(under_way.times)
     return _in_order(under_way.within(waiting), behind.within(waiting))

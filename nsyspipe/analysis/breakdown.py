@@ -81,11 +81,14 @@ def breakdown(
     Returns one int64 per window (ns, counts and bytes as named), None where not recorded: see
     `_NEEDS`.
     """
-    operations, windows, comm = device.operations, device.windows, device.operations.is_comm
+    operations = device.operations
+    windows = device.windows
+    comm = device.operations.is_comm
     dtod, n_dtod, dtod_bytes = _copies(operations, operations.copy_kind == DTOD_KIND, windows)
     times = (device.compute, device.comm, device.hidden, device.exposed(device.memory))
     compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
-    wall, exposed = windows.ends - windows.starts, comm_ns - overlap
+    wall = windows.ends - windows.starts
+    exposed = comm_ns - overlap
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall,
         "compute_ns": compute,
@@ -173,12 +176,15 @@ def grad_copies(
     What is launched in the same nanosecond as a copy comes after it. None where copies or their
     kinds were not recorded.
     """
-    operations, windows, chosen = device.operations, device.windows, _in_runs(device.operations)
+    operations = device.operations
+    windows = device.windows
+    chosen = _in_runs(device.operations)
     if in_backward is not None:
         chosen &= in_backward
     covered, number, n_bytes = _copies(operations, chosen, windows)
     # The copies of each step, and the time that the device takes from one to the next.
-    before, after = covered.ends[:-1], covered.starts[1:]
+    before = covered.ends[:-1]
+    after = covered.starts[1:]
     is_apart = after - before > _LONGEST_LATENCY_NS
     is_apart |= np.searchsorted(windows.starts, before) != np.searchsorted(
         windows.starts, after, side="right"
@@ -213,7 +219,8 @@ def blocking_copies(
     )
     if copies is None:
         return dict.fromkeys(names)
-    starts, windows = copies["start_ns"].to_numpy(), device.windows
+    starts = copies["start_ns"].to_numpy()
+    windows = device.windows
     times = union(starts, copies["end_ns"].to_numpy())
     n_copies, n_bytes = started_in(starts, filled(copies["bytes"], 0), windows)
     _, n_pageable = started_in(
@@ -231,7 +238,8 @@ def blocking_copies(
 
 def _in_runs(operations: ProcessOperations) -> Flags:
     """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
-    launch, is_dtod = operations.copy_launch, operations.copy_kind == DTOD_KIND
+    launch = operations.copy_launch
+    is_dtod = operations.copy_kind == DTOD_KIND
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
@@ -270,13 +278,12 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     reached = np.concatenate((operations.kernel_end, operations.copy_end))[order]
     np.maximum.accumulate(reached, out=reached)
     before = np.flatnonzero(starts[1:] > reached[:-1])
-    began, ended = reached[before], starts[1:][before]
+    began = reached[before]
+    ended = starts[1:][before]
     del starts, reached  # each as long as the operations
-    n_kernels, n, is_unified = (
-        operations.kernel_start.size,
-        operations.n_launched,
-        operations.is_unified,
-    )
+    n_kernels = operations.kernel_start.size
+    n = operations.n_launched
+    is_unified = operations.is_unified
     ending = order[before + 1]
     if is_unified.any():
         place = np.flatnonzero(~np.append(np.zeros(n_kernels, np.bool_), is_unified)[order])
@@ -327,7 +334,8 @@ def idle_causes(
     late = nonempty(starts, ready)
     input_times = union_of(inputs.data, inputs.quiet)
     waiting = late.without(input_times)
-    late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
+    late_ns = windows.covered(late)
+    waiting_ns = windows.covered(waiting)
     dependency_ns = windows.covered(IntervalSet(starts, ends)) - late_ns
     # Whole gaps that a late launch ends: with an earlier launch the rest of such a gap may go too.
     late_gaps = IntervalSet(starts, ends)[ready > starts]
@@ -343,11 +351,13 @@ def idle_causes(
     if calls is None:
         return IdleCauses(columns, {}, {})
     blocked = blocked_time(late, waiting, calls)
-    blocked_ns, launching = windows.covered(blocked.times), waiting.without(blocked.times)
+    blocked_ns = windows.covered(blocked.times)
+    launching = waiting.without(blocked.times)
     pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
     is_of_copy = calls["is_of_copy"].to_numpy()
     of_copies = blocked.of_calls(is_of_copy)
-    call_starts, call_ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    call_starts = calls["start_ns"].to_numpy()
+    call_ends = calls["end_ns"].to_numpy()
     made_by_calls, made_by_copies = (
         made_by(late_gaps, call_starts[own], call_ends[own]) for own in (~is_of_copy, is_of_copy)
     )
@@ -372,7 +382,8 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     """
     known = gaps.launch != NEVER
     ready = gaps.launch[known] + gaps.latency_ns
-    starts, ends = gaps.starts[known], gaps.ends[known]
+    starts = gaps.starts[known]
+    ends = gaps.ends[known]
     is_late = (ready > starts) & (ready < ends)
     return windows.covered(IntervalSet(ready[is_late], ends[is_late]))
 
@@ -386,8 +397,10 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
     host's by `offset_ns`.
     """
     operations = device.operations
-    n, is_comm = operations.n_launched, operations.is_comm[: operations.n_launched]
-    start, end = operations.kernel_start[:n], operations.kernel_end[:n]
+    n = operations.n_launched
+    is_comm = operations.is_comm[: operations.n_launched]
+    start = operations.kernel_start[:n]
+    end = operations.kernel_end[:n]
     launch = operations.kernel_launch[:n] + offset_ns
     is_late_comm = is_comm & (start - launch <= _LONGEST_LAUNCH_NS)
     late_comm = union(start[is_late_comm], end[is_late_comm])

@@ -20,10 +20,9 @@ ALIGNING = (
 _ENOUGH = 3  # one bad correlation decides nothing
 _SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
 _MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
-_TOLERANCE_NS, _LEAST_LATENCY_NS = (
-    20_000,
-    5_000,
-)  # what measuring may be wrong by, and what a launch or a return takes
+# what measuring may be wrong by, and what a launch or a return takes
+_TOLERANCE_NS = 20_000
+_LEAST_LATENCY_NS = 5_000
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -57,15 +56,15 @@ def clock_offsets(
     """
     corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
     meetings = [] if is_one_clock else _meetings(matched, ends, report)
-    if not (
-        ties := [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
-    ):
+    ties = [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
+    if not ties:
         return corrections
     places, reports, medians, spreads = (
         np.array(column, np.int64) for column in zip(*ties, strict=True)
     )
     parts = _parts(places, reports, n_reports)
-    offsets, misfits = np.zeros(n_reports, np.int64), np.zeros(medians.size, np.int64)
+    offsets = np.zeros(n_reports, np.int64)
+    misfits = np.zeros(medians.size, np.int64)
     offsets[reports] = medians
     if np.unique(places).size > 1:
         fitted, misfits = _fitted(places, reports, medians, n_reports)
@@ -75,7 +74,8 @@ def clock_offsets(
     errors = np.zeros(n_reports, np.int64)
     np.maximum.at(errors, reports, np.maximum(spreads, misfits))
     for number in np.unique(reports).tolist():
-        offset, error = int(offsets[number]), int(errors[number])
+        offset = int(offsets[number])
+        error = int(errors[number])
         corrections[number] = ClockOffset(
             offset if abs(offset) > error else 0, error, int(parts[number])
         )
@@ -90,7 +90,8 @@ def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tupl
             continue
         owner = report[rows]
         difference = ends[rows] - floor_median(np.sort(ends[rows], axis=1))[:, np.newaxis]
-        members, which = owner[:1], np.zeros(len(rows), np.int64)
+        members = owner[:1]
+        which = np.zeros(len(rows), np.int64)
         if (owner != members).any():
             members, which = np.unique(owner, axis=0, return_inverse=True)
         which = which.ravel()
@@ -143,7 +144,8 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
             break
         change = direction[reports] - direction[n_reports + places]
         length = steepness / (change @ change)
-        fit, rest = fit + length * direction, rest - length * change
+        fit = fit + length * direction
+        rest = rest - length * change
         slope = gradient(rest)
         direction = slope + slope @ slope / steepness * direction
         steepness = slope @ slope
@@ -152,7 +154,8 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
 
 def floor_median(ordered: Int64) -> Int64:
     """Return the median along the last axis of sorted values; of an even number the mean, floored."""
-    low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
+    low = ordered[..., (ordered.shape[-1] - 1) // 2]
+    high = ordered[..., ordered.shape[-1] // 2]
     return low + (high - low) // 2
 
 
@@ -224,7 +227,8 @@ def clock_of_device(
         waits = waits.filter(_undisturbed(waits, calls))
     if device_id is not None:
         waits = waits.filter(pc.equal(waits["device_id"], device_id))
-    n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
+    n_launched = operations.n_launched
+    launched = operations.copy_launch != NEVER
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
     kernels = [
         *(column[:n_launched] for column in times),
@@ -239,7 +243,8 @@ def clock_of_device(
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call, which may have launched what was not waited for."""
-    began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
+    began = waits["start_ns"].to_numpy()
+    thread = waits["thread_id"].to_numpy()
     times = np.sort(began)
     around = [
         (_NOTHING,) * 3
@@ -251,7 +256,8 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few
-        others, mine = of_call != own, thread == own
+        others = of_call != own
+        mine = thread == own
         later = starts[others] + 1  # what begins at the same time disturbs nothing
         is_undisturbed[mine] = ~union(later, np.maximum(ends[others], later)).contains(began[mine])
     return is_undisturbed
@@ -273,7 +279,8 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
     rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
     if not rows.num_rows:
         return _NOTHING
-    began, returned = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    began = rows["start_ns"].to_numpy()
+    returned = rows["end_ns"].to_numpy()
     is_whole = rows["is_whole"].to_numpy()
     waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
     # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream

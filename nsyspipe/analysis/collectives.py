@@ -39,13 +39,16 @@ _COLLECTIVES = (
     "sendrecv",
 )
 _ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
-SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
+SEND_RECV = _COLLECTIVES.index("sendrecv")
+N_KINDS = len(_COLLECTIVES)
 ALL_TO_ALL = _COLLECTIVES.index("alltoall")
 _AS_SENDS = (
     ALL_TO_ALL,
     *map(_COLLECTIVES.index, ("gather", "scatter")),
 )  # NCCL makes sends and receives of these
-ANY, _NONE = -1, -2  # fits each kind; launches no kernel
+# fits each kind; launches no kernel
+ANY = -1
+_NONE = -2
 
 
 def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
@@ -63,7 +66,8 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     n_ranks = int(rank.max()) + 1
     key = group[chosen] * n_ranks + rank[chosen]
     order = np.argsort(key, kind="stable")
-    key, rows = key[order], chosen[order]
+    key = key[order]
+    rows = chosen[order]
     cell_first = run_starts(key)  # a cell is what one rank has of one group
     cell_count = np.diff(cell_first, append=key.size)
     cell_group = key[cell_first] // n_ranks
@@ -120,7 +124,8 @@ class Waiting(Struct, frozen=True):
 
     def column(self, name: str, rows: Int64 | slice = _ALL) -> Any:  # noqa: ANN401 - an array
         """Return a column of `schema.COLLECTIVES`, or a field, of some operations; zero where one is not matched."""
-        own, starts = self.collective_id[rows], self.starts[rows]
+        own = self.collective_id[rows]
+        starts = self.starts[rows]
         last = self.last_start_ns[own]
         if name == "arrival_skew_ns":
             return last - self.first_start_ns[own]
@@ -150,10 +155,11 @@ def waiting(
         for rows in np.array_split(block, block.size // _AT_ONCE + 1):
             numbers[rows] = n_before + np.arange(len(rows), dtype=np.int32)[:, np.newaxis]
             n_before += len(rows)
-            own_start, own_end = starts[rows], ends[rows]
+            own_start = starts[rows]
+            own_end = ends[rows]
             ordered = np.partition(own_start, (0, -2, -1), axis=1)
             first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
-            of_each = own_start, *(one[owner[rows]] for one in clocks)
+            of_each = own_start, *(clock[owner[rows]] for clock in clocks)
             is_skewed = _is_beyond_clocks(first, last, *of_each)
             waited = waited_until(own_start, own_end, last - own_start) - own_start
             latest = rows[np.arange(len(rows)), own_start.argmax(axis=1)]
@@ -262,7 +268,8 @@ def comm_operations(
         return CommOperations.of((), canonical.COMM_OPERATIONS.empty())
     in_time = np.argsort(operations.kernel_start[rows], kind="stable")
     rows = rows[in_time]
-    start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
+    start = operations.kernel_start[rows]
+    launch = operations.kernel_launch[rows]
     member = members_holding(members, device.windows, launch, start)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
@@ -321,7 +328,8 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
     ids, index = np.unique(name_ids, return_inverse=True)
     texts = [names.get(number, "") for number in ids.tolist()]
     of_id = [
-        CommKind(collective_of_kernel(one), datatype_of(one), algorithm_of(one)) for one in texts
+        CommKind(collective_of_kernel(text), datatype_of(text), algorithm_of(text))
+        for text in texts
     ]
     kinds = sorted(
         set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or "")
@@ -338,7 +346,8 @@ def _stream_order(
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
     key = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
     pairs, first, pair = np.unique(key, return_index=True, return_inverse=True)
-    of_pair, n_pairs = collective[first], pairs.size
+    of_pair = collective[first]
+    n_pairs = pairs.size
     # The places of the pairs of each step among its collective's: their mean, and that in the last
     # step that has it.
     inside = np.flatnonzero(member != NO_MEMBER)
@@ -346,8 +355,10 @@ def _stream_order(
     begun, first_row = _first_uses(cell, used[inside], cells.size)
     group = cells // n_pairs * (int(of_pair.max()) + 1) + of_pair[cells % n_pairs]
     order = np.lexsort((first_row, begun, group))
-    of_cell, places = cells[order] % n_pairs, places_in_runs(group[order])
-    number, last = np.bincount(of_cell, minlength=n_pairs), np.zeros(n_pairs, np.int64)
+    of_cell = cells[order] % n_pairs
+    places = places_in_runs(group[order])
+    number = np.bincount(of_cell, minlength=n_pairs)
+    last = np.zeros(n_pairs, np.int64)
     mean = np.where(number > 0, sums_of(of_cell, places, n_pairs) / np.maximum(number, 1), np.inf)
     last[of_cell] = places  # steps come in order, so the last one stays
     begun, first_row = _first_uses(pair, used, n_pairs)
@@ -393,7 +404,7 @@ def kernel_kinds(collectives: Iterable[str]) -> Int64:
     """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
     names = map(bare_name, collectives)
     return np.array(
-        [_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64
+        [_COLLECTIVES.index(name) if name in _COLLECTIVES else ANY for name in names], np.int64
     )
 
 
@@ -434,35 +445,37 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     calls = calls_of(payloads)
     if not calls.num_rows:
         return calls.take(pa.nulls(launches.size, pa.int64()))
-    call_kind, call_end = (
-        calls["kind"].to_numpy(),
-        filled(calls["end_ns"], -NEVER),
-    )  # of one that never ended
+    # of one that never ended
+    call_kind = calls["kind"].to_numpy()
+    call_end = filled(calls["end_ns"], -NEVER)
     kernel = np.flatnonzero(launches < NEVER)
     order = np.argsort(
         np.append(calls["start_ns"], launches[kernel]), kind="stable"
     )  # of equal times the call first
     is_kernel = order >= call_kind.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
-    kernel, kernel_block = kernel[order[is_kernel] - call_kind.size], block[is_kernel]
-    call, call_block = order[~is_kernel], block[~is_kernel]
+    kernel = kernel[order[is_kernel] - call_kind.size]
+    kernel_block = block[is_kernel]
+    call = order[~is_kernel]
+    call_block = block[~is_kernel]
     counts = _is_counted(calls.take(call), call_block)
-    call, call_block = call[counts], call_block[counts]
+    call = call[counts]
+    call_block = call_block[counts]
     n_blocks = int(block[-1]) + 1 if block.size else 0
     n_calls, n_kernels = (np.bincount(of, minlength=n_blocks) for of in (call_block, kernel_block))
     source = np.full(launches.size, -1)  # a call or a fused group for each kernel, or nothing
     is_even = n_calls == n_kernels
-    even_call, is_own = call[is_even[call_block]], is_even[kernel_block]
-    even_kernel, even_block = kernel[is_own], kernel_block[is_own]
+    even_call = call[is_even[call_block]]
+    is_own = is_even[kernel_block]
+    even_kernel = kernel[is_own]
+    even_block = kernel_block[is_own]
     is_bad = np.zeros(n_blocks, np.bool_)
     is_bad[even_block[~fits(call_kind[even_call], kinds[even_kernel])]] = True
     source[even_kernel[~is_bad[even_block]]] = even_call[~is_bad[even_block]]
     is_group = (n_calls > 1) & (n_kernels == 1)
-    call, kernel, ends = (
-        call[is_group[call_block]],
-        kernel[is_group[kernel_block]],
-        np.cumsum(n_calls[is_group]),
-    )
+    call = call[is_group[call_block]]
+    kernel = kernel[is_group[kernel_block]]
+    ends = np.cumsum(n_calls[is_group])
     last = call[ends - 1]
     is_own = launches[kernel] < call_end[last]
     own = is_own & fits(call_kind[last], kinds[kernel])
@@ -485,11 +498,9 @@ def _is_counted(calls: pa.Table, block: Int64) -> Flags:
 
 def _fused(calls: pa.Table, firsts: Int64, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls from each of the first ones on, and tell which can be one fused group, of a kernel of that kind."""
-    kind, comm, n_bytes = (
-        calls["kind"].to_numpy(),
-        filled(calls["comm_id"]),
-        filled(calls["message_bytes"], 0),
-    )
+    kind = calls["kind"].to_numpy()
+    comm = filled(calls["comm_id"])
+    n_bytes = filled(calls["message_bytes"], 0)
     has_comm, has_bytes = (
         pc.is_valid(calls[name]).to_numpy() for name in ("comm_id", "message_bytes")
     )

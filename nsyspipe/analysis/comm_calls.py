@@ -74,8 +74,11 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
         comm_calls[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns")
     )
     order = np.lexsort((-end, start, thread))
-    thread, start, end = thread[order], start[order], end[order]
-    call, size = texts.indices.to_numpy().astype(np.int64)[order], n_ranks[order]
+    thread = thread[order]
+    start = start[order]
+    end = end[order]
+    call = texts.indices.to_numpy().astype(np.int64)[order]
+    size = n_ranks[order]
     is_group_start = np.array([one.is_group_start for one in calls], np.bool_)[call]
     is_group_end = np.array([one.is_group_end for one in calls], np.bool_)[call]
     edges = np.append(run_starts(thread), thread.size).tolist()
@@ -107,7 +110,8 @@ def _tell_groups(
     ends = np.flatnonzero(is_group_end & (depth == 0))
     inside = np.flatnonzero(~is_group_start & ~is_group_end & (depth > 0))
     group = np.searchsorted(ends, inside)
-    inside, group = inside[group < ends.size], group[group < ends.size]
+    inside = inside[group < ends.size]
+    group = group[group < ends.size]
     if not inside.size:
         return
     first = run_starts(group)
@@ -195,7 +199,8 @@ def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int6
     # Few API calls lie in a range, so that all else looks at these only.
     inside, calls = (np.concatenate(one) for one in zip(*found, strict=True))
     order = np.argsort(start[inside], kind="stable")
-    inside, calls = inside[order], calls[order]
+    inside = inside[order]
+    calls = calls[order]
     rows = host_calls.select(["process_id", "correlation_id", "start_ns"]).take(pa.array(inside))
     rows = rows.append_column("call", pa.array(calls))
     rows = rows.filter(pa.array(are_among(rows["correlation_id"].to_numpy(), correlation_ids)))
@@ -216,7 +221,8 @@ def _pairs(*tables: pa.Table) -> Int64:
 def rows_of_launches(wanted: pa.Table, table: pa.Table) -> Int64:
     """Return the row of a table with the process and correlation id of each wanted row; -1 for none."""
     pairs = _pairs(wanted, table)
-    asked, there = pairs[: wanted.num_rows], pairs[wanted.num_rows :]
+    asked = pairs[: wanted.num_rows]
+    there = pairs[wanted.num_rows :]
     order = np.argsort(there, kind="stable")
     at = np.minimum(np.searchsorted(there[order], asked), max(there.size - 1, 0))
     if not there.size:
@@ -230,7 +236,8 @@ def _copying(
     """Return the API calls whose copies are communication, and how many ranges' copies are so, or are not, unseen how many ranks there are."""
     launch = rows_of_launches(copies, launched)
     is_inside = launch >= 0
-    launch, kind = launch[is_inside], filled(copies["copy_kind"])[is_inside]
+    launch = launch[is_inside]
+    kind = filled(copies["copy_kind"])[is_inside]
     call_of_launch = launched["call"].to_numpy()
     call = call_of_launch[launch]
     is_peer = np.zeros(ranges.call.size, np.bool_)
@@ -294,7 +301,8 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
     of_copies = called.launches.filter(pa.array(is_copy))
     candidates = np.flatnonzero(np.isin(filled(copies["copy_kind"], -1), COPY_KINDS))
     launch = rows_of_launches(copies.take(pa.array(candidates)), of_copies)
-    rows, launch = candidates[launch >= 0], launch[launch >= 0]
+    rows = candidates[launch >= 0]
+    launch = launch[launch >= 0]
     if not rows.size:
         return kernels, copies
     is_left = np.ones(copies.num_rows, np.bool_)
@@ -309,7 +317,8 @@ def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
         return kernels
     candidates = np.flatnonzero(kernels["is_comm"].to_numpy())
     launch = rows_of_launches(kernels.take(pa.array(candidates)), of_kernels)
-    rows, launch = candidates[launch >= 0], launch[launch >= 0]
+    rows = candidates[launch >= 0]
+    launch = launch[launch >= 0]
     name_ids = filled(kernels["name_id"]).copy()
     name_ids[rows] = of_kernels["name_id"].to_numpy()[launch]
     at = kernels.column_names.index("name_id")
@@ -322,9 +331,12 @@ def _collectives_of(
     copies: pa.Table, launch: Int64, of_copies: pa.Table, columns: list[str]
 ) -> pa.Table:
     """Return one row for each call and device of some copies, with the columns of kernels; `launch` is a row of `of_copies`."""
-    call, device = of_copies["call"].to_numpy()[launch], filled(copies["device_id"])
+    call = of_copies["call"].to_numpy()[launch]
+    device = filled(copies["device_id"])
     order = np.lexsort((launch, device, call))
-    call, device, launch = call[order], device[order], launch[order]
+    call = call[order]
+    device = device[order]
+    launch = launch[order]
     first = np.flatnonzero(np.append(True, (call[1:] != call[:-1]) | (device[1:] != device[:-1])))
     begun = of_copies.take(pa.array(launch[first]))
     start, end = (copies[name].to_numpy()[order] for name in ("start_ns", "end_ns"))

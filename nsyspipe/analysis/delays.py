@@ -69,7 +69,8 @@ def _groups(comm: Int64, rank: Int64) -> Int64:
 
 def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups since its last operation of this one."""
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    start = rows["start_ns"].to_numpy()
+    end = rows["end_ns"].to_numpy()
     until = np.clip(
         start + pc.fill_null(rows["wait_ns"], 0).to_numpy(), start, np.maximum(end, start)
     )
@@ -86,7 +87,8 @@ def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
 def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> Int64:
     """Return the same for the operations of one rank, in order of start."""
     by_end = np.argsort(until, kind="stable")
-    ended, waited_by_then = until[by_end], np.append(0, np.cumsum(wait[by_end]))
+    ended = until[by_end]
+    waited_by_then = np.append(0, np.cumsum(wait[by_end]))
     by_group = np.argsort(group, kind="stable")  # in order of start in each
     is_first = np.append(True, group[by_group][1:] != group[by_group][:-1])
     before = np.empty(start.size, np.int64)  # until when its group's last operation waited

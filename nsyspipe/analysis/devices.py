@@ -93,7 +93,8 @@ def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> Proce
     used = rank_devices(whole, kernel_device, copy_device)
     ranks = []
     for device in used:
-        of_kernels, of_copies = device.holds(kernel_device), device.holds(copy_device)
+        of_kernels = device.holds(kernel_device)
+        of_copies = device.holds(copy_device)
         own = operations_on(whole, device.device_id, of_kernels, of_copies)
         ranks.append(RankOperations(own, device, of_kernels))
     numbers = {device.device_id for device in used}
@@ -115,9 +116,11 @@ def rank_devices(
 
     Operations whose device was not recorded count on the device with most operations.
     """
-    device, length_ns = kernel_device, whole.kernel_end - whole.kernel_start
+    device = kernel_device
+    length_ns = whole.kernel_end - whole.kernel_start
     if not device.size:
-        device, length_ns = copy_device, whole.copy_end - whole.copy_start
+        device = copy_device
+        length_ns = whole.copy_end - whole.copy_start
     used = [number for number in sorted(whole.devices) if _is_used(device == number, length_ns)]
     if not used:  # the devices of kernels were not recorded
         return [RankDevice(whole.devices[0], holds_unknown=True)]
@@ -126,7 +129,8 @@ def rank_devices(
 
 
 def _is_used(is_own: Flags, length_ns: Int64) -> bool:
-    n_own, own_ns = int(np.count_nonzero(is_own)), int(length_ns[is_own].sum())
+    n_own = int(np.count_nonzero(is_own))
+    own_ns = int(length_ns[is_own].sum())
     is_often_used = ONE_IN_SO_MANY * n_own >= is_own.size
     is_long_used = ONE_IN_SO_MANY * own_ns >= int(length_ns.sum())
     return n_own > 0 and (is_often_used or is_long_used)

@@ -103,7 +103,8 @@ class NarrowIntervals(Struct, frozen=True, eq=False):
         return IntervalSet(edges[::2], edges[1::2])
 
 
-FOREVER, _SHORT = 2**62, 2**32
+FOREVER = 2**62
+_SHORT = 2**32
 _FEW = 1_000  # looked up at once
 BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -147,7 +148,8 @@ def union_of(*sets: IntervalSet) -> IntervalSet:
 
 def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
     """Return those of sorted, disjoint intervals that have a length."""
-    is_long, intervals = ends > starts, IntervalSet(starts, ends)
+    is_long = ends > starts
+    intervals = IntervalSet(starts, ends)
     return intervals if is_long.all() else intervals[is_long]
 
 
@@ -201,7 +203,8 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     order = np.lexsort((-ends, starts))
     after = np.arange(1, order.size + 1)  # a zero-length pick hides nothing: the next one follows
     following = np.maximum(np.searchsorted(starts[order], ends[order]), after)
-    picks, at = [], 0
+    picks = []
+    at = 0
     if (following == after).all():
         return order  # none hides another
     following = following.tolist()
@@ -216,7 +219,9 @@ def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) ->
     # As in `union`, starts and ends are sorted by themselves: each start takes back what the end
     # before lies behind it.
     order = np.lexsort((starts, groups))
-    group, start, end = groups[order], starts[order], ends[np.lexsort((ends, groups))]
+    group = groups[order]
+    start = starts[order]
+    end = ends[np.lexsort((ends, groups))]
     again = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))
     return sums_of(group, end - start, n_groups) - sums_of(
         group[again], end[again] - start[again + 1], n_groups

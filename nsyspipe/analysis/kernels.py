@@ -31,23 +31,25 @@ from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
 
-_MOST_SUMS, _LEAST_GROUPS = (
-    2**18,
-    8,
-)  # sums by window of one rank (32 bytes each) until ranks tell which windows count
-GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-LEAST_COMPARED, ENOUGH_COMPARED = (
-    0.25,
-    30,
-)  # kernels stand for all from this share of time beside comm on, and so many
+# sums by window of one rank (32 bytes each) until ranks tell which windows count
+_MOST_SUMS = 2**18
+_LEAST_GROUPS = 8
+GRAPH = "CUDA graph"
+_NAMELESS = "(no name)"
+# kernels stand for all from this share of time beside comm on, and so many
+LEAST_COMPARED = 0.25
+ENOUGH_COMPARED = 30
 MOST_USUAL = (
     0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 )
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
-NARROW_LINK, WIDE_LINK = 30e9, 300e9
+NARROW_LINK = 30e9
+WIDE_LINK = 300e9
 ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
-ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
+# so many gaps say something; what is longer is a pause
+ENOUGH_GAPS = 100
+_LONGEST_GAP_NS = 100_000
 # the same kernels have so many same neighbours (name, grid, block): the place tells matrices'
 # depths apart
 _REACH = 3
@@ -101,10 +103,12 @@ def window_sums(
     With more than 2^18 windows times rows, those at either end, where steps are skipped or cut off,
     have their own sums still, those between share theirs in runs of equal length.
     """
-    n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
+    n_windows = len(windows)
+    most = max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
     first = np.arange(n_windows)
     if n_windows > most:
-        at_edge, end = most // 4, n_windows - most // 4
+        at_edge = most // 4
+        end = n_windows - most // 4
         size = -(-(end - at_edge) // (most - 2 * at_edge))
         first = np.concatenate((first[:at_edge], first[at_edge:end:size], first[end:]))
     edges = np.append(windows.starts[first], windows.ends[-1:])
@@ -176,7 +180,8 @@ def _slowed(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, In
     known = np.flatnonzero(operations.kernel_column("grid") != UNKNOWN)
     first, last = (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
     own = np.flatnonzero(~operations.is_comm[first:last])
-    starts, ends = operations.kernel_start[own + first], operations.kernel_end[own + first]
+    starts = operations.kernel_start[own + first]
+    ends = operations.kernel_end[own + first]
     name_id, grid, block = (
         operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block")
     )
@@ -234,7 +239,8 @@ class Slowing(Struct, frozen=True):
 # What was seen on H200: over host memory (about 30 GB/s) operations begin later, since launches go
 # the way of transfers; over NVLink (about 300) NCCL runs many more thread blocks, which take the
 # place of the operations' own.
-NARROW, WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
+NARROW = Slowing(0.03, 6_500.0)
+WIDE = Slowing(0.5, 250.0)
 
 
 def link_width(bytes_per_s: float) -> float:
@@ -252,7 +258,7 @@ def assumed(bytes_per_s: float | None) -> Slowing:
 def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
     """Return by how much work takes longer at most where that was not measured; over a link not known as over the worse one."""
     links = (NARROW, WIDE) if bytes_per_s is None else (assumed(bytes_per_s),)
-    return (1 + ASSUMED_WITHIN) * max(one.total(operations_per_ns) for one in links)
+    return (1 + ASSUMED_WITHIN) * max(link.total(operations_per_ns) for link in links)
 
 
 def operations_per_ns(kernels: pa.Table) -> float:
@@ -282,13 +288,16 @@ def kernel_slowdown(
     context = runs_of_codes(np.pad(own, _REACH, constant_values=-1), 2 * _REACH + 1)[: own.size]
     usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
     is_beside = covered[usable] > 0
-    free, beside = usable[~is_beside], usable[is_beside]
+    free = usable[~is_beside]
+    beside = usable[is_beside]
     if not free.size or not beside.size:
         return (np.empty(0, np.int64),) * 3
     free = free[np.lexsort((duration[free], context[free]))]
-    first, lengths = run_starts(context[free]), duration[free]
+    first = run_starts(context[free])
+    lengths = duration[free]
     count = np.diff(first, append=free.size)
-    low, high = lengths[first + (count - 1) // 2], lengths[first + count // 2]
+    low = lengths[first + (count - 1) // 2]
+    high = lengths[first + count // 2]
     median = low + (high - low) // 2
     spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
     is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
@@ -314,11 +323,11 @@ def gaps_before(
     before = np.maximum.accumulate(end)[:-1]
     own = (launch[1:] < before) & (start[1:] >= before) & (start[1:] < before + _LONGEST_GAP_NS)
     place = np.flatnonzero(own) + 1
-    start, before = start[place], before[own]
-    covered, gap = (
-        comm.lengths(before - 1, start),
-        start - before,
-    )  # by 1 ns longer, so that no gap is empty
+    start = start[place]
+    before = before[own]
+    # by 1 ns longer, so that no gap is empty
+    covered = comm.lengths(before - 1, start)
+    gap = start - before
     return place, gap, covered == 0, covered == gap + 1
 
 
@@ -338,7 +347,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     )
     columns = [np.append(own[compute], of) for own, of in zip(of_kernels, of_copies, strict=True)]
     number, total, n_begun = np.zeros((3, len(windows)), np.int64)
-    free_gaps, n_beside, reached = [np.empty(0, np.int64)], 0, -NEVER
+    free_gaps = [np.empty(0, np.int64)]
+    n_beside = 0
+    reached = -NEVER
     for at in range(0, order.size - 1, BLOCK):
         rows = order[at : at + BLOCK + 1]
         start, end, launch = (column[rows] for column in columns)
@@ -452,7 +463,8 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
     columns = {"total_ns": own, "waited_ns": waited} | {name: chosen(name) for name in _SUMMED}
     kinds = {"name": chosen("collective").cast(pa.string()), "size": columns["message_bytes"]}
     for row in sums_by(pa.table(kinds | columns), [*kinds], [*columns]):
-        exposed, transfer = row["exposed_ns"], row["transfer_ns"]
+        exposed = row["exposed_ns"]
+        transfer = row["transfer_ns"]
         yield {
             "table": COLLECTIVES,
             "name": row["name"],

@@ -71,9 +71,11 @@ def _sorted_launches(operations: ProcessOperations) -> Int64:
 def _launches_into_full_queue(
     operations: ProcessOperations, launches: Int64, calls: pa.Table, offset_ns: int
 ) -> IntervalSet:
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    starts = calls["start_ns"].to_numpy()
+    ends = calls["end_ns"].to_numpy()
     is_long = ends - starts >= MIN_WAITING_LAUNCH_NS
-    starts, ends = starts[is_long], ends[is_long]
+    starts = starts[is_long]
+    ends = ends[is_long]
     is_launched = operations.copy_launch != NEVER
     finished = np.append(
         operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched]

@@ -86,7 +86,8 @@ def links(
     if comm and n_ranks not in {None, comm.n_ranks}:
         shared = set(gpu_names.values())
         gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
-        local_ranks, hosts = {}, {}
+        local_ranks = {}
+        hosts = {}
     members = comm.members if comm else ()
     hosts = dict(hosts) | {member.rank: member.host for member in members}
     seats = _Seats(topology, gpu_names, hosts, _gpus(members, local_ranks, hosts))
@@ -117,10 +118,13 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
     """Return transports and channels by edge; NCCL chooses by the two GPUs, so other communicators fill gaps."""
     rank_of = {replace(member, rank=0): member.rank for member in comm.members}
     transports: dict[Pair, Said] = {}
-    for other in log.communicators:
-        ranks = {member.rank: rank_of.get(replace(member, rank=0)) for member in other.members}
-        for edge in other.edges or ():
-            start, end = ranks.get(edge.from_rank), ranks.get(edge.to_rank)
+    for communicator in log.communicators:
+        ranks = {
+            member.rank: rank_of.get(replace(member, rank=0)) for member in communicator.members
+        }
+        for edge in communicator.edges or ():
+            start = ranks.get(edge.from_rank)
+            end = ranks.get(edge.to_rank)
             if start is not None and end is not None:
                 transports.setdefault((start, end), (edge.transports, None))
     own = {
@@ -143,7 +147,8 @@ class _Seats(Struct, frozen=True):
 
     def path(self, pair: Pair) -> str | None:
         """Return the topology's word between the GPUs of two ranks, as if they were on one host."""
-        first, second = self.gpus.get(pair[0]), self.gpus.get(pair[1])
+        first = self.gpus.get(pair[0])
+        second = self.gpus.get(pair[1])
         if self.topology is None or first is None or second is None:
             return None
         is_of_host = {first, second} <= set(self.topology.gpus)  # else it is of another machine
@@ -267,7 +272,8 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``shared memory (SHM) via host memory, although NVLink (NV18) connects the GPUs``."""
-    path, words = row["path"] or "", (row["transport"] or "").split(", ")
+    path = row["path"] or ""
+    words = (row["transport"] or "").split(", ")
     transport = few(words, 2)  # a network has one per card
     by_path = f"the GPUs are connected by {path}" if path else ""
     although = f", although NVLink ({path}) connects the GPUs" if path.startswith("NV") else ""
@@ -423,7 +429,8 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
         )
         gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
         if path.startswith("NV") and gpu.nvlink:
-            n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
+            n_links = int(path[2:] or gpu.n_links)
+            rate = gpu.bytes_per_link_s
             speeds.append(
                 Speed(
                     n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({word})"

@@ -115,8 +115,10 @@ def device_operations(
     def joined(name: str) -> Int64:
         return np.concatenate([filled(table[name]) for table in (kernels, memcpys, memsets)])
 
-    n_kernels, n_memory = kernels.num_rows, memcpys.num_rows + memsets.num_rows
-    name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
+    n_kernels = kernels.num_rows
+    n_memory = memcpys.num_rows + memsets.num_rows
+    name_ids = filled(kernels["name_id"])
+    is_comm = kernels["is_comm"].to_numpy()
     collective = np.full(n_kernels + n_memory, -1)
     ids, index = np.unique(name_ids[is_comm], return_inverse=True)
     codes = [COLLECTIVES.index(collective_of_kernel(texts.get(one, ""))) for one in ids.tolist()]
@@ -195,15 +197,20 @@ def event_table(
     members: Members,
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for; a `DamagedReportError` if the communication is not what was first read."""
-    launched, phase = operations.by_launch, np.empty(len(operations), np.int64)
+    launched = operations.by_launch
+    phase = np.empty(len(operations), np.int64)
     phase[launched] = phases_of_launches(phases, operations.launch[launched])
     if rank.span is not None:
         rows = overlapping_rows(operations.start, operations.end, rank.span)
-        operations, phase = operations.take(rows), phase[rows]
+        operations = operations.take(rows)
+        phase = phase[rows]
     seq = _seqs(path, rank, operations)
     order = operations.in_order(seq)
-    operations, phase, seq = operations.take(order), phase[order], seq[order]
-    launch, start = operations.launch, operations.start
+    operations = operations.take(order)
+    phase = phase[order]
+    seq = seq[order]
+    launch = operations.launch
+    start = operations.start
     member = members_holding(members, rank.windows, launch, start)
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
     return schema.EVENTS.table(
@@ -256,7 +263,8 @@ def phase_ranges_table(
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
     order = np.lexsort((step, ends, word, starts))
     order = order[rank.is_chosen[member[order]]]
-    starts, ends = starts[order], ends[order]
+    starts = starts[order]
+    ends = ends[order]
     rows = operations.by_launch
     launched = operations.launch[rows], operations.start[rows], operations.end[rows]
     counts, device_starts, device_ends = launched_in(starts, ends, launched)

@@ -30,7 +30,8 @@ from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
 
-NO_WINDOW, NO_PHASE = np.int64(-1), -1
+NO_WINDOW = np.int64(-1)
+NO_PHASE = -1
 IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(
     3
 )  # what launched an operation of a step that has a backward pass
@@ -53,7 +54,8 @@ def launched_in(
     starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]
 ) -> tuple[Int64, Int64, Int64]:
     """Return how many operations (sorted launch, start, end) each host range launched, their first start and last end."""
-    counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
+    counts = np.zeros(starts.size, np.int64)
+    first = np.full(starts.size, NEVER)
     last = -first
     for launch, begin, finish in operations:
         slices = Slices.within(launch, starts, ends)
@@ -79,13 +81,15 @@ def phase_costs(
     flags kernels and copies that were launched in the phase, `idle_ns` is as `breakdown.phase_idle`
     gives it.
     """
-    operations, windows, member = device.operations, device.windows, np.unique(phase.member)
+    operations = device.operations
+    windows = device.windows
+    member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
     kernels, copies = belongs
     parts = kernels & ~operations.is_comm, kernels & operations.is_comm
     compute, comm = (
-        union(operations.kernel_start[own], operations.kernel_end[own]) for own in parts
+        union(operations.kernel_start[part], operations.kernel_end[part]) for part in parts
     )
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
@@ -150,7 +154,8 @@ def between_steps(
     """
     launches = operations.kernel_launch[: operations.n_launched]
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
     first = np.searchsorted(members.starts, starts, side="left")
     last = np.searchsorted(members.ends, ends, side="right")
     own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
@@ -302,9 +307,11 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
 def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
     contains = np.zeros(code.size, np.bool_)
     for phase in np.unique(code):
-        own, other = code == phase, code != phase
+        own = code == phase
+        other = code != phase
         order = np.argsort(starts[other], kind="stable")
-        other_starts, other_ends = starts[other][order], ends[other][order]
+        other_starts = starts[other][order]
+        other_ends = ends[other][order]
         # The earliest end among all others that start at or after a given place.
         earliest_end = np.append(
             np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max

@@ -58,7 +58,7 @@ def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | No
     """
     if has_stages:
         return Doubt.STAGES
-    purposes = {_purpose(one) for one in calls} - {None}
+    purposes = {_purpose(call) for call in calls} - {None}
     return Doubt.PURPOSES if len(purposes) > 1 else None
 
 
@@ -83,8 +83,10 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
     """
     n_operations = n_early = n_wide = n_apart = 0
     for rows in matched:
-        entered, left = starts[rows], ends[rows]
-        start_spread, end_spread = np.ptp(entered, axis=1), np.ptp(left, axis=1)
+        entered = starts[rows]
+        left = ends[rows]
+        start_spread = np.ptp(entered, axis=1)
+        end_spread = np.ptp(left, axis=1)
         is_wide = start_spread >= WIDE_START_SPREAD_NS
         n_operations += rows.size
         n_early += int(np.count_nonzero(left < entered.max(axis=1, keepdims=True)))
@@ -161,7 +163,7 @@ def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
         if apart_share < MAX_APART_SHARE_OF_PARTNERS:
             partners[one].append(other)
             partners[other].append(one)
-    if any(len(found) != 1 for found in partners.values()):
+    if any(len(partner) != 1 for partner in partners.values()):
         return None
     return {rank: found[0] for rank, found in partners.items()}
 

@@ -51,7 +51,8 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
     It launches a tenth of every step's compute kernels or more. Several blocks of a step count:
     accumulation, recomputation.
     """
-    if not (n_steps := members.starts.size):
+    n_steps = members.starts.size
+    if not n_steps:
         return None
     step = holders(members.starts, members.ends, sequence.time_ns)
     inside = step >= 0
@@ -65,7 +66,8 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
     if len(others) != 1 or not least.all():
         return None
     rows = np.flatnonzero(inside & np.isin(sequence.thread_id, (members.thread_id, *others)))
-    is_backward, step = sequence.thread_id[rows] == others[0], step[rows]
+    is_backward = sequence.thread_id[rows] == others[0]
+    step = step[rows]
     changes = (np.diff(is_backward, prepend=False, append=False) != 0) | (
         np.diff(step, prepend=-1, append=-1) != 0
     )
@@ -89,7 +91,8 @@ def aligned_numbers(
     together. A rank that shares none with any other is shifted by time.
     """
     comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
-    shifts, is_sure = dict.fromkeys(range(min(1, len(ranks))), 0), True
+    shifts = dict.fromkeys(range(min(1, len(ranks))), 0)
+    is_sure = True
     waiting = deque(range(1, len(ranks)))
     n_in_vain = 0
     while waiting:

@@ -15,27 +15,32 @@ from nsyspipe.model.table import Flags, Int64
 
 # Which of a launch's properties repeat, in the order in which they are tried, and how alike units
 # have to be.
-SHAPES, NAMES, COMM = "names and grids", "names", "collectives and optimizer"
+SHAPES = "names and grids"
+NAMES = "names"
+COMM = "collectives and optimizer"
 _LEAST_AGREEMENT = {SHAPES: 0.95, NAMES: 0.95, COMM: 0.8}
 # By how much a pair of units may be less alike than most: so much, six times what is usual; but no
 # more than so much.
-_NOISE, _MOST_NOISE = 0.05, 0.15
+_NOISE = 0.05
+_MOST_NOISE = 0.15
 _LEAST_UNITS = 3
 _LEAST_COVER = 0.4  # of the sequence, by units: a recompilation may stand between two stretches
 _LEAST_REPEATED = 0.8  # the same of a sequence in which nothing trains
 # A key's distances are regular where this part of the sequence lies in those near their median.
-_LEAST_REGULAR, _NEAR = 0.3, 0.25
+_LEAST_REGULAR = 0.3
+_NEAR = 0.25
 # Of keys about as frequent the most regular ones are tried: counts are told apart by a twentieth.
-_COUNTS, _KEYS_PER_COUNT, _MOST_TRIED = 20, 2, 80
+_COUNTS = 20
+_KEYS_PER_COUNT = 2
+_MOST_TRIED = 80
 _GRAM = 8
 _BEHIND = 0.75  # of a unit is before most updates
 LEAST_BACKWARD: Final = 0.1  # of a unit's compute kernels
 _LEAST_KNOWN = 0.5  # of an evaluation's kernels, in the training units
 _MOST_UNLIKE = 3  # pairs of units, or half of all
-_SAMPLE, _UNLIKE_IN_SAMPLE = (
-    64,
-    0.6,
-)  # pairs of units that are looked at first, and which part of them may be unlike
+# pairs of units that are looked at first, and which part of them may be unlike
+_SAMPLE = 64
+_UNLIKE_IN_SAMPLE = 0.6
 _NEARLY = 0.9  # as large as any other is a first or last unit that is not cut off
 _MOST_ALIGNED = 10  # ways to cut a sequence by one key
 
@@ -82,17 +87,20 @@ class Repetition(Struct, frozen=True):
     @property
     def members(self) -> Members:
         """The units as steps: each ends where the next begins, in the middle of the host's pause between their launches."""
-        times, edges = self.sequence.time_ns, self.edges
+        times = self.sequence.time_ns
+        edges = self.edges
         usual = int(np.median(times[edges[1:-1]] - times[edges[1:-1] - 1]))
         around = np.concatenate([times[:1] - usual, times, times[-1:] + usual])
-        before, behind = around[edges], around[edges + 1]
+        before = around[edges]
+        behind = around[edges + 1]
         limits = behind - (behind - before) // 2
         return Members(self.thread_id, np.empty(0, np.int64), limits[:-1], limits[1:])
 
     @property
     def candidate(self) -> Candidate:
         """The family of the units, which qualifies where they are steps."""
-        steps, n_launched = self.members, self.sequence.time_ns.size
+        steps = self.members
+        n_launched = self.sequence.time_ns.size
         return Candidate(
             name=REPETITION,
             thread_id=steps.thread_id,
@@ -195,7 +203,8 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
         return None
     for trains in (True,) if sequence.is_optimizer.any() else (True, False):
         for keyed in _keyed(sequence):
-            if (unit := _smallest(sequence, keyed, n_steps, trains=trains)) is not None:
+            unit = _smallest(sequence, keyed, n_steps, trains=trains)
+            if unit is not None:
                 return unit
     return None
 
@@ -213,7 +222,9 @@ class _Keyed(Struct, frozen=True):
 
 
 def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
-    names, threads, updates = sequence.name, sequence.thread_id, sequence.is_optimizer
+    names = sequence.name
+    threads = sequence.thread_id
+    updates = sequence.is_optimizer
     for key, codes in ((SHAPES, sequence.shape), (NAMES, names)):
         if codes is not None:
             yield _Keyed(
@@ -223,7 +234,8 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
     # two steps.
     is_first = updates & np.diff(updates, prepend=False)
     places = np.flatnonzero(sequence.is_comm | updates)
-    codes, least = (2 * names + is_first)[places], _LEAST_AGREEMENT[COMM]
+    codes = (2 * names + is_first)[places]
+    least = _LEAST_AGREEMENT[COMM]
     yield _Keyed(COMM, least, codes, places, names[places], threads[places], updates[places])
 
 
@@ -245,7 +257,8 @@ def _smallest(
             or not _may_repeat(keyed, anchors)
         ):
             continue
-        places, size = keyed.places[anchors], sequence.time_ns.size
+        places = keyed.places[anchors]
+        size = sequence.time_ns.size
         edges = (
             _behind_updates(updates, places, size) if updates.size else _at_pauses(sequence, places)
         )
@@ -294,23 +307,23 @@ def _groups(keys: Int64, least: int = 1) -> tuple[Int64, Int64, Int64]:
     order = np.argsort(keys, kind="stable")
     counts = np.diff(np.flatnonzero(np.diff(keys[order], prepend=-1)), append=keys.size)
     recurs = counts >= least
-    order, counts = order[np.repeat(recurs, counts)], counts[recurs]
+    order = order[np.repeat(recurs, counts)]
+    counts = counts[recurs]
     return order, np.cumsum(counts) - counts, counts
 
 
 def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
     at = np.searchsorted(keyed.places, edges)
     holds_some = np.diff(at, prepend=-1) > 0
-    if (stretch := _stretch(keyed, at[holds_some])) is None:
+    stretch = _stretch(keyed, at[holds_some])
+    if stretch is None:
         return None
     first, last, alike = stretch
     edges = _behind_blocks(sequence, edges[holds_some][first : last + 1])
     if keyed.key == COMM:  # what else is in the first and the last has not been looked at
         sizes = np.diff(edges)
-        is_first_cut, is_last_cut = (
-            sizes[0] < _NEARLY * sizes[1:].min(),
-            sizes[-1] < _NEARLY * sizes[:-1].min(),
-        )
+        is_first_cut = sizes[0] < _NEARLY * sizes[1:].min()
+        is_last_cut = sizes[-1] < _NEARLY * sizes[:-1].min()
         edges = edges[int(is_first_cut) : edges.size - int(is_last_cut)]
     loop, backward, are_in_each = _threads(sequence, edges)
     has_optimizer = bool(sequence.is_optimizer[edges[0] : edges[-1]].any())
@@ -336,7 +349,8 @@ def _stretch(keyed: _Keyed, edges: Int64) -> tuple[int, int, float] | None:
     """Return first and last edge of the longest run of units, and how alike they are; None: a larger unit is to be tried."""
     if edges.size <= _LEAST_UNITS:
         return None
-    codes, sizes = keyed.codes, np.diff(edges)
+    codes = keyed.codes
+    sizes = np.diff(edges)
     floor = keyed.least - min(_MOST_NOISE, _NOISE + float(np.median(sizes)) ** -0.5)
     is_long = sizes >= floor * np.median(sizes)
     may_fit = is_long[1:] & is_long[:-1]
@@ -442,7 +456,8 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
     edges = edges.copy()
     sizes = np.diff(edges)
     usual = int(np.argmin(np.abs(sizes - np.median(sizes))))
-    unit, least = sequence.name[edges[usual] : edges[usual + 1]], _LEAST_AGREEMENT[NAMES] - _NOISE
+    unit = sequence.name[edges[usual] : edges[usual + 1]]
+    least = _LEAST_AGREEMENT[NAMES] - _NOISE
     for at in np.flatnonzero(sizes * least > unit.size).tolist():
         begin = edges[at + 1] - unit.size
         has_backward = np.ptp(sequence.thread_id[edges[at] : begin]) > 0
@@ -457,7 +472,8 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
 def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     """Return where a capture of nothing but whole units begins each, else of keys once in each that behind the longest pause."""
     lengths = np.diff(anchors)
-    size, n_units = sequence.time_ns.size, lengths.size
+    size = sequence.time_ns.size
+    n_units = lengths.size
     if (lengths == lengths[0]).all() and size == anchors.size * lengths[0]:
         return np.arange(0, size, lengths[0])
     inside = slice(int(anchors[0]), int(anchors[-1]))

@@ -141,7 +141,9 @@ def candidates(
     rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last
     if not rows.size:
         return []
-    family, starts, ends = of_all[rows], starts_of_all[rows], ends_of_all[rows]
+    family = of_all[rows]
+    starts = starts_of_all[rows]
+    ends = ends_of_all[rows]
     threads, thread = np.unique(thread_of_all[rows], return_inverse=True)
     keys, group = np.unique(family * threads.size + thread, return_inverse=True)
     unions = grouped_lengths(group, starts, ends, keys.size)
@@ -207,7 +209,8 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         return STEP_OPTION
     by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
     shared = set.intersection(*map(set, by_name)) if by_name else set()
-    repeats, shared = REPETITION in shared, shared - {REPETITION}
+    repeats = REPETITION in shared
+    shared = shared - {REPETITION}
     worth = {
         name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared
     }
@@ -216,7 +219,8 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
     while best is not None and (
         held_by := shared.intersection(*(rank[best].holders for rank in by_name))
     ):
-        if not (tied := [name for name in held_by if worth[name] == worth[best]]):
+        tied = [name for name in held_by if worth[name] == worth[best]]
+        if not tied:
             break
         best = min(tied)
     # What has no range, repeats; so does what has ranges of its backward passes only.
@@ -294,8 +298,8 @@ class Windows(Struct, frozen=True):
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray], ordinals: Sequence[Int64]) -> list[Int64]:
     """Return each rank's step numbers by member: the text's one integer if that works on every rank, else the ordinals."""
-    if all(not one.null_count and len(pc.unique(one)) == len(one) for one in in_texts):
-        return [one.to_numpy() for one in in_texts]
+    if all(not text.null_count and len(pc.unique(text)) == len(text) for text in in_texts):
+        return [text.to_numpy() for text in in_texts]
     return list(ordinals)
 
 
@@ -324,7 +328,8 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
     first_start = slices.reduced(np.minimum, operations.kernel_start[: operations.n_launched])
     later = np.append(True, first_start[1:] > np.maximum.accumulate(first_start)[:-1])
-    member, starts = with_kernels[later], first_start[later]
+    member = with_kernels[later]
+    starts = first_start[later]
     last = int(member[-1])
     last_end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
     first_copy, last_copy = np.searchsorted(
@@ -397,7 +402,7 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     """Return the first and the last step of a pair, or of one number; an OptionError, with the steps that there are, for none."""
     ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
     numbers = all_steps["step"].to_numpy()
-    is_whole = all(isinstance(one, Integral) for one in ends) and bool not in map(type, ends)
+    is_whole = all(isinstance(end, Integral) for end in ends) and bool not in map(type, ends)
     if len(ends) != len(("first", "last")) or not is_whole:
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
@@ -406,14 +411,16 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     has_any = ((numbers >= first) & (numbers <= last)).any()
     if has_any and lowest <= first and last <= highest:
         return first, last
-    shown_first, shown_last = short_repr(first), short_repr(last)
+    shown_first = short_repr(first)
+    shown_last = short_repr(last)
     if first > last:
         in_order = f"--perfetto-steps {shown_last}:{shown_first}"
         raise OptionError(
             f"steps {shown_first}:{shown_last}", "end before they begin", fix=in_order
         )
     given = f"steps {shown_first}:{shown_last}" if first < last else f"step {shown_first}"
-    found, fix = "no steps at all", None
+    found = "no steps at all"
+    fix = None
     if numbers.size:
         found = f"steps {lowest} to {highest}"
         there = (max(first, lowest), min(last, highest)) if has_any else (lowest, highest)

@@ -26,18 +26,19 @@ _SUMMED = tuple(
 )
 _TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
 _NO_SUMS: _Sums = dict.fromkeys((*_SUMMED, *_TRANSFERRED))
-_NEAR, _HALF = 0.1, 0.5
-_GAP, _REGULAR_GAP = (
-    4.0,
-    2.5,
-)  # between two levels, times the spread within; fewer where they come regularly
+_NEAR = 0.1
+_HALF = 0.5
+# between two levels, times the spread within; fewer where they come regularly
+_GAP = 4.0
+_REGULAR_GAP = 2.5
 _LEAST_OF_A_LEVEL = 2
 MUCH_RATIO = (
     0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 )
 _LEAST_BETWEEN_NS = 10_000  # less is no loading
 # One step dominates a mean of at least so many if it alone adds such a share to it.
-_LEAST_TO_DOMINATE, _DOMINATING_SHARE = 3, 0.2
+_LEAST_TO_DOMINATE = 3
+_DOMINATING_SHARE = 0.2
 
 
 def with_ratios(
@@ -78,7 +79,8 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     A figure is null without summary steps, or where one of its parts is null. Of captures without
     steps (`is_capture`) there are 0 steps, and what is of a step is null.
     """
-    chosen, sent = steps.filter(steps["in_summary"]), _transferring(collectives)
+    chosen = steps.filter(steps["in_summary"])
+    sent = _transferring(collectives)
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
     row = {
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
@@ -130,11 +132,10 @@ def rank_summary(
         {row["rank"]: row for row in sums_by(table, ["rank"], names)} for table, names in tables
     )
     begins = run_starts(chosen["rank"].to_numpy())
-    numbers, walls = (
-        chosen["rank"].to_numpy()[begins].tolist(),
-        np.split(chosen["wall_ns"].to_numpy(), begins[1:]),
-    )
-    wall_of, rows = dict(zip(numbers, walls, strict=False)), []
+    numbers = chosen["rank"].to_numpy()[begins].tolist()
+    walls = np.split(chosen["wall_ns"].to_numpy(), begins[1:])
+    wall_of = dict(zip(numbers, walls, strict=False))
+    rows = []
     for rank in ranks["rank"].to_pylist():
         wall = wall_of.get(rank, np.empty(0, np.int64))
         n_steps = None if is_capture else wall.size
@@ -245,7 +246,8 @@ def evenness(values: Float64) -> Evenness | None:
     """Judge the steps of one capture, in step order; None without a step."""
     if not values.size:
         return None
-    mean, median = float(values.mean()), float(np.median(values))
+    mean = float(values.mean())
+    median = float(np.median(values))
     near = np.abs(values - median) <= _NEAR * abs(median)
     is_uneven = abs(mean - median) > _NEAR * abs(mean) or float(near.mean()) < _HALF
     even = Evenness(
@@ -267,7 +269,8 @@ def levels_of(values: Float64, times: float = _REGULAR_GAP) -> Flags | None:
         return None
     apart = np.diff(ordered)[_LEAST_OF_A_LEVEL - 1 : ordered.size - _LEAST_OF_A_LEVEL]
     at = int(np.argmax(apart)) + _LEAST_OF_A_LEVEL
-    low, high = ordered[:at], ordered[at:]
+    low = ordered[:at]
+    high = ordered[at:]
     spread = np.sqrt((low.var() * low.size + high.var() * high.size) / ordered.size)
     is_long: Flags = values >= high[0]
     return is_long if float(high[0] - low[-1]) > times * spread else None
@@ -310,8 +313,8 @@ def host_figures(host_steps: pa.Table) -> list[HostFigures]:
         list(own)
         for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))
     ]
-    per_report = Counter(own[0]["report"] for own in groups)
-    return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
+    per_report = Counter(group[0]["report"] for group in groups)
+    return [_of_process(group, is_alone=per_report[group[0]["report"]] == 1) for group in groups]
 
 
 def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
@@ -325,7 +328,7 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
     Ranks wait for each other in backward, where they communicate: who is waited for has the
     shortest.
     """
-    closed = [one for one in figures if one.median_ns is not None]
+    closed = [figure for figure in figures if figure.median_ns is not None]
     if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in closed):
         return None
     return _apart(closed, lambda one: one.phase_ns["backward"], of_most=True)
@@ -338,7 +341,8 @@ def _apart(
     of_most: bool = False,
 ) -> tuple[HostFigures, HostFigures] | None:
     """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
-    if not (known := [(own, one) for one in figures if (own := value(one)) is not None]):
+    known = [(own, figure) for figure in figures if (own := value(figure)) is not None]
+    if not known:
         return None
     (low, least), (high, most) = min(known, key=itemgetter(0)), max(known, key=itemgetter(0))
     is_much = high - low >= MUCH_RATIO * ((most if of_most else least).median_ns or 0)
@@ -347,7 +351,11 @@ def _apart(
 
 def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
     """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step, or 10 us."""
-    known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
+    known = [
+        figure
+        for figure in figures
+        if figure.between_ns is not None and figure.median_ns is not None
+    ]
     most = max(known, key=lambda one: one.between_ns or 0, default=None)  # of equal ones the first
     is_long = most and (most.between_ns or 0) >= max(
         MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS

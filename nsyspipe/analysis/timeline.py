@@ -45,7 +45,8 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     rows, begin, finish, reached = _clipped(starts, ends, window)
     opens = begin >= reached
     first = np.flatnonzero(opens)
-    owner, seqs = np.cumsum(opens) - 1, np.full(rows.size, NO_SEQ)
+    owner = np.cumsum(opens) - 1
+    seqs = np.full(rows.size, NO_SEQ)
     return Pieces(
         begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs
     )
@@ -69,7 +70,8 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     # The operation that a piece belongs to comes before those that only count in it.
     operations = np.unique(pieces.owner, return_index=True)[1]
     rows = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
-    owner, lengths = np.arange(len(parts)), parts.ends - parts.starts
+    owner = np.arange(len(parts))
+    lengths = parts.ends - parts.starts
     return Pieces(parts.starts, parts.ends, owner, pieces.names[rows], lengths, pieces.seqs[rows])
 
 
@@ -78,7 +80,8 @@ def _clipped(
 ) -> tuple[Int64, Int64, Int64, Int64]:
     """Return the rows that have a part in the window, by (start, longest first), those parts, and what ended before."""
     order = np.lexsort((-ends, starts))
-    begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
+    begin = np.maximum(starts[order], window[0])
+    finish = np.minimum(ends[order], window[1])
     kept = finish > begin
     return (
         order[kept],
@@ -163,7 +166,8 @@ def comm_lanes(
     codes, wait_names = coded(waiting["collective"])
     waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
     # All communication between start and end of a bar is its own: bars of comm do not overlap.
-    bars, times = joined(comm, max_bars), union(comm.starts, comm.ends)
+    bars = joined(comm, max_bars)
+    times = union(comm.starts, comm.ends)
     bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
         bars["wait_ns"] = (
@@ -185,7 +189,8 @@ def representative_step(steps: pa.Table) -> int | None:
     It is of the summary steps, else of those that all ranks have, else of all; None without any
     window.
     """
-    step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
+    step = steps["step"].to_numpy()
+    rank = steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)
     walls = np.zeros(numbers.size, np.int64)
     np.maximum.at(walls, index, steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())
@@ -283,9 +288,12 @@ def _phases(
     ends = np.minimum(own["device_end_ns"].to_numpy(), window[1])
     order = np.lexsort((codes, ends, starts))
     order = order[ends[order] > starts[order]]
-    codes, starts, ends = codes[order], starts[order], ends[order]
+    codes = codes[order]
+    starts = starts[order]
+    ends = ends[order]
     group = joins(starts, ends, max_bars)
-    n_bars, own = run_starts(group).size, own.take(pa.array(order))
+    n_bars = run_starts(group).size
+    own = own.take(pa.array(order))
     launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null().sort_by("launch_ns")
     rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
     begin, finish = (np.clip(column[rows], *window) for column in _times(launched))

@@ -102,7 +102,7 @@ def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
         scatters = [
             one for one in same_ranks if one.collective == "reduce_scatter" and not one.is_small
         ]
-        in_layers = any(one.is_in_forward for one in scatters)
+        in_layers = any(scatter.is_in_forward for scatter in scatters)
         # Behind an optimizer whose states are sharded no layer waits for what is gathered.
         is_before = (
             use.collective != "all_gather" or (use.forward_share or 0.0) >= _LEAST_IN_FORWARD
@@ -173,7 +173,8 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
     rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     found: dict[object, tuple[int | None, list[str], tuple[tuple[int, ...], ...]]] = {}
     for role in _NESTING:
-        if not (own := [row for row in rows if row["role"] == role]):
+        own = [row for row in rows if row["role"] == role]
+        if not own:
             continue
         groups: list[frozenset[int]] = []
         for row in own:
@@ -210,7 +211,7 @@ def is_hybrid_sharded(traffic: pa.Table) -> bool:
     replicas = [own for own in reducing if len(own) > 1]
     if not sharing or not replicas:
         return False
-    return all(len(own & group) <= 1 for own in replicas for group in sharing)
+    return all(len(replica & group) <= 1 for replica in replicas for group in sharing)
 
 
 def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
@@ -221,7 +222,7 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     of a model.
     """
     groups = dimensions(traffic, world_size)
-    sizes = [one.size for one in groups if not {TENSOR, PIPELINE}.isdisjoint(one.roles)]
+    sizes = [group.size for group in groups if not {TENSOR, PIPELINE}.isdisjoint(group.roles)]
     others = traffic.filter(pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER)))
     is_small = pc.less_equal(
         others["bytes_per_step"], pc.multiply(others["calls_per_step"], float(SMALL_BYTES))

@@ -32,7 +32,8 @@ class _Hook:
     """Called behind every optimizer's step; never lets an error through to the program."""
 
     def __init__(self, steps: MarkedSteps) -> None:
-        self._steps, self._is_off = steps, False
+        self._steps = steps
+        self._is_off = False
         # The optimizer and the parameter that are updated first. Other optimizers, and calls of
         # this one for other parameters (ZeRO makes one for each group), are of the same step.
         self._counted: tuple[weakref.ref[Any], weakref.ref[Any]] | None = None
@@ -60,7 +61,7 @@ class _Hook:
         ):
             return False
         parameter = next(
-            (one for group in optimizer.param_groups for one in group["params"]), optimizer
+            (param for group in optimizer.param_groups for param in group["params"]), optimizer
         )
         counted = self._counted
         if counted is None or counted[0]() is None or counted[1]() is None:

@@ -25,7 +25,8 @@ from nsyspipe.errors import CaptureError, NsyspipeError
 JOB_GRACE_S = 60.0  # torchrun gives its workers 30 s to end, and each of those waits for its nsys
 # For somebody who has asked twice; and until every rank has said how it ended, once its processes
 # have.
-_HURRY_S, _LAST_WORDS_S = 1.0, 3.0
+_HURRY_S = 1.0
+_LAST_WORDS_S = 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -54,7 +55,7 @@ def _captured_job(job: Job, room: SimpleNamespace) -> int:
             _say(_opening(job))
             end = running.run()
             records = read_records(directory)
-            room.has_begun = any(one.pid is not None for one in records)
+            room.has_begun = any(record.pid is not None for record in records)
             return running.conclude(records, end)
     finally:
         if where is not None and where.exists():
@@ -65,7 +66,8 @@ class _Running:
     """A job on its way: its directory, its time limits, and how things stood at its start."""
 
     def __init__(self, job: Job, directory: Path) -> None:
-        self._job, self._directory = job, directory
+        self._job = job
+        self._directory = directory
         self._started_ns, self._begin = time.time_ns(), time.monotonic()
         # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture``
         # (reports whole).
@@ -81,14 +83,16 @@ class _Running:
             self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
 
     def _output(self, report: Path, whose: str) -> NsysOutput:
-        temporary, log = self._directory / f"tmp_{whose}", self._directory / f"nsys_{whose}.log"
+        temporary = self._directory / f"tmp_{whose}"
+        log = self._directory / f"nsys_{whose}.log"
         return NsysOutput(
             str(report), temporary, log, self._job.command, started_ns=self._started_ns
         )
 
     def run(self) -> End:
         """Run the command until it ends, or must be ended."""
-        job, directory = self._job, self._directory
+        job = self._job
+        directory = self._directory
         environment = {**os.environ, STATUS_DIR: str(directory)}
         if self._of_node is not None:
             supervision.adopt_orphans()
@@ -105,7 +109,8 @@ class _Running:
                 ) from error
             why = None
             while process.poll() is None and why is None:
-                if why := _interrupt(stop) if stop.n_asked else self._limit_reached():
+                why = _interrupt(stop) if stop.n_asked else self._limit_reached()
+                if why:
                     self._end(process, stop)
                 else:
                     time.sleep(supervision.POLL_S)
@@ -116,7 +121,8 @@ class _Running:
         return why or (_interrupt(stop) if stop.n_asked else End(supervision.status_of(process)))
 
     def _limit_reached(self) -> End | None:
-        job, now = self._job, time.monotonic()
+        job = self._job
+        now = time.monotonic()
         self._look(now)
         limits = [(self._begin, "timeout", job.timeout_s)]
         if "ranks" in self._since:
@@ -147,7 +153,9 @@ class _Running:
         if self._of_node is None or self._job.nsys is None:
             # Nothing more comes of the capture: each rank's report is whole, or its program has
             # ended.
-            captured = [one for one in records if one.is_captured and one.nsys_group is not None]
+            captured = [
+                record for record in records if record.is_captured and record.nsys_group is not None
+            ]
             has_come = [one.report_at is not None or one.status is not None for one in captured]
             is_whole = any(one.report_at for one in captured) and all(has_come)
         else:
@@ -156,9 +164,9 @@ class _Running:
             is_whole = self._node_report_at is not None
         programs = read_programs(self._directory)
         is_loop_over = all(
-            one.rank in programs and programs[one.rank].loop_ended for one in records
+            record.rank in programs and programs[record.rank].loop_ended for record in records
         )
-        are_ranks_over = all(one.status is not None for one in records)
+        are_ranks_over = all(record.status is not None for record in records)
         for what, is_so in (
             ("loop", is_loop_over),
             ("ranks", are_ranks_over),
@@ -169,7 +177,8 @@ class _Running:
 
     def _end(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
-        n_asked, patience_s = stop.n_asked, self._job.exit_timeout_s
+        n_asked = stop.n_asked
+        patience_s = self._job.exit_timeout_s
         process.terminate()
         supervision.wait_until(
             lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s
@@ -184,7 +193,9 @@ class _Running:
     def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
         """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
         n_asked = stop.n_asked
-        groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
+        groups = {
+            record.nsys_group for record in read_records(self._directory) if record.nsys_group
+        }
         is_alive = supervision.group_is_alive
         supervision.wait_until(
             lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s
@@ -199,14 +210,15 @@ class _Running:
         supervision.wait_until(lambda: not self._unended(), _LAST_WORDS_S)
 
     def _unended(self) -> list[RankRecord]:
-        return [one for one in read_records(self._directory) if one.status is None]
+        return [record for record in read_records(self._directory) if record.status is None]
 
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
         """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
-        job, programs = self._job, read_programs(self._directory)
+        job = self._job
+        programs = read_programs(self._directory)
         if job.nsys is not None:
             of_node = None if self._of_node is None else self._of_node.captured()
-            records = [self._came(one, of_node) for one in records]
+            records = [self._came(record, of_node) for record in records]
         ended_by = end.why if end.why != "command" else None
         written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         status, lines = judge(job, records, programs, end)

@@ -28,7 +28,9 @@ class LightningCapture(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, *, warmup: int = 10, steps: int = 20, stop: bool = False) -> None:
-        self._steps, self._stop, self._has_stepped = MarkedSteps(warmup, steps), stop, False
+        self._steps = MarkedSteps(warmup, steps)
+        self._stop = stop
+        self._has_stepped = False
 
     def on_train_batch_start(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
         if not self._steps.is_in_step:

@@ -18,9 +18,14 @@ from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
 
-_NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
+_NOT_STARTED = 2
+INCOMPLETE = 3
+TIMED_OUT = 124
+_SIGNALLED = 128
+INTERRUPTED = 130
 # The warm-up is enough for a first step that is slower than the others.
-_MOST_NAMED, _SHORT_WARMUP = 6, 2
+_MOST_NAMED = 6
+_SHORT_WARMUP = 2
 _NSYS_FIX = (
     "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
 )
@@ -67,10 +72,10 @@ def judge(
     0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys
     did not start it.
     """
-    expected = job.expected([one.rank for one in records])
-    captured = [one for one in records if one.rank in expected and one.report]
+    expected = job.expected([record.rank for record in records])
+    captured = [record for record in records if record.rank in expected and record.report]
     reports = dict.fromkeys(
-        one.report for one in records if one.report
+        record.report for record in records if record.report
     )  # a node's has several ranks
     names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
     found = (
@@ -88,7 +93,8 @@ def judge(
             found,
             f"  fix: complete reports need no new capture. Before you capture again, {fix}",
         ]
-    if failed := [one for one in records if one.status]:
+    failed = [record for record in records if record.status]
+    if failed:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
         return _of_failure(first, found, job, has_reports=bool(captured))
@@ -106,7 +112,7 @@ def judge(
     if len(captured) == len(expected):
         return 0, notes
     what = f"error: {job.program}: it ended well, but "
-    if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
+    if not captured and {record.problem for record in records if record.is_captured} == {NOTHING}:
         loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
         why, *helps = _never_started(job, next(loops, None))
         lines = [f"{what}nothing was captured: {why}", *helps]
@@ -147,7 +153,7 @@ def _some(names: Sequence[str]) -> list[str]:
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
-    reasons = {one.rank: one.problem for one in records}
+    reasons = {record.rank: record.problem for record in records}
     rows = [
         f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there
     ]
@@ -242,10 +248,12 @@ def finish(
 
     Of several nodes it names the reports of all: those of one alone are half a run.
     """
-    reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
+    reports = sorted({Path(f"{record.report}.nsys-rep") for record in records if record.report})
     if not reports:
         return [], [], None
-    suffix, notes, failed = ".nsys-rep", [], []
+    suffix = ".nsys-rep"
+    notes = []
+    failed = []
     try:
         notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
@@ -256,7 +264,8 @@ def finish(
             suffix = ".sqlite"
     except NsyspipeError as error:
         failed.append("error: " + "\n".join(error.lines()))
-    where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
+    where = f"{job.name}_*{suffix}"
+    words = f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
         where = str(reports[0].with_suffix(suffix))
         words = where if job.n_nodes == 1 else words
@@ -271,22 +280,28 @@ def _describe(
     started_at: float,
     ended_by: str | None,
 ) -> list[str]:
-    key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
+    key = hash_key()
+    place = sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
     if around.topology is not None:
         sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), around.topology)
     ranks = []
-    for one in records:
-        problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)
+    for record in records:
+        problem = record.problem or (
+            cut_short(programs.get(record.rank)) if record.report else None
+        )
         is_complete = (
-            bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+            bool(record.report)
+            and not problem
+            and (record.status == 0 or record.report_at is not None)
         )
         same = {
-            name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")
+            name: getattr(record, name)
+            for name in ("rank", "local_rank", "pid", "report", "status")
         }
         ranks.append(
             CapturedRank(
-                **same, problem=problem, is_complete=is_complete if one.is_captured else None
+                **same, problem=problem, is_complete=is_complete if record.is_captured else None
             )
         )
     facts: dict[str, Any] = {

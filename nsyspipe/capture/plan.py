@@ -86,7 +86,9 @@ _KNOWN_TRACE = (
     "wddm",
 )
 _FIRST_WITH_NCCL = (2025, 6)
-LINGER_S, _MOST_NAMED = 120.0, 3  # for a program that has said that its loop is over
+# for a program that has said that its loop is over
+LINGER_S = 120.0
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ class Job:
         if self.nsys is None:
             return ()
         return tuple(
-            one for one in self.local_ranks or started if self.chosen is None or one in self.chosen
+            local_rank
+            for local_rank in self.local_ranks or started
+            if self.chosen is None or local_rank in self.chosen
         )
 
     def beside(self, ending: str) -> Path:
@@ -158,10 +162,15 @@ def _belongs(job: Job, ending: str) -> bool:
         return job.n_nodes == 1
     if ending in _FACTS:
         return job.node_rank == 0  # of one node
-    if (report := _REPORT.fullmatch(ending)) and not report[1]:
-        number, mine, n_of_job = int(report[2]), job.local_ranks, job.world_size
+    report = _REPORT.fullmatch(ending)
+    if report and not report[1]:
+        number = int(report[2])
+        mine = job.local_ranks
+        n_of_job = job.world_size
     elif node := report or _FACT_OF_NODE.fullmatch(ending):
-        number, mine, n_of_job = int(node[2]), range(job.node_rank, job.node_rank + 1), job.n_nodes
+        number = int(node[2])
+        mine = range(job.node_rank, job.node_rank + 1)
+        n_of_job = job.n_nodes
     else:
         return False
     return (
@@ -236,17 +245,14 @@ def _set_aside(job: Job, aside: Path) -> None:
         ]
         if names and not job.is_forced:
             more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            found, fix = (
-                ", ".join(names[:_MOST_NAMED]) + more,
-                "-o ANOTHER_NAME, or --force to replace it",
-            )
+            found = ", ".join(names[:_MOST_NAMED]) + more
+            fix = "-o ANOTHER_NAME, or --force to replace it"
             raise OutputError(
                 str(job.name), "an earlier capture of this name is there", found=found, fix=fix
             )
         earlier = there if job.is_forced else []
-        if wrong := next(
-            (path for path in earlier if path.is_dir() and not path.is_symlink()), None
-        ):
+        wrong = next((path for path in earlier if path.is_dir() and not path.is_symlink()), None)
+        if wrong:
             raise IsADirectoryError(errno.EISDIR, f"{wrong.name} is a directory")
         for path in earlier:
             aside.mkdir(exist_ok=True)
@@ -283,7 +289,8 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         # Of ranks that a job does not have nothing would be captured, and nobody would know why.
         n_ranks = options.world_size or options.nproc
-        if unknown := {one for one in chosen if one >= n_ranks}:
+        unknown = {one for one in chosen if one >= n_ranks}
+        if unknown:
             each = f", {options.nproc} on each node" if n_ranks > options.nproc else ""
             fix = f"ranks of 0-{n_ranks - 1}{each}" if n_ranks > 1 else "leave it out"
             problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
@@ -318,7 +325,8 @@ def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
             print(note, file=sys.stderr)  # noqa: T201
         name = str(found.path)
     except NsyspipeError as error:
-        if status := _refused(error, is_noted=options.dry_run):
+        status = _refused(error, is_noted=options.dry_run)
+        if status:
             return status
         if isinstance(error, CaptureError):  # nobody has looked at them
             try:
@@ -335,7 +343,9 @@ def usable_tracing(
     found: Nsys, trace: Sequence[str], graphs: str
 ) -> tuple[list[str], str, list[str]]:
     """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
-    known, says, notes = found.trace_values(), f"nsys {found.version_text} does not know", []
+    known = found.trace_values()
+    says = f"nsys {found.version_text} does not know"
+    notes = []
     _check_trace(trace, known, says)
     if "nccl" in trace and (
         "nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL
@@ -352,7 +362,8 @@ def usable_tracing(
 
 def _check_trace(trace: Sequence[str], known: Sequence[str], says: str = "no nsys knows") -> None:
     """Refuse values that an nsys does not list, where it lists any, else those that no nsys knows; for nccl there is another."""
-    if others := [value for value in trace if value not in (*(known or _KNOWN_TRACE), "nccl")]:
+    others = [value for value in trace if value not in (*(known or _KNOWN_TRACE), "nccl")]
+    if others:
         meant = [
             nearest_name(value, known or _KNOWN_TRACE) if value in others else value
             for value in trace
@@ -375,7 +386,8 @@ def n_gpus() -> int | None:
     if output is None or output.status != 0:
         return None if _DRIVER.exists() else 0
     there = len(_GPU_LINE.findall(output.text))
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return there
     # What follows a wrong one, as -1, is not seen either.
     return min(
@@ -410,7 +422,7 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
 
 def _missing(options: argparse.Namespace, there: int | None) -> Iterator[NsyspipeError]:
     yield from _missing_program(options)
-    folder = next(one for one in options.name.absolute().parents if one.exists())
+    folder = next(parent for parent in options.name.absolute().parents if parent.exists())
     if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):
         yield OutputError(
             str(options.name), f"reports cannot be written below {folder}", fix="-o NAME"
@@ -444,7 +456,8 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
         return
     with contextlib.suppress(NsyspipeError):  # what is wrong with nsys is said next
-        version, found = installed("nvtx"), nsys.find(options.nsys)
+        version = installed("nvtx")
+        found = nsys.find(options.nsys)
         if version is not None and not ranges_reach(found.version_text, version):
             problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
             yield CaptureError(

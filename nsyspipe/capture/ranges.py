@@ -22,7 +22,9 @@ from nsyspipe.capture.status import facts, loaded_torch
 CAPTURE_RANGE = "nsyspipe.capture"
 # How long the end of a capture waits for the device: when the loop has broken off; when nothing is
 # known of the program.
-_SETTLE_S, _SETTLE_ALONE_S, _POLL_S = 5.0, 60.0, 0.001
+_SETTLE_S = 5.0
+_SETTLE_ALONE_S = 60.0
+_POLL_S = 0.001
 # How this process's capture stands: the handle is that of the capture's range without CUDA.
 _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 T = TypeVar("T")
@@ -284,7 +286,9 @@ def _numbered(
     if has_capture:
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
-    source, n_items, n_taken = iter(iterable), None, 0
+    source = iter(iterable)
+    n_items = None
+    n_taken = 0
     with contextlib.suppress(TypeError):  # a generator, or a loader of a stream
         n_items = len(iterable)  # type: ignore[arg-type]
     begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
@@ -341,11 +345,9 @@ class MarkedSteps:
             raise ValueError(
                 f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}"
             )
-        self._window, self._n_begun, self._is_alone = (
-            range(warmup, warmup + steps),
-            n_begun,
-            is_alone,
-        )
+        self._window = range(warmup, warmup + steps)
+        self._n_begun = n_begun
+        self._is_alone = is_alone
         self._phase: Any = None
         self.is_in_step = self.is_over = False
 
@@ -355,7 +357,8 @@ class MarkedSteps:
         facts.announce()
         if self._n_begun == self._window.start:
             start_capture(is_alone=self._is_alone)
-        self._step, self.is_in_step = backend().start(f"step {self._n_begun}"), True
+        self._step = backend().start(f"step {self._n_begun}")
+        self.is_in_step = True
         self._n_begun += 1
 
     def phase(self, name: str | None) -> None:

@@ -30,13 +30,16 @@ NOT_STARTED = "nsys failed before it started the program"
 NOT_WRITTEN = "nsys could not write its report"
 NOT_MADE = "nsys did not make a report of its capture"
 NOT_ENDED = "nsys had not ended {seconds} s after the program: ended it"
-_LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
+_LONGEST_LOG = 4096
+_LOOK_S = 1.0
+_FIRST_OF_TWO_DIGITS = 10
 # What nsys says when it fails by itself, mostly since it and the agent that it starts have missed
 # each other.
 FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::exception", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
-_CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
+_CLOCK_SLACK_NS = 60 * 10**9
+_START_S = 15.0
 # Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2,
 # $3), not where nsys does.
 _TELLING_SHELL = (
@@ -54,13 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=parse_ranks, default=None)
     parser.add_argument("--nsys-words", type=int, default=0)
     at = words.index("--") if "--" in words else len(words)
-    options, command = parser.parse_args(words[:at]), words[at + 1 :]
-    nsys, program = command[: options.nsys_words], command[options.nsys_words :]
+    options = parser.parse_args(words[:at])
+    command = words[at + 1 :]
+    nsys = command[: options.nsys_words]
+    program = command[options.nsys_words :]
     record = RankRecord(
         rank=int(os.environ.get("RANK", "0")), local_rank=int(os.environ.get("LOCAL_RANK", "0"))
     )
     if options.ranks is not None and record.rank not in options.ranks:
-        nsys, record = [], replace(record, is_captured=False)
+        nsys = []
+        record = replace(record, is_captured=False)
     with contextlib.ExitStack() as held:
         given = os.environ.get(
             STATUS_DIR
@@ -85,12 +91,10 @@ class _Rank:
     def __init__(
         self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
     ) -> None:
-        self._directory, self._exit_timeout_s, self._record, self._locks = (
-            status_dir,
-            exit_timeout_s,
-            record,
-            locks,
-        )
+        self._directory = status_dir
+        self._exit_timeout_s = exit_timeout_s
+        self._record = record
+        self._locks = locks
         self._ended = (
             self._directory / f"program_{record.rank}.status"
         )  # the program's exit status, once it has one
@@ -102,7 +106,8 @@ class _Rank:
         """Run the program, under nsys if there is one."""
         self._temporary.mkdir(mode=0o700, exist_ok=True)
         command = [*nsys, *program]
-        if output := output_of(nsys):
+        output = output_of(nsys)
+        if output:
             self._output = NsysOutput(
                 output, self._temporary, self._log, command, report_there(output)
             )
@@ -127,7 +132,8 @@ class _Rank:
             supervision.adopt_orphans()
         with self._log.open("wb") as output:
             inherited = (*self._locks, stdout, stderr) if nsys else self._locks
-            words, printing = [*nsys, *telling], output if nsys else None
+            words = [*nsys, *telling]
+            printing = output if nsys else None
             process = supervision.start(words, environment, output=printing, pass_fds=inherited)
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process)
@@ -138,7 +144,10 @@ class _Rank:
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
-        deadline, is_killed, parent, stop = None, False, os.getppid(), self._stop
+        deadline = None
+        is_killed = False
+        parent = os.getppid()
+        stop = self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
                 stop.ask(
@@ -237,7 +246,9 @@ class NsysOutput:
         """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
         if now_s - self._looked_at < _LOOK_S:
             return False
-        self._looked_at, before, self._seen = now_s, self._seen, None
+        self._looked_at = now_s
+        before = self._seen
+        self._seen = None
         there = report_there(self.output)
         with contextlib.suppress(OSError):  # moved in between
             # On its way from another file system it is there twice, and once not whole.
@@ -247,7 +258,8 @@ class NsysOutput:
 
     def _has_others(self) -> bool:
         """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
-        there, left = report_there(self.output), self._left(".nsys-rep")
+        there = report_there(self.output)
+        left = self._left(".nsys-rep")
         return any(there is None or one.stat().st_size != there[2] for one in left)
 
     def _left(self, suffix: str) -> list[Path]:
@@ -266,9 +278,11 @@ class NsysOutput:
         if is_new and not self._has_others():
             return self.output, None
         said = last_words(self.log, self.command)
-        if reports := self._left(".nsys-rep"):
+        reports = self._left(".nsys-rep")
+        if reports:
             return None, f"{NOT_WRITTEN}{_kept(reports, self.output)}{said}"
-        if streams := self._left(".qdstrm"):
+        streams = self._left(".qdstrm")
+        if streams:
             return None, f"{NOT_MADE}{_kept(streams, self.output)}"
         return None, f"{NOT_WRITTEN}{said}" if any(self.temporary.rglob("*.nsys-rep")) else NOTHING
 

@@ -34,7 +34,8 @@ from nsyspipe.nsys.programs import ROOT, Patience, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
 
-_TOTAL_S, _LONGEST_NAME = 12.0, 100
+_TOTAL_S = 12.0
+_LONGEST_NAME = 100
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Nothing of a repository that git would start, or fetch from where a repository says.
 _NO_PROGRAMS = (
@@ -45,8 +46,11 @@ _NO_PROGRAMS = (
     ),
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
-_NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
-TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
+_NO_SETTING = re.compile(r"[=\n\ufffd]")
+_MOST_CHANGES = 1000
+TOPOLOGY_SUFFIX = ".topo.txt"
+_LONGEST_TEXT = 500
+_MOST_LOGS = 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _NOT_ENDED = NOT_ENDED.format(seconds="[0-9]{1,9}")
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
@@ -189,15 +193,18 @@ def sidecar_document(
     ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were
     whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
     """
-    key, programs = key or hash_key(), programs or {}
+    key = key or hash_key()
+    programs = programs or {}
     around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
     # What the training program saw goes before what this process finds installed.
     versions = {
         name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")
     }
-    rows = _ranks({one.rank: one for one in ranks}, programs)
+    rows = _ranks({rank.rank: rank for rank in ranks}, programs)
     topology_file = place.file(TOPOLOGY_SUFFIX)
-    phases = [_text(one) for said in programs.values() for one in said.phase_names]
+    phases = [
+        _text(phase_name) for program in programs.values() for phase_name in program.phase_names
+    ]
     pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
@@ -214,7 +221,7 @@ def sidecar_document(
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
         "nccl_log_files": _logs(place, rows, surroundings.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
-        "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
+        "phase_names": list(dict.fromkeys(phase for phase in phases if phase in _PHASES.split())),
         "environment": recorded_environment(
             os.environ if environment is None else environment, key
         ),
@@ -240,7 +247,8 @@ def _ranks(
     """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
     rows = []
     for rank in sorted({*by_rank, *programs}):
-        row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank, Program())
+        row = by_rank.get(rank, CapturedRank(rank))
+        said = programs.get(rank, Program())
         own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
         pid = row.pid if said.pid is None else said.pid
         local_rank = said.local_rank if row.local_rank is None else row.local_rank
@@ -261,7 +269,7 @@ def _ranks(
 
 
 def _common(programs: Mapping[int, Program], name: str) -> str | None:
-    texts = {_text(text) for one in programs.values() if (text := getattr(one, name))}
+    texts = {_text(text) for program in programs.values() if (text := getattr(program, name))}
     return texts.pop() if len(texts) == 1 else None
 
 
@@ -295,13 +303,15 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
 
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
     """Return the names of NCCL's logs, those of the ranks' processes if there are any; each node lists its own."""
-    base, folder = re.escape(Path(place.name).name), Path(place.name).parent
+    base = re.escape(Path(place.name).name)
+    folder = Path(place.name).parent
     short = host.partition(".")[0] if host and place.n_nodes > 1 else None  # as NCCL writes %h
     named = re.compile(rf"{base}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
     by_pid: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if (match := named.fullmatch(path.name)) and short in (
+            match = named.fullmatch(path.name)
+            if match and short in (
                 None,
                 match[1].partition(".")[0],
             ):

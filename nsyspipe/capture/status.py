@@ -17,7 +17,9 @@ from typing import Any
 
 STATUS_DIR = "NSYSPIPE_STATUS_DIR"
 # A program that puts numbers into its phases' names would otherwise grow this list for days.
-_MOST_NAMES, _LONGEST_NAME, _MOST_BYTES = 64, 200, 1 << 20
+_MOST_NAMES = 64
+_LONGEST_NAME = 200
+_MOST_BYTES = 1 << 20
 # What torch raises for a question that its build or the machine cannot answer.
 _UNANSWERED = (AssertionError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -62,7 +64,7 @@ class Program:
             self.pid = os.getpid()
             ranks = (os.environ.get(one, "") for one in ("RANK", "LOCAL_RANK"))
             self.rank, self.local_rank = (
-                int(one) if one.isascii() and one.isdigit() else 0 for one in ranks
+                int(rank) if rank.isascii() and rank.isdigit() else 0 for rank in ranks
             )
             self.step_pattern = "^step [0-9]+$"
             atexit.register(self.write, is_over=True)
@@ -74,7 +76,8 @@ class Program:
         directory = os.environ.get(STATUS_DIR)
         if not directory or self.pid != os.getpid():  # a fork of the program is not the program
             return
-        if torch := loaded_torch():
+        torch = loaded_torch()
+        if torch:
             with contextlib.suppress(*_UNANSWERED):
                 self.torch_version = str(torch.__version__)
                 self.cuda_version = torch.version.cuda
@@ -102,7 +105,8 @@ def read_programs(directory: Path) -> dict[int, Program]:
             contextlib.suppress(AttributeError, OSError, ValueError, RecursionError),
             path.open("rb") as file,
         ):
-            said, rank = json.loads(file.read(_MOST_BYTES)), int(path.stem.removeprefix("ranges_"))
+            said = json.loads(file.read(_MOST_BYTES))
+            rank = int(path.stem.removeprefix("ranges_"))
             typed = {
                 name: said[name]
                 for name, kind in _KIND_BY_FIELD.items()
@@ -141,7 +145,7 @@ def write_record(directory: Path, record: RankRecord) -> None:
 
 def read_records(directory: Path) -> list[RankRecord]:
     """Return the records there are, by rank."""
-    found = [RankRecord(**json.loads(one.read_bytes())) for one in directory.glob("rank_*.json")]
+    found = [RankRecord(**json.loads(path.read_bytes())) for path in directory.glob("rank_*.json")]
     return sorted(found, key=lambda record: record.rank)
 
 

@@ -23,11 +23,11 @@ _MOST_BYTES = 50
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-POLL_S, SIGNALLED = 0.1, 128
-GRACE_S, PROGRAM_GRACE_S = (
-    10.0,
-    15.0,
-)  # between the polite signal and the last one, of nsys and of the program
+POLL_S = 0.1
+SIGNALLED = 128
+# between the polite signal and the last one, of nsys and of the program
+GRACE_S = 10.0
+PROGRAM_GRACE_S = 15.0
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -61,7 +61,8 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
     _remove_abandoned(Path(parent or tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
-    if (lock := claim(path)) is not None:
+    lock = claim(path)
+    if lock is not None:
         cleaning.callback(os.close, lock)
     cleaning.callback(_remove, path)
     return path
@@ -89,7 +90,7 @@ def _remove_abandoned(parent: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory, but not a report of nsys in it, or what it makes one of: perhaps all that is left of hours."""
     captures = (one for one in path.rglob("*") if one.suffix in (".nsys-rep", ".qdstrm"))
-    if not any(one.is_file() and one.stat().st_size > 0 for one in captures):
+    if not any(capture.is_file() and capture.stat().st_size > 0 for capture in captures):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -216,14 +217,16 @@ def group_is_alive(group: int) -> bool:
 def group_of(pid: int) -> int | None:
     """Return the group of a process; None if there is none, or if it is ours."""
     with contextlib.suppress(ProcessLookupError):
-        if (group := os.getpgid(pid)) != os.getpgrp():
+        group = os.getpgid(pid)
+        if group != os.getpgrp():
             return group
     return None
 
 
 def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
-    groups, grace_s = list(groups), GRACE_S if grace_s is None else grace_s
+    groups = list(groups)
+    grace_s = GRACE_S if grace_s is None else grace_s
     _end(
         lambda: filter(group_is_alive, groups),
         os.killpg,

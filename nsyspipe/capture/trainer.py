@@ -23,7 +23,8 @@ class TrainerCapture(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, *, warmup: int = 10, steps: int = 20, stop: bool = False) -> None:
-        self._steps, self._stop = MarkedSteps(warmup, steps), stop
+        self._steps = MarkedSteps(warmup, steps)
+        self._stop = stop
         self._hooks: list[Any] = []
 
     def on_train_begin(self, args: Any, _state: Any, _control: Any, **more: Any) -> None:  # noqa: ANN401, D102

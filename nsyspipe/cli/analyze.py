@@ -14,7 +14,8 @@ from nsyspipe.cli.outputs import AnalysisOutputs, print_error, write_stdout
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import DEFAULT_FINDINGS, parse_findings
 
-_GLOB, _LONGEST_NAMES = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$"), 100
+_GLOB = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$")
+_LONGEST_NAMES = 100
 _STRICT = "Exit with 2 if there is an error or a warning about the reports."
 
 

@@ -22,7 +22,9 @@ from nsyspipe.errors import NsyspipeError, OptionError, OutputError, nearest_nam
 from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
-_PROGRAM, _BROKEN_PIPE, _INTERRUPTED = "nsyspipe", 141, 130
+_PROGRAM = "nsyspipe"
+_BROKEN_PIPE = 141
+_INTERRUPTED = 130
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _VERSION = "Print the version."
 
@@ -114,23 +116,22 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
     if not isinstance(error, usage_error):
         return None
     problem, *meant = error.format_message().rstrip(".?").split(" Did you mean ")
-    if name := getattr(error, "option_name", None):
+    name = getattr(error, "option_name", None)
+    if name:
         commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
         taken = {
-            of: one
+            of: param
             for of, command in commands.items()
-            for one in command.params
-            if name in one.opts
+            for param in command.params
+            if name in param.opts
         }
         if not hasattr(error, "possibilities"):
             metavar = next((one.metavar for one in taken.values() if one.metavar), "")
             return OptionError(
                 name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip()
             )
-        program, known = (
-            error.ctx.command_path,
-            [option for one in error.ctx.command.params for option in one.opts],
-        )
+        program = error.ctx.command_path
+        known = [option for param in error.ctx.command.params for option in param.opts]
         elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
         fix = elsewhere if taken else nearest_name(name, known, cutoff=0.75) or elsewhere
         return OptionError(name, f"{program} has no such option", fix=fix)

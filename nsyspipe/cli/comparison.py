@@ -171,7 +171,8 @@ def diff(
         )
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if (gate := difference.gate) is not None:
+    gate = difference.gate
+    if gate is not None:
         if not (gate and running.quiet):  # a gate that passes is no news for who wants none
             typer.echo(printable(gate_line(gate)), err=True)
         if not gate:
@@ -197,12 +198,11 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         )
     if len(there) > 1:
         problem = f"takes exactly two runs, but {place} has {len(there)}"
-        found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
+        found = there
+        fix = f"nsyspipe diff {there[0]} {there[1]}"
         if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
-            found, fix = (
-                labels,
-                f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}",
-            )
+            found = labels
+            fix = f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
 
 
@@ -242,10 +242,8 @@ def compare(
     if len(named) == len(named[0].places) == 1 and not is_saved(Path(place := named[0].places[0])):
         there, _ = names_in(place)
         if len(there) > 1:
-            problem, fix = (
-                f"takes each run as an argument, but {place} has {len(there)} runs",
-                f"nsyspipe compare {' '.join(there)}",
-            )
+            problem = f"takes each run as an argument, but {place} has {len(there)} runs"
+            fix = f"nsyspipe compare {' '.join(there)}"
             raise OptionError("compare", problem, found=few(there, 4), fix=fix)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import compare as compared
@@ -254,9 +252,7 @@ def compare(
         board = replace(
             compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules
         )
-        formats, blocks = (
-            scoreboard_formats(board),
-            scoreboard_blocks(board, is_verbose=outputs.verbose),
-        )
+        formats = scoreboard_formats(board)
+        blocks = scoreboard_blocks(board, is_verbose=outputs.verbose)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

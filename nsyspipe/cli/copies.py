@@ -91,10 +91,10 @@ def convert(
             timeout_s=export.timeout,
             on_progress=stage("exporting reports"),
         )
-    for one in outcomes:
-        if isinstance(one, NsyspipeError):
-            print_error(one)
-    made = [one for one in outcomes if isinstance(one, Exported)]
+    for outcome in outcomes:
+        if isinstance(outcome, NsyspipeError):
+            print_error(outcome)
+    made = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
     n_failed = len(outcomes) - len(made)
     if not running.quiet:
         paths = [printable(str(one.path)) for one in made]
@@ -125,10 +125,8 @@ def _exporters(
         found = cluster.on_each_worker(find, program)
         without = [worker for worker, one in found.items() if isinstance(one, Exception)]
         if without and len(without) == len(found):
-            problem, fix = (
-                "was not found on any worker",
-                "--nsys PATH as the workers see the path, or leave out --scheduler",
-            )
+            problem = "was not found on any worker"
+            fix = "--nsys PATH as the workers see the path, or leave out --scheduler"
             raise NsysNotFoundError(
                 program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix
             )
@@ -172,7 +170,8 @@ def redact(
             "needs a place for the copies",
             fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT",
         )
-    reports, out = paths[:-1], Path(paths[-1])
+    reports = paths[:-1]
+    out = Path(paths[-1])
     refuse_saved_runs(reports)
     with progress(shown=running.is_shown) as stage:
         done = run_redact(

@@ -54,7 +54,8 @@ def doctor(
             f"{reports[0]} has saved runs, which are analyzed already", "pass the reports"
         )
         stored = stored_runs(store_of(reports))
-        inputs, document = [Path(reports[0])], store_document(stored)
+        inputs = [Path(reports[0])]
+        document = store_document(stored)
         blocks = list(store_blocks(stored, reports[0], is_verbose=reading.verbose))
     elif reports:
         refuse_saved_runs(reports, "reports, or a whole run store,")
@@ -69,10 +70,8 @@ def doctor(
         told = Reading.from_text(
             n_steps=reading.steps, **{name: getattr(reading, name) for name in patterns}
         )
-        found_logs, topology = (
-            find_logs(logs),
-            [] if reading.topology is None else [Path(reading.topology)],
-        )
+        found_logs = find_logs(logs)
+        topology = [] if reading.topology is None else [Path(reading.topology)]
         with progress(shown=running.is_shown) as stage:
             paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
         # Files beside reports are read first: a wrong one is told before long work.
@@ -85,16 +84,15 @@ def doctor(
         with running.executor(paths) as executor:
             found = examine(paths, told, beside, executor=executor)
         inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
-        document, blocks = (
-            reports_document(found),
-            list(reports_blocks(found, is_verbose=reading.verbose)),
-        )
+        document = reports_document(found)
+        blocks = list(reports_blocks(found, is_verbose=reading.verbose))
     else:
         from nsyspipe.nsys.machine import check_machine
         from nsyspipe.report.doctor import machine_blocks, machine_document
 
         checks = check_machine()
-        inputs, document = [], machine_document(checks)
+        inputs = []
+        document = machine_document(checks)
         blocks = list(machine_blocks(checks, is_verbose=reading.verbose))
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
     outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)

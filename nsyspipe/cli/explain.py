@@ -59,7 +59,8 @@ def explain(
     outputs.check()
     document: dict[str, Any]
     if topic is None:
-        document, blocks = shown.index_document(), list(shown.index_blocks())
+        document = shown.index_document()
+        blocks = list(shown.index_blocks())
     else:
         explanation = _explanation_of(topic)
         document = shown.explanation_document(explanation)

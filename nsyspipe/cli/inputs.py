@@ -52,9 +52,11 @@ def reports_to_read(
 ) -> tuple[list[Path], ChosenRanks | None]:
     """Return the exports of the reports that are named and read, and the ranks that were asked for; None for all."""
     try:
-        named, chosen = find_named(arguments), None
+        named = find_named(arguments)
+        chosen = None
     except ReportNotFoundError as error:
-        if fix := next(filter(None, map(_meant_run, arguments)), None):
+        fix = next(filter(None, map(_meant_run, arguments)), None)
+        if fix:
             raise ReportNotFoundError(
                 error.subject, error.problem, found=error.found, fix=fix
             ) from error
@@ -78,7 +80,9 @@ def _meant_run(place: str) -> str | None:
     store, name = (Path(before), name) if colon else (Path(place).parent, Path(place).name)
     with contextlib.suppress(OSError, NsyspipeError):
         if colon:
-            stores = [one.name for one in store.parent.iterdir() if one.is_dir() and is_saved(one)]
+            stores = [
+                path.name for path in store.parent.iterdir() if path.is_dir() and is_saved(path)
+            ]
             store = store.with_name(nearest_name(store.name, stores) or store.name)
         named = layout.labels_by_time(store)
         return layout.argument_of(store, name) if name in {*named, *named.values()} - {""} else None
@@ -159,8 +163,8 @@ def parse_runs(
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
-        for one in _saved_runs(place, is_any_number=is_any_number) or [place]:
-            groups.setdefault((number, one) if label is None else label, []).append(one)
+        for saved_run in _saved_runs(place, is_any_number=is_any_number) or [place]:
+            groups.setdefault((number, saved_run) if label is None else label, []).append(saved_run)
     reports = [place for label, place in map(split_label, arguments) if label is None]
     if any(len(group) > 1 for group in words_of_runs(reports).values()):
         from nsyspipe.run.ranks import check_several_runs
@@ -187,7 +191,8 @@ def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
 def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
     """Refuse what is no report where only reports will do; of one run, which has to be there, say what takes it."""
     for place in (Path(argument) for argument in arguments if is_saved(Path(argument))):
-        what, fix = "a run store", "pass the original reports"
+        what = "a run store"
+        fix = "pass the original reports"
         if is_one_run(place):
             find_saved(place)
             what = "a saved run"
@@ -234,7 +239,9 @@ def opened_runs(
 ) -> Iterator[Opened]:
     """Yield the captures of each run, read one after the other; the processes that read end with the context."""
     reading.check_logs()
-    options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
+    options = reading.chosen()
+    logs = reading.nccl_log or []
+    maps = reading.topology or []
     saved = {
         place: find_saved(Path(place))
         for one in named
@@ -244,7 +251,8 @@ def opened_runs(
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     if not reports:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
-    logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
+    logs_of = _by_label(logs, named)
+    maps_of = _by_label(maps, named)
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         found = {
@@ -289,7 +297,8 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
     for file in files:
         label, place = split_label(file)
         if label is not None and label not in known:
-            found, fix = ", ".join(known) or "no labels", "LABEL=RUN and LABEL=FILE"
+            found = ", ".join(known) or "no labels"
+            fix = "LABEL=RUN and LABEL=FILE"
             raise OptionError(
                 repr(file), "does not start with the label of a run", found=found, fix=fix
             )

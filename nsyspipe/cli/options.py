@@ -66,9 +66,12 @@ class Sectioned(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer or Click
         """Return what stands behind the command's name."""
-        arguments = (one for one in self.params if one.param_type_name == "argument")
+        arguments = (param for param in self.params if param.param_type_name == "argument")
         return [
-            *(f"{one.metavar}" if one.required else f"[{one.metavar}]" for one in arguments),
+            *(
+                f"{argument.metavar}" if argument.required else f"[{argument.metavar}]"
+                for argument in arguments
+            ),
             "[OPTIONS]",
         ]
 
@@ -103,11 +106,11 @@ class Sectioned(TyperCommand):
         """Write arguments, then the options by section."""
         sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_SECTION_NAMES)}
         parameters: list[Any] = self.get_params(ctx)
-        for one in parameters:
-            if one.param_type_name == "argument":
-                sections["Arguments"].append((one.metavar, one.help))
-            elif record := one.get_help_record(ctx):
-                sections[getattr(one, "rich_help_panel", None) or RUNNING].append(record)
+        for parameter in parameters:
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append((parameter.metavar, parameter.help))
+            elif record := parameter.get_help_record(ctx):
+                sections[getattr(parameter, "rich_help_panel", None) or RUNNING].append(record)
         for name, records in sections.items():
             if records:
                 with formatter.section(name):
@@ -201,7 +204,7 @@ def with_options(command: Command) -> Command:
         command(**values)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called  # type: ignore[return-value]
 
 

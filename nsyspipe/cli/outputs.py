@@ -181,11 +181,8 @@ class Outputs:
                 raise OptionError(
                     f"{shown} {value}", f"has the file name extension of --{own}", fix=fix
                 )
-            if (
-                other := seen.setdefault(
-                    value if value == STDOUT else os.path.realpath(value), shown
-                )
-            ) != shown:
+            other = seen.setdefault(value if value == STDOUT else os.path.realpath(value), shown)
+            if other != shown:
                 raise OptionError(
                     f"{other} and {shown}",
                     f"both write to {value}",
@@ -264,7 +261,8 @@ def _replacing(run: Run, store: Path) -> str:
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
-    new, more = run.header, ""
+    new = run.header
+    more = ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
         more = (
             f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a "
@@ -373,7 +371,7 @@ class AnalysisOutputs(Outputs):
             formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
-        if quiet and any(_OF_OTHERS in one for one in stores):
+        if quiet and any(_OF_OTHERS in store for store in stores):
             say_written(*stores, quiet=False)
 
     def _ranks(self) -> list[int] | None:
@@ -387,7 +385,8 @@ class AnalysisOutputs(Outputs):
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
         if self.perfetto_steps is None:
             return None
-        ends, option = _STEPS.fullmatch(self.perfetto_steps), "--perfetto-steps"
+        ends = _STEPS.fullmatch(self.perfetto_steps)
+        option = "--perfetto-steps"
         if ends is None or not (ends[1] or ends[3]):
             raise OptionError(
                 f"{option} {self.perfetto_steps!r}",

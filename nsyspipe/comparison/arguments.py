@@ -26,7 +26,8 @@ def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
 
     Where a side is several commands, with ``|`` between them, an argument has all values that it has in them.
     """
-    old, new = _arguments(before), _arguments(after)
+    old = _arguments(before)
+    new = _arguments(after)
     changed = []
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) == new.get(name):
@@ -37,7 +38,7 @@ def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
                 dict.fromkeys(own for own in values[at] if own not in values[1 - at])
                 for at in (0, 1)
             ]
-        texts = [", ".join(own) if own else None for own in values]
+        texts = [", ".join(value) if value else None for value in values]
         if texts[0] != texts[1]:
             changed.append(ChangedArgument(name, *texts))
     return changed
@@ -59,7 +60,8 @@ def _arguments(command: str) -> dict[str, dict[str, None]]:
     except ValueError:
         return {_FREE: {command: None}}
     found: dict[str, dict[str, None]] = {}
-    name, own = _FREE, list[str]()
+    name = _FREE
+    own = list[str]()
 
     def close() -> None:
         if name != _FREE:
@@ -70,10 +72,12 @@ def _arguments(command: str) -> dict[str, dict[str, None]]:
         key, equals, value = word.partition("=")
         if word == _BETWEEN_COMMANDS:
             close()
-            name, own = _FREE, []
+            name = _FREE
+            own = []
         elif is_option:
             close()
-            name, own = key, [value] if equals else []
+            name = key
+            own = [value] if equals else []
         elif equals and key:  # as Hydra has its settings
             found.setdefault(key, {})[value] = None
         elif name == _FREE:

@@ -59,7 +59,8 @@ _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
 # A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too.
 # Above, whole ones.
-_FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
+_FINE = Fraction(1, 1024)
+_FINE_UP_TO = 2**42
 
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
@@ -83,7 +84,8 @@ def step_parts(
     split: list[Means] = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
     if all(means["idle"] is not None for means in sides):
         for means, cells, own in zip(sides, shown, split, strict=True):
-            idle, total = means["idle"], cells["idle"]
+            idle = means["idle"]
+            total = cells["idle"]
             if idle is not None and total is not None:
                 exact = {name: means[name] or Fraction(0) for name in known}
                 exact[_OTHER] = idle - sum(exact.values())
@@ -193,7 +195,8 @@ class StepTable(Struct, frozen=True, dict=True):
     @cached_property
     def steps(self) -> Int64:
         """The numbers of the summary steps, in order of time: the matrices' columns."""
-        step, n_ranks = self.rows["step"].to_numpy(), len(self.ranks)
+        step = self.rows["step"].to_numpy()
+        n_ranks = len(self.ranks)
         steps: Int64 = step[: step.size // max(n_ranks, 1)]
         if not np.array_equal(step, np.tile(steps, n_ranks)):
             what = "has metrics of steps that some ranks do not have"
@@ -297,7 +300,8 @@ def _side_costs(side: Sequence[StepTable]) -> Costs:
         for row in kernels.aggregate(
             [("in_summary_ns", "sum"), ("n_in_summary", "sum")]
         ).to_pylist():
-            if n := row["n_in_summary_sum"]:
+            n = row["n_in_summary_sum"]
+            if n:
                 key = row["phase"], row["name"]
                 before_ns, before_n = costs.get(key, (0.0, 0.0))
                 costs[key] = before_ns + row["in_summary_ns_sum"] / n_rows, before_n + n / n_rows

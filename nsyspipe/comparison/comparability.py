@@ -73,20 +73,20 @@ RUN_PROBLEMS = table(f"""
 {_PROBLEM}
 """)
 
-_UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
+_UNKNOWN = "not recorded"
+_NONE = "none"
+_GPU = "recorded"
+_COUNTED = "counted"
 _MUCH_OVERHEAD = (
     0.01  # from this share of step time on, the profiler's own work changes what it measures
 )
-_UNLIKE, _OTHER_NUMBER = (
-    1.25,
-    1.1,
-)  # captures of one configuration differ by less, in step time and messages
-OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = (
-    "other-work",
-    "unknown-work",
-    "unlike-captures",
-    "shared-batch",
-)
+# captures of one configuration differ by less, in step time and messages
+_UNLIKE = 1.25
+_OTHER_NUMBER = 1.1
+OTHER_WORK = "other-work"
+UNKNOWN_WORK = "unknown-work"
+UNLIKE = "unlike-captures"
+SHARED_BATCH = "shared-batch"
 DEFINITIONS = "definitions"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _AMOUNTS = (
@@ -179,8 +179,8 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
     """Warn of captures that a side has twice: they say nothing of the spread between captures."""
     pairs = (combinations(side.runs, 2) for side in sides)
     words = [
-        ", ".join(now.header.run_id for before, now in own if _is_same(before, now))
-        for own in pairs
+        ", ".join(now.header.run_id for before, now in pair if _is_same(before, now))
+        for pair in pairs
     ]
     if any(words):
         yield _check(
@@ -190,7 +190,8 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
 
 def _is_same(before: Run, now: Run) -> bool:
     """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
-    at, keys = before.header.captured_at_utc, ["rank", "pid", "n_kernels"]
+    at = before.header.captured_at_utc
+    keys = ["rank", "pid", "n_kernels"]
     if before is now or at is None or at != now.header.captured_at_utc:
         return before is now
     is_as_long = before.summary()["step_time_ns"].equals(now.summary()["step_time_ns"])
@@ -242,7 +243,7 @@ def _has_rank_of_several_devices(run: Run) -> bool:
 
 def _definitions_by_side(sides: Sides) -> list[str]:
     versions = [sorted({run.definitions_version for run in side.runs}) for side in sides]
-    return [" | ".join(map(str, one)) for one in versions]
+    return [" | ".join(map(str, version)) for version in versions]
 
 
 def _follow_same_definitions(runs: Sequence[Run]) -> bool:
@@ -325,7 +326,8 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
         if len(side.runs) > 1 and (facts := _apart(side.runs)):
-            by, why = facts[0], ", ".join(facts[1:])
+            by = facts[0]
+            why = ", ".join(facts[1:])
             message = (
                 f"captures of {side.name} differ {by} ({why}). Pass only captures of one "
                 "configuration"
@@ -353,7 +355,7 @@ def _apart(runs: Sequence[Run]) -> list[str]:
     is_seen = are_alike_defined and not any(map(has_whole_graphs, runs))
     seen = [run for run in runs if n_steps(run)] if is_seen else []
     counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in seen]
-    sorts = {sort: [own.get(sort, 0.0) for own in counts] for sort in sorted({*chain(*counts)})}
+    sorts = {sort: [count.get(sort, 0.0) for count in counts] for sort in sorted({*chain(*counts)})}
     most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
     of_some = [sort for sort, numbers in sorts.items() if not all(numbers)]
     if of_some and most > _OTHER_NUMBER * sum(map(min, sorts.values())):

@@ -107,10 +107,8 @@ def told_apart(sides: Sequence[Side]) -> list[Side]:
     for name in [name for name, n in Counter(names).items() if n > 1]:
         alike = [at for at, one in enumerate(names) if one == name]
         free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
-        runs, taken = (
-            [sides[at].runs[0] for at in free],
-            {one for at, one in enumerate(names) if at not in free},
-        )
+        runs = [sides[at].runs[0] for at in free]
+        taken = {one for at, one in enumerate(names) if at not in free}
         numbers = (
             one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken
         )

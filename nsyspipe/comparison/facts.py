@@ -35,23 +35,29 @@ FACTS = table("""
     candidate_why  text?  why the candidate does not have it, if known
 """)
 
-BOTH, NEITHER = "both", "neither"
+BOTH = "both"
+NEITHER = "neither"
 # What is measured is never the same twice: only that it was not recorded is worth a word.
-BANDWIDTH, DELAYS = "bus bandwidth", "delays by ranks"
+BANDWIDTH = "bus bandwidth"
+DELAYS = "delays by ranks"
 MEASURED = frozenset({BANDWIDTH, DELAYS})
-LINK, NCCL_SETTINGS, NCCL_VERSION = "link", "NCCL settings", "NCCL version"  # what NCCL's log says
+# what NCCL's log says
+LINK = "link"
+NCCL_SETTINGS = "NCCL settings"
+NCCL_VERSION = "NCCL version"
 ENVIRONMENT = "environment variables at the start of the programs"
-STRAGGLER, NONE = "straggler", "none"
+STRAGGLER = "straggler"
+NONE = "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
-CUDA_OF_TORCH, CUDA_OF_DRIVER = (
-    "CUDA of torch",
-    "CUDA of the driver",
-)  # built with; the newest that it supports
-TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
-COMMAND, STARTED_COMMAND = (
-    "command",
-    "command that nsys started",
-)  # by a launcher's sidecar; by the reports
+# built with; the newest that it supports
+CUDA_OF_TORCH = "CUDA of torch"
+CUDA_OF_DRIVER = "CUDA of the driver"
+TRACE = "trace"
+TRACED_EVENTS = "traced events"
+GRAPH_TRACE = "trace of CUDA graphs"
+# by a launcher's sidecar; by the reports
+COMMAND = "command"
+STARTED_COMMAND = "command that nsys started"
 COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
@@ -289,7 +295,8 @@ def lack_of_delays(table: StepTable) -> Lack:
 def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
     """Tell whether NCCL took a variable that a run's environment does not have, or has with another value."""
     by_what = {one.what: one for one in matters}
-    environment, log = by_what[ENVIRONMENT], by_what[NCCL_SETTINGS]
+    environment = by_what[ENVIRONMENT]
+    log = by_what[NCCL_SETTINGS]
     return environment.is_known and any(
         environment.words.get(name) != word for name, word in log.words.items()
     )
@@ -313,7 +320,8 @@ def _straggler_matter(table: StepTable) -> Matter:
         return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
     if table.outdated_columns:
         return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
-    if (why := _why_not_judged(table.run)) is not None:
+    why = _why_not_judged(table.run)
+    if why is not None:
         return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why)
     return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, {STRAGGLER: _straggler(table.run)})
 

@@ -20,16 +20,21 @@ from nsyspipe.model.options import several
 if TYPE_CHECKING:
     from nsyspipe.model.figures import Better
 
-REGRESSION, ANY_CHANGE = "regression", "any-change"
+REGRESSION = "regression"
+ANY_CHANGE = "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
 
-_GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
-DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
+_GIVEN = f"--fail-on {REGRESSION}"
+_FIX = f"--fail-on {ANY_CHANGE}"
+DEFAULT_MIN_EFFECT_PCT = 2.0
+DEFAULT_CONFIDENCE = 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
 _LEAST_CONFIDENCE = 0.5
 _LEAST_NUMBER = 0.1  # per cent: what is less is noise in any capture, and a ratio that was meant
 _PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
-_OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
+_OWN = "nsyspipe.toml"
+_PROJECT = "pyproject.toml"
+_TABLE = "diff"
 _NAME = b"nsyspipe"
 _LARGEST_FILE = 2**20
 _LARGEST_INTEGER = 2**63
@@ -70,7 +75,8 @@ def effect_ratio(min_effect_pct: object) -> float:
     """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it; a number below 0.1 may be one already."""
     if isinstance(min_effect_pct, str):
         return parse_min_effect(min_effect_pct)
-    value, given = _number(min_effect_pct), f"min_effect_pct={short_repr(min_effect_pct)}"
+    value = _number(min_effect_pct)
+    given = f"min_effect_pct={short_repr(min_effect_pct)}"
     return _checked_effect(
         value / 100, given, "min_effect_pct=2", is_told=not 0 < value < _LEAST_NUMBER
     )
@@ -86,7 +92,8 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
 
 def _checked_effect(value: float, given: str, fix: str, *, is_told: bool) -> float:
     if not is_told:
-        ratio, percent = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
+        ratio = f"{10000 * value:.4g}%"
+        percent = f"{100 * value:.4g}%"
         problem = f"may mean {ratio} (a ratio) or {percent} (percent)"
         raise OptionError(given, problem, fix=f"write '{ratio}' or '{percent}'")
     if not 0 <= value < 1:
@@ -105,7 +112,8 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    needed, fix = "a name, or several,", "metrics='step_time'"
+    needed = "a name, or several,"
+    fix = "metrics='step_time'"
     named = [*several("metrics", names, needed, fix)]
     if not all(isinstance(name, str) for name in named):
         raise OptionError.of_kind("metrics", names, needed, fix)
@@ -264,7 +272,8 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
     names = [key.replace("_", "-") for key in table]
-    if twice := [name for name in names if names.count(name) > 1]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         raise OptionError(str(path), f"sets {twice[0]!r} twice, with - and with _")
     return dict(zip(names, table.values(), strict=True))
 

@@ -52,7 +52,9 @@ METRIC_ROWS = table("""
 DEFAULT_METRIC = "step_time"
 
 _NS_PER_S = 1e9
-_TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
+_TIME = "ns"
+_RATE = "1/s"
+_RATIO = "ratio"
 # Why there is no figure where a column that it needs is null.
 _WHY = {
     column: why
@@ -78,7 +80,8 @@ _WHY = {
 _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
 OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
-INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
+INCONCLUSIVE = "inconclusive"
+NO_CHANGE = "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an
 # improvement.
 _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
@@ -92,7 +95,8 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     left out. A capture without steps has one value of each ratio and rate, pooled over it, and
     nothing else.
     """
-    figure, is_capture = METRICS[name], table.run.is_capture
+    figure = METRICS[name]
+    is_capture = table.run.is_capture
     above, below = figure.of_step
     is_left_out = above in _OF_WHOLE_STEPS and "comm-between-steps" in [
         row["code"] for row in table.run.problem_rows
@@ -124,7 +128,8 @@ def is_outdated(figure: Figure, table: StepTable) -> bool:
 def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | None:
     above, below = figure.of_step
     if figure.unit == "bytes/s":
-        sums, transfer = table.transfers[above], table.transfers["transfer_ns"]
+        sums = table.transfers[above]
+        transfer = table.transfers["transfer_ns"]
         return None if sums is None or transfer is None else (_NS_PER_S * sums, transfer)
     over, under = (table.matrix(column) for column in (above, below or above))
     if over is None or under is None:
@@ -146,8 +151,8 @@ def of_captures(
         OTHER_DEFINITIONS if is_outdated(METRICS[name], table) else per_step(table, name)
         for table in tables
     ]
-    why = next((one for one in figures if isinstance(one, str)), None)
-    return [one for one in figures if not isinstance(one, str)], why
+    why = next((figure for figure in figures if isinstance(figure, str)), None)
+    return [figure for figure in figures if not isinstance(figure, str)], why
 
 
 def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | None:
@@ -321,7 +326,8 @@ def _figures(
     judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool
 ) -> dict[str, Any]:
     difference = judgement.difference
-    base, delta = difference.baseline, difference.delta
+    base = difference.baseline
+    delta = difference.delta
     row = {
         "statistic": difference.statistic,
         "baseline": base,
@@ -349,7 +355,8 @@ def _figures(
 
 def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of step time as steps/s: 1/c - 1/b = -(c - b) / bc, and so its interval and what counts."""
-    base, candidate = row["baseline"], row["candidate"]
+    base = row["baseline"]
+    candidate = row["candidate"]
     if not base or not candidate:
         return {
             **row,

@@ -184,7 +184,8 @@ class Scoreboard(ShownInNotebooks):
         """`SCOREBOARD`: one row per run, in the order given or with the best first."""
         rows = []
         for side in self.sides:
-            label, peer = side.label, self._peers[side.label]
+            label = side.label
+            peer = self._peers[side.label]
             first = self._standing(self.reference, label)
             against = first if peer == self.reference else self._standing(peer, label)
             is_uneven = any(one.is_uneven for one in self.evenness[label])
@@ -199,7 +200,8 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of runs, in the order of their first that was given; of equal speed-ups the peer is the best."""
-        rows, kinds = self.table.to_pylist(), []
+        rows = self.table.to_pylist()
+        kinds = []
         for peer in dict.fromkeys(self._peers.values()):
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
@@ -378,7 +380,8 @@ class Scoreboard(ShownInNotebooks):
         ]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
         judgement = self._judged(reference, run)
-        before, after = self._step_times[reference], self._step_times[run]
+        before = self._step_times[reference]
+        after = self._step_times[run]
         if not (isinstance(before, str) or isinstance(after, str)):
             speed = ratio_of_means(before, after, confidence=self.rules.confidence)
             columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
@@ -405,7 +408,8 @@ class Scoreboard(ShownInNotebooks):
         return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
-        before, after = self._step_times[reference], self._step_times[run]
+        before = self._step_times[reference]
+        after = self._step_times[run]
         if isinstance(before, str) or isinstance(after, str):
             lacking = [
                 label for label in (reference, run) if isinstance(self._step_times[label], str)
@@ -413,7 +417,8 @@ class Scoreboard(ShownInNotebooks):
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
         if run != reference and self._is_copy(reference, run):
             return f"the same capture as {reference}"
-        sides, statistic = (before, after), statistic_of(before, after)
+        sides = (before, after)
+        statistic = statistic_of(before, after)
         return judged(
             METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run)
         )
@@ -423,7 +428,8 @@ class Scoreboard(ShownInNotebooks):
         return run == other or (is_same and not self.rules.is_forced)
 
     def _figures(self, side: Side) -> dict[str, Any]:
-        header, tables = side.runs[0].header, self._tables[side.label]
+        header = side.runs[0].header
+        tables = self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.
         rates = [row["throughput_steps_per_s"] for row in summaries]

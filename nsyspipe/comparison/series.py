@@ -22,7 +22,8 @@ _REACH = 3.0
 _PER_DEVIATION = 1.482602218505602
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read.
 # Correlated steps widen it, up to so many steps' own: one or two stalls of ten stay outside.
-_BAND, _WIDEST_OF = 1.96, 10
+_BAND = 1.96
+_WIDEST_OF = 10
 # A median stands beside a gap if order statistics give more than this many times the variance of
 # normal steps. Chosen by simulation: two levels that switch with a probability of 0.2 must not be
 # called a change (test_gate_simulation.py).
@@ -43,7 +44,8 @@ _NODES, _PARTS = np.polynomial.legendre.leggauss(24)
 _FROM_END = ((_NODES + 1) / 2) ** _GRADING
 _WEIGHTS = _PARTS / 2 * _GRADING * ((_NODES + 1) / 2) ** (_GRADING - 1)
 _PIECES = (0.0, 2.0, 7.0, math.inf)  # in units of t
-_CLOSE_ENOUGH, _ROUNDS = 1e-9, 60
+_CLOSE_ENOUGH = 1e-9
+_ROUNDS = 60
 
 
 class Series(Struct, frozen=True, eq=False, dict=True):
@@ -92,8 +94,12 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return (x - m)' R^-1 (x - m) of AR(1) steps, as if the capture had gone on to `longer` times its steps."""
-        r, x, n = correlations, self.deviations, self.n * longer
-        total, ends, own = float(x.sum()), float(x[0] + x[-1]), float(x @ x)
+        r = correlations
+        x = self.deviations
+        n = self.n * longer
+        total = float(x.sum())
+        ends = float(x[0] + x[-1])
+        own = float(x @ x)
         beside = float(x[1:] @ x[:-1]) * longer
         inner = own * longer - float(x[0] ** 2 + x[-1] ** 2)
         whole = (own * longer - 2 * r * beside + r * r * inner) / (1 - r * r)
@@ -106,7 +112,9 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s; but for a constant, so that it
         does not depend on the unit of the values.
         """
-        r, n, squares = correlations, self.n * longer, self.squares(correlations, longer)
+        r = correlations
+        n = self.n * longer
+        squares = self.squares(correlations, longer)
         own = (
             (n - 1) * np.log(1 - r * r)
             + np.log(_information(n, r))
@@ -270,7 +278,8 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
     ) -> tuple[Float64, Float64]:
         """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
         share = 1 / max(len(self.long), 1)
-        variance, squares = np.zeros_like(correlations), np.zeros_like(correlations)
+        variance = np.zeros_like(correlations)
+        squares = np.zeros_like(correlations)
         for series in self.long:
             own = series.variances(correlations, longer) * share**2 / times
             variance += own
@@ -339,9 +348,11 @@ def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
 
     root = np.sqrt(freedom)
     at = np.arctan(t / root)
-    below, whole = np.zeros_like(at), np.zeros_like(at)
+    below = np.zeros_like(at)
+    whole = np.zeros_like(at)
     for low, high in pairwise(_PIECES):
-        left, right = np.arctan(low / root), np.arctan(high / root)
+        left = np.arctan(low / root)
+        right = np.arctan(high / root)
         below += of_cosine(left, np.clip(at, left, right))
         whole += of_cosine(left, right)
     return 1 - below / whole, np.cos(at) ** (freedom + 1) / root / whole
@@ -349,11 +360,13 @@ def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
 
 def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float) -> float:
     """Return h with sum of weights P(|T| > h / errors) = error: Newton on the tail's logarithm, within brackets."""
-    low, high = 0.0, math.inf
+    low = 0.0
+    high = math.inf
     half = 2 * float(weights @ errors)
     for _ in range(_ROUNDS):
         tails, densities = two_sided_tails(half / errors, freedom)
-        tail, slope = float(weights @ tails), float(weights @ (densities / errors))
+        tail = float(weights @ tails)
+        slope = float(weights @ (densities / errors))
         low, high = (half, high) if tail > error else (low, half)
         step = tail * math.log(max(tail, _CLOSE_ENOUGH) / error) / slope if slope > 0 else math.inf
         wanted = half + step

@@ -32,7 +32,8 @@ from nsyspipe.comparison.series import (
 from nsyspipe.model.figures import Better
 from nsyspipe.model.table import Float64
 
-MEDIAN, MEAN = "median", "mean"
+MEDIAN = "median"
+MEAN = "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
@@ -56,8 +57,11 @@ _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
 # What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the
 # root of so much per step of a side, to a third. Of fewer steps more correlations are left open,
 # which is caution enough.
-_CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
-_MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
+_CAUTION_PER_STEP = 0.275
+_MOST_CAUTION = 3.0
+# nobody captures more for one answer
+_MOST_STEPS = 5000
+_MOST_CAPTURES = 20
 _ROUNDS = 7
 _MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
@@ -152,7 +156,8 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         # Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where
         # two agree by chance. One capture shows no spread: only pooled t; of one on each side that
         # go on as several what their steps let expect.
-        counts, times = self._counts, self.times
+        counts = self._counts
+        times = self.times
         freedom = sum(counts) - 2
         t = critical_value(self.confidence, freedom)
         if max(counts) == times:
@@ -265,7 +270,8 @@ def difference_of_centres(
     """
     kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
     kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
-    one, other = Captures.of(baseline, kind), Captures.of(candidate, kind)
+    one = Captures.of(baseline, kind)
+    other = Captures.of(candidate, kind)
     delta = other.centre - one.centre
     other_delta = other.of_kind(other_kind).centre - one.of_kind(other_kind).centre
     undecided = why_undecided(one, other, names)
@@ -342,7 +348,8 @@ def ratio_of_means(
     half-width). A run against itself is exactly 1. Undecided if a side has fewer than 3 steps, or a
     mean is not above 0.
     """
-    one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
+    one = Captures.of(reference, MeanSeries)
+    other = Captures.of(run, MeanSeries)
     is_same = Interval((one, other), confidence).is_same
     ratio = one.centre / other.centre if one.centre > 0 and other.centre > 0 else None
     if ratio is None or one.too_few or other.too_few:
@@ -371,7 +378,9 @@ class Judgement(Struct, frozen=True, dict=True):
         inconclusive too if the steps do not overlap, the interval rests on that, and the gap
         between the sides is below `least`.
         """
-        delta, low, high = self.difference.delta, self.difference.low, self.difference.high
+        delta = self.difference.delta
+        low = self.difference.low
+        high = self.difference.high
         if (
             delta is None
             or low is None
@@ -400,7 +409,8 @@ class Judgement(Struct, frozen=True, dict=True):
     @property
     def is_worse_excluded(self) -> bool:
         """Whether the worse end of the interval lies below what counts: no regression, whatever else it is."""
-        low, high = self.difference.low, self.difference.high
+        low = self.difference.low
+        high = self.difference.high
         if low is None or high is None or self._is_opposed:
             return False
         worse = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
@@ -413,7 +423,8 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @property
     def _is_opposed(self) -> bool:
-        delta, other = self.difference.delta, self.difference.other_delta
+        delta = self.difference.delta
+        other = self.difference.other_delta
         if delta is None or other is None:
             return False
         return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
@@ -424,7 +435,8 @@ class Judgement(Struct, frozen=True, dict=True):
         None where nothing anybody captures is enough. If `one_sided`, it is enough to know that
         there is no regression.
         """
-        delta, half = self.difference.delta, self.difference.half
+        delta = self.difference.delta
+        half = self.difference.half
         is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)
         if not is_open or delta is None or self.difference.low is None or self._is_opposed:
             return None, None
@@ -438,7 +450,8 @@ class Judgement(Struct, frozen=True, dict=True):
         count = max(map(len, sides))
         steps = None
         if count == 1 and half(_MOST_STEPS / n) < wanted:
-            low, high = 1.0, _MOST_STEPS / n
+            low = 1.0
+            high = _MOST_STEPS / n
             for _ in range(_ROUNDS):
                 middle = math.sqrt(low * high)
                 low, high = (low, middle) if half(middle) < wanted else (middle, high)

@@ -95,11 +95,9 @@ _ALIKE = 1e-3  # means that differ by less look the same
 HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
-_MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = (
-    "message bytes per step",
-    "DtoD copies per step",
-    "DtoD bytes per step",
-)
+_MESSAGE_BYTES = "message bytes per step"
+_DTOD_COPIES = "DtoD copies per step"
+_DTOD_BYTES = "DtoD bytes per step"
 COPIES = "number and bytes of copies on the device"
 _DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
@@ -130,7 +128,8 @@ _PARTS_BY_EFFECT = {
     HOST: {"exposed_comm", "idle"},
     LINK: {"exposed_comm"},
 }
-_OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
+_OF_COMM_SETTINGS = ("NCCL_", "TORCH_NCCL_")
+_HARMLESS = {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
 _OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES}
 Change = tuple[
     str, str | None, float | str | None, float | str | None
@@ -204,7 +203,8 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     of_all = before[_IN_ALL], after[_IN_ALL]
     different: set[Fact] = set()
     for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
-        one, other = before.get(key, 0.0), after.get(key, 0.0)
+        one = before.get(key, 0.0)
+        other = after.get(key, 0.0)
         is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
         if one is None or other is None or _is_alike(key[2], one, other, little_ns):
             continue
@@ -218,10 +218,12 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         before_why, after_why = (
             _why_unknown(matter, side) if side in lacking else None for side in tables
         )
-        recorded_by, whys = _recorded_by(matter, lacking), (before_why, after_why)
+        recorded_by = _recorded_by(matter, lacking)
+        whys = (before_why, after_why)
         compared = Compared(matter.topic, matter.what, recorded_by, is_known, is_same, whys=whys)
         if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
-            key, numbers = matter.keys_in(before | after)[0], before if is_known[0] else after
+            key = matter.keys_in(before | after)[0]
+            numbers = before if is_known[0] else after
             compared = replace(compared, words=key[1], unit=key[2], value=numbers[key])
         found.compared.append(compared)
     return found
@@ -318,7 +320,7 @@ def _named_by_log(sides: Sequence[Sequence[Sequence[Matter]]]) -> set[str]:
         one for side in sides for matters in side for one in matters if one.what == NCCL_SETTINGS
     ]
     return (
-        {name for one in logs for name in one.words} if all(one.is_known for one in logs) else set()
+        {name for log in logs for name in log.words} if all(log.is_known for log in logs) else set()
     )
 
 
@@ -351,7 +353,9 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
 
     names = dict.fromkeys(chain(*captures))
     return {
-        name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own))
+        name: " | ".join(
+            dict.fromkeys(shown(capture[name]) for capture in captures if name in capture)
+        )
         for name in names
     }
 
@@ -365,7 +369,8 @@ def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
 def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     figures = table.run.summary().to_pylist()[0]
     yield _IN_ALL, figures["collectives_per_step"]
-    n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
+    n_bytes = figures["message_bytes_per_step"]
+    number = figures["collectives_per_step"]
     yield ("collectives", _MESSAGE_BYTES, "bytes"), n_bytes
     yield (
         ("collectives", MEAN_MESSAGE, "bytes"),
@@ -412,7 +417,8 @@ def cause_of(difference: RunDifference) -> Cause | None:
     if not difference.is_comparable:
         return None
     rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    step_time, whole = rows["step_time"], difference.mean_step_time[2] or 0.0
+    step_time = rows["step_time"]
+    whole = difference.mean_step_time[2] or 0.0
     parts = [
         (row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()
     ]
@@ -518,7 +524,8 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     before, _, whole = difference.mean_step_time
     if before is None or whole is None or not difference.is_comparable:
         return ()
-    causes, rows = difference.idle_causes.to_pylist(), difference.step_time_parts.to_pylist()
+    causes = difference.idle_causes.to_pylist()
+    rows = difference.step_time_parts.to_pylist()
     parts: list[tuple[str, float]] = [
         (f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in causes
     ]
@@ -534,7 +541,7 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
         return (high,) * is_high if whole < 0 else (low,) * is_low
     if not (is_low and is_high):
         return ()
-    whole_parts = [one for one in parts if one[0] in PARTS]
+    whole_parts = [part for part in parts if part[0] in PARTS]
     return (low, *_changed_alike(low, whole_parts), high, *_changed_alike(high, whole_parts))
 
 
@@ -543,7 +550,7 @@ def _changed_alike(
 ) -> list[tuple[str, float]]:
     """Return the other parts that changed the same way as the one that did most, by half as much or more; largest first."""
     of_idle = most[0].startswith("idle")  # of which it may be a cause
-    others = [one for one in parts if one[0] != most[0] and not (of_idle and one[0] == "idle")]
+    others = [part for part in parts if part[0] != most[0] and not (of_idle and part[0] == "idle")]
     alike = [one for one in others if one[1] / most[1] >= _ALIKE_SHARE]
     return sorted(alike, key=lambda one: -abs(one[1]))
 

@@ -54,7 +54,9 @@ _LEAST_OF_GRADIENTS = (
     0.5  # of exposed communication, from which on what shortens gradients is advised
 )
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
-_LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
+_LEAST_SLOWDOWN = 0.02
+_LEAST_SHARE = 0.0025
+LEAST_OVERLAP_SHARE = 0.02
 LESS_HIDDEN = (
     "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
 )
@@ -163,7 +165,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
-    compared, slowdown = evidence.compared, evidence.slowdown_figures["slowdown_ratio"] or 0.0
+    compared = evidence.compared
+    slowdown = evidence.slowdown_figures["slowdown_ratio"] or 0.0
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
             few = (
@@ -212,7 +215,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
 def _less_beside(evidence: Evidence) -> str:
     """Return which capture has more compute without communication beside it."""
-    wait, comm = evidence.mean("wait_ns") or 0.0, evidence.mean("comm_ns") or 0.0
+    wait = evidence.mean("wait_ns") or 0.0
+    comm = evidence.mean("comm_ns") or 0.0
     is_waiting = wait >= _MOSTLY_WAITS * comm > 0
     return _LESS_WAITING if is_waiting else LESS_HIDDEN
 

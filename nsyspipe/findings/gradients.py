@@ -19,15 +19,13 @@ from nsyspipe.findings.model import (
 from nsyspipe.findings.slow_link import judge_link
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
-BUCKET_MB, LARGE_BUCKET_MB = (
-    25,
-    100,
-)  # what is advised, and replayed: DDP's default, and what few small buckets take
+# what is advised, and replayed: DDP's default, and what few small buckets take
+BUCKET_MB = 25
+LARGE_BUCKET_MB = 100
 _MOST_OVERLAP = 0.1
-_MOST_ALL_REDUCES, _DOMINANT = (
-    3,
-    0.95,
-)  # a loss or a norm may be reduced as well: one takes nearly all of the time
+# a loss or a norm may be reduced as well: one takes nearly all of the time
+_MOST_ALL_REDUCES = 3
+_DOMINANT = 0.95
 _MANY = 20
 _FLOOR_NS = (
     100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
@@ -36,11 +34,11 @@ _SMALL_BUCKET_BYTES = (
     4e6  # buckets of this size are limited by the link, not by latency, however short they take
 )
 _VIEW = "gradient_as_bucket_view=True"
-_COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
-_FEW_BYTES, _LEAST_COPIED_OF_FEW = (
-    16e6,
-    0.005,
-)  # compression hooks copy factors as well: few bytes must cost more
+_COPY_SPAN = "grad_copy_span_ns"
+_LEAST_COPIED = 0.001
+# compression hooks copy factors as well: few bytes must cost more
+_FEW_BYTES = 16e6
+_LEAST_COPIED_OF_FEW = 0.005
 _LEAST_COMPRESSED = 0.1
 _NO_SIZES = (
     "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know "
@@ -94,7 +92,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate(
         [("ns", "max"), ("ns", "count")]
     )
-    longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
+    longest = pc.sum(per_step["ns_max"]).as_py()
+    total = pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
@@ -228,7 +227,8 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     is_known = evidence.world_size == 1 or is_marked
     if not (is_alone and is_known and evidence.mean("n_grad_copies")):
         return None
-    exposed, all_idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
+    exposed = evidence.mean("exposed_grad_copy_ns")
+    all_idle = evidence.mean("idle_ns")
     for_input = evidence.mean("idle_input_ns") or 0.0
     idle = None if all_idle is None else all_idle - for_input
     title = "DDP wraps a single process and copies gradients that no other process needs"

@@ -39,7 +39,8 @@ _FASTER_WITH_FUSED = (
     'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, '
     "larger batches"
 )
-_MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
+_MOSTLY_PAUSES = 0.5
+_SOME_PAUSES = 0.25
 _PAUSES = (
     "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, "
     "logging, locks, "
@@ -67,7 +68,8 @@ _TRACE_SHORTER = (
 )
 _NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
 _CLOCK = "one clock of CPU and GPU"
-_DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
+_DISTORTED = 1.5
+_LEAST_OVERHEAD = 0.01
 
 
 class Idle(Struct, frozen=True):
@@ -152,7 +154,8 @@ def idle_of(
     by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     bubble = ", perhaps in the pipeline bubble" if evidence.is_pipeline else ""
-    cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
+    cause = steps[column].to_numpy()
+    wall = steps["wall_ns"].to_numpy()
     gone = (
         _Gone(cause, np.zeros(cause.size)) if removed is None else _gone(evidence, cause, removed)
     )
@@ -169,15 +172,19 @@ def idle_of(
     waited_for = order[run_starts(step[order])]
     away = gone.idle + gone.copies
     if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
-        away, bubble = launching_ns(evidence), ""
+        away = launching_ns(evidence)
+        bubble = ""
     made = np.minimum(wait, _largest_elsewhere(evidence, away))
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     shortened = wall - away - made - slowed
-    saving, parts, setting = None, {}, np.empty(0, np.int64)
+    saving = None
+    parts = {}
+    setting = np.empty(0, np.int64)
     if not bubble:
-        saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
+        saving = evidence.saving_down_to(shortened)
+        limit = evidence.rows_of_most(shortened)
         parts = evidence.parts_of(
             limit,
             idle=away - gone.copies,
@@ -187,13 +194,15 @@ def idle_of(
         )
         setting = np.unique(rank[limit])
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
-    shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
+    shares = np.bincount(place, weights=cause[waited_for])
+    judged = float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
     in_turn = ranks[shares >= _LEAST_TURN * shares.sum()].tolist()
     where = ""  # so do the others
     if 2 * middle < judged:
         # It waits at most half as long as the others do: else all wait for each other.
-        own, others = wait[rank == named], wait[rank != named]
+        own = wait[rank == named]
+        others = wait[rank != named]
         is_waited_for = not evidence.is_pipeline and (
             not others.size or 2 * own.mean() <= others.mean()
         )
@@ -364,7 +373,9 @@ def launch_bound(evidence: Evidence) -> Answer:
         idle = replace(
             idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank
         )
-    title, action, advice = "The GPU idles because the CPU launches kernels late", _LESS, _FASTER
+    title = "The GPU idles because the CPU launches kernels late"
+    action = _LESS
+    advice = _FASTER
     if _has_fused_optimizer(evidence):
         advice = _FASTER_WITH_FUSED
     steps = evidence.steps
@@ -372,7 +383,8 @@ def launch_bound(evidence: Evidence) -> Answer:
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
     in_pauses = (pauses or 0) / launch
     if in_pauses >= _MOSTLY_PAUSES:
-        title, advice = "The GPU idles while the CPU pauses between launches", _PAUSES
+        title = "The GPU idles while the CPU pauses between launches"
+        advice = _PAUSES
         action = "Find out what the CPU does while it launches nothing"
     elif in_pauses >= _SOME_PAUSES:
         where = "" if idle.rank is None or evidence.n_ranks == 1 else f" on rank {idle.rank}"
@@ -493,13 +505,13 @@ def input_bound(evidence: Evidence) -> Answer:
     n_blocking = evidence.steps["n_blocking_copies"]
     may_wait = bool(n_blocking.null_count or pc.sum(n_blocking).as_py())
     loader = _LOADER + _WITHOUT_WAITING * may_wait
-    title, action, advice = "The GPU idles while the CPU gets the next batch", _FEED, loader
+    title = "The GPU idles while the CPU gets the next batch"
+    action = _FEED
+    advice = loader
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "The GPU idles between steps, probably while the CPU waits for the data loader"
-        action, advice = (
-            "Check the data loader first: num_workers, pin_memory",
-            loader + _TO_BE_SURE,
-        )
+        action = "Check the data loader first: num_workers, pin_memory"
+        advice = loader + _TO_BE_SURE
     figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
     return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
 
@@ -519,7 +531,8 @@ def sync_bound(evidence: Evidence) -> Answer:
     title = f"The GPU idles because the CPU is blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
     advice = _NO_SYNCHRONISING
-    if (allocating := _allocating_call(evidence)) is not None:
+    allocating = _allocating_call(evidence)
+    if allocating is not None:
         advice += f". {_ALLOCATE_LESS.format(call=allocating)}"
     return Finding(title, f"Keep {name} out of the step", advice, idle.saving_ns, figures)
 
@@ -612,10 +625,8 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         return None
     left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
     saving, parts = _saving_without_overhead(evidence) if is_busy else (None, {})
-    title, action = (
-        "The profiler was busy during the steps",
-        "Read with care: the profiler distorts the capture",
-    )
+    title = "The profiler was busy during the steps"
+    action = "Read with care: the profiler distorts the capture"
     if is_busy and not saving:
         title += ", but no GPU idled because of the profiler"
     if not is_busy and is_explained:
@@ -684,7 +695,8 @@ def _trace_less(evidence: Evidence) -> str:
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
     """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
     chosen = evidence.steps["step"].unique().to_pylist()
-    first, rows = _number_of_first(evidence), evidence.all_steps
+    first = _number_of_first(evidence)
+    rows = evidence.all_steps
     longest = rows.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
     walls = dict(zip(longest["step"].to_pylist(), longest["wall_ns_max"].to_pylist(), strict=True))
     of_first = rows.filter(pc.equal(rows["step"], first))
@@ -704,13 +716,16 @@ def _number_of_first(evidence: Evidence) -> int:
 
 def _long_first_steps(evidence: Evidence) -> dict[int, float]:
     """Return by rank the first step over the median of the rank's others, where that is 1.5 or more."""
-    first, rows = _number_of_first(evidence), evidence.all_steps
+    first = _number_of_first(evidence)
+    rows = evidence.all_steps
     chosen = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique())
     ranks, steps, walls = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
-    is_first, is_other = steps == first, chosen.to_numpy() & (steps != first)
+    is_first = steps == first
+    is_other = chosen.to_numpy() & (steps != first)
     ratios: dict[int, float] = {}
     for rank in np.unique(ranks).tolist():
-        own, others = walls[is_first & (ranks == rank)], walls[is_other & (ranks == rank)]
+        own = walls[is_first & (ranks == rank)]
+        others = walls[is_other & (ranks == rank)]
         if own.size and others.size and own.max() >= _DISTORTED * np.median(others) > 0:
             ratios[rank] = float(own.max() / np.median(others))
     return ratios
@@ -720,9 +735,11 @@ def _times_the_others(by_rank: Mapping[int, float], ratio: float, n_ranks: int) 
     """Return in words how much longer the first step is, and on which ranks, where it is not on all or not as much."""
     if not by_rank:
         return f"{ratio:.2g} times the others"
-    low, high = f"{min(by_rank.values()):.2g}", f"{max(by_rank.values()):.2g}"
+    low = f"{min(by_rank.values()):.2g}"
+    high = f"{max(by_rank.values()):.2g}"
     times = high if low == high else f"{low} to {high}"
-    where, most = "", ""
+    where = ""
+    most = ""
     if len(by_rank) < n_ranks:
         where = f" on rank{'s' * (len(by_rank) > 1)} {few([*by_rank], _SHOWN_RANKS)}"
     if low != high:

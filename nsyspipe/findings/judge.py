@@ -37,7 +37,8 @@ _WORDS = {
     "exposed_blocking_copy_ns": "blocking copies from the host",
 }
 
-_HIGH, _MEDIUM = 0.1, 0.03
+_HIGH = 0.1
+_MEDIUM = 0.03
 _SEE_STEPS = "see the notes about steps"
 # What findings are about: bounds of those of one cause overlap, and one change often does for
 # several.
@@ -64,7 +65,9 @@ CAUSES = {
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }
-EXPOSURE, STRAGGLER, BUBBLE = "comm-bound", "straggler", "pipeline-bubble"
+EXPOSURE = "comm-bound"
+STRAGGLER = "straggler"
+BUBBLE = "pipeline-bubble"
 OF_HOSTS = {*CAUSES["idle GPUs"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
@@ -95,7 +98,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         NotJudged, list[str]
     ] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
-        name, answer = rule_name(rule), rule(evidence)
+        name = rule_name(rule)
+        answer = rule(evidence)
         unknown = [
             _WORDS.get(column, column) for column in columns if evidence.steps[column].null_count
         ]

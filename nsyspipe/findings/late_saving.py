@@ -106,7 +106,8 @@ def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64
     order = np.lexsort((comm, start + wait, step))  # by when the last of the ranks comes
     keys = np.stack((step, comm, start + wait))[:, order]
     is_first = np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: order.size]
-    collective, first = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+    collective = np.cumsum(is_first) - 1
+    first = np.flatnonzero(is_first)
     held_up = np.add.reduceat(held_up[order], first)[collective] if order.size else held_up
     place = places_in_runs(keys[0, first])[collective]  # in its step
     steps, row = np.unique(keys[0], return_inverse=True)

@@ -289,7 +289,8 @@ def late_node(
     )  # others are kept waiting by another stage
     if not rows.num_rows or not set(rows["rank"].unique().to_pylist()) <= set(hosts_of):
         return None
-    rank, start = rows["rank"].to_numpy(), rows["start_ns"].to_numpy()
+    rank = rows["rank"].to_numpy()
+    start = rows["start_ns"].to_numpy()
     numbers = np.array(sorted(hosts_of), np.int64)
     host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[
         np.searchsorted(numbers, rank)
@@ -305,8 +306,10 @@ def late_node(
     first, last = np.full((2, int(met.max()) + 1, len(hosts)), _FAR)
     np.minimum.at(first, (met, host), start)
     np.minimum.at(last, (met, host), -start)
-    first, last = np.where(first == _FAR, -_FAR, first), -last
-    each, latest = np.arange(len(first)), first.argmax(axis=1)
+    first = np.where(first == _FAR, -_FAR, first)
+    last = -last
+    each = np.arange(len(first))
+    latest = first.argmax(axis=1)
     last[each, latest] = -_FAR
     before = last.max(axis=1)
     late = np.where(before == -_FAR, 0, first[each, latest] - np.maximum(before, -_FAR // 2))
@@ -317,7 +320,8 @@ def late_node(
     )
     by_host = by_rank.group_by(["step", "host"], use_threads=False)
     by_host = by_host.aggregate([("late_ns_max", "min"), ("rank", "count")])
-    of_host, delay = by_host["host"].to_numpy(), by_host["late_ns_max_min"].to_numpy()
+    of_host = by_host["host"].to_numpy()
+    delay = by_host["late_ns_max_min"].to_numpy()
     n_ranks = np.array([sum(name == one for one in hosts_of.values()) for name in hosts])
     delay = np.where(
         (by_host["rank_count"].to_numpy() == n_ranks[of_host]) & (n_ranks[of_host] > 1), delay, 0

@@ -143,10 +143,8 @@ class Evidence(Struct, frozen=True, dict=True):
     @cached_property
     def collectives(self) -> pa.Table:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
-        rows, counts = (
-            self.all_collectives.select(_OF_COLLECTIVES),
-            self.all_collectives["in_summary"],
-        )
+        rows = self.all_collectives.select(_OF_COLLECTIVES)
+        counts = self.all_collectives["in_summary"]
         return (
             rows if pc.all(counts).as_py() else rows.filter(counts)
         )  # thousands of ranks have gigabytes
@@ -201,7 +199,8 @@ class Evidence(Struct, frozen=True, dict=True):
         }
         if len(uses) == len({(row["collective"], row["communicator"]) for row in self._by_rank}):
             return self.collectives
-        words, codes = [], []
+        words = []
+        codes = []
         for name in ("collective", "comm_id"):
             column = self.collectives[name].combine_chunks().dictionary_encode()
             words.append([*column.dictionary.to_pylist(), None])
@@ -318,10 +317,8 @@ class Evidence(Struct, frozen=True, dict=True):
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
         r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
-        exposed, waiting = (
-            self.mean("exposed_comm_ns"),
-            self.mean("exposed_wait_ns") if self.is_wait_known else 0.0,
-        )
+        exposed = self.mean("exposed_comm_ns")
+        waiting = self.mean("exposed_wait_ns") if self.is_wait_known else 0.0
         return None if exposed is None else exposed - (waiting or 0.0)
 
     @cached_property

@@ -79,10 +79,8 @@ def shard_regather(evidence: Evidence) -> Answer:
 
     Saving: `Evidence.saving_without` those.
     """
-    cost, rows = (
-        evidence.exposed_cost(SHARDED, "all_gather"),
-        evidence.of_role(SHARDED, "all_gather"),
-    )
+    cost = evidence.exposed_cost(SHARDED, "all_gather")
+    rows = evidence.of_role(SHARDED, "all_gather")
     again = rows.filter(pc.is_valid(rows["micro_batch"]))
     if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
         return None
@@ -118,7 +116,8 @@ def small_shards(evidence: Evidence) -> Answer:
 
 def tensor_comm(evidence: Evidence) -> Answer:
     """Fire where tensor parallelism has an `Evidence.exposed_cost`, which is the saving."""
-    cost, is_whole = evidence.exposed_cost(TENSOR), bool(evidence.traffic_of(TENSOR, "all_reduce"))
+    cost = evidence.exposed_cost(TENSOR)
+    is_whole = bool(evidence.traffic_of(TENSOR, "all_reduce"))
     if cost is None:
         return None
     title = "Layers wait for the collectives of tensor parallelism"
@@ -153,11 +152,13 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
     work = wall - idle - waiting
     parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
-    saving_ns, most_ns = evidence.saving_down_to(work), float(evidence.above_launching_ns.mean())
+    saving_ns = evidence.saving_down_to(work)
+    most_ns = float(evidence.above_launching_ns.mean())
     of_launching: dict[str, Any] = {}
     if saving_ns > most_ns:
         parts["left_for_launching"] = most_ns - saving_ns
-        saving_ns, of_launching = most_ns, evidence.launching_figures
+        saving_ns = most_ns
+        of_launching = evidence.launching_figures
     advice = _MORE_STAGES
     if evidence.is_launch_bound:
         of_launching |= {IS_LAUNCH_BOUND: True}
@@ -170,10 +171,8 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         "saving_ns_per_step_by_part": parts,
         **of_launching,
     }
-    title, action = (
-        "Stages of the pipeline wait for each other",
-        "Use more micro-batches, or an interleaved schedule",
-    )
+    title = "Stages of the pipeline wait for each other"
+    action = "Use more micro-batches, or an interleaved schedule"
     return Finding(title, action, advice, saving_ns, figures)
 
 

@@ -7,8 +7,10 @@ from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed
 from nsyspipe.nsys.settings import HOST, STREAMS, costly_settings
 
-_LEAST_EXPOSED, _LEAST_IDLE = 0.05, 0.02
-_CONNECTIONS, _TIMING = "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING"
+_LEAST_EXPOSED = 0.05
+_LEAST_IDLE = 0.02
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+_TIMING = "TORCH_NCCL_ENABLE_TIMING"
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _UNSET_BOTH_OF_STREAMS = f"Unset {_CONNECTIONS} and NCCL's timing"
 _NOT_KNOWN = "communication and compute not known on every rank", None

@@ -73,7 +73,8 @@ _SLOW_RATIO = (
     0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
 )
 _MUCH_MORE = 1.5  # times what a link carries at most: it is another one
-_PER_S, _LARGE_BYTES = 1e9, 16e6
+_PER_S = 1e9
+_LARGE_BYTES = 16e6
 _COPIES = "gradient copies"
 _MOSTLY_GRADIENTS = 0.95  # of all transfer
 _LEAST_BUCKET_BYTES = (
@@ -102,7 +103,8 @@ def slow_link(evidence: Evidence) -> Answer:
         return verdict.not_judged
     if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
-    reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
+    reached = verdict.busbw_bytes_per_s
+    promised = nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
     # What NVLink would still need says nothing of what goes between hosts.
     is_open = evidence.exposed_transfer_ns_per_step is None or (
@@ -230,7 +232,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         and reached
         and reached > _MUCH_MORE * (link.nominal_bytes_per_s or math.inf)
     ):
-        link, rows = None, []  # that cannot be: what names it is of another run
+        # that cannot be: what names it is of another run
+        link = None
+        rows = []
     facts = {
         "link_kind": link and link.kind,
         "link": link and link.text,
@@ -242,7 +246,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
-    is_seen, crosses = is_slow is not None, any(row["kind"] == "net" for row in rows)
+    is_seen = is_slow is not None
+    crosses = any(row["kind"] == "net" for row in rows)
     paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"]]
     is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
@@ -252,7 +257,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             sent = evidence.collectives.filter(
                 pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES)
             )
-            n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
+            n_bytes = _total(sent["bus_bytes"])
+            transfer = _total(sent["transfer_ns"])
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
@@ -264,7 +270,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     is_way_open = not is_seen and is_slow is not False
     forced = _forced_link(evidence) if is_way_open else None
     if forced is not None:
-        is_slow, is_seen, text = True, True, forced.text
+        is_slow = True
+        is_seen = True
+        text = forced.text
         facts |= {"link_kind": forced.kind, "link": forced.text, "link_nominal_bytes_per_s": None}
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
@@ -356,7 +364,8 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None  # their time is not that of gradients
     all_rows = evidence.collectives
     rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
-    n_bytes, in_all = _total(evidence.steps["grad_copy_bytes"]), _total(all_rows["transfer_ns"])
+    n_bytes = _total(evidence.steps["grad_copy_bytes"])
+    in_all = _total(all_rows["transfer_ns"])
     transfer = _total(rows["transfer_ns"])
     is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
     # Beside little else: a metric that is gathered, buffers that are broadcast.

@@ -118,7 +118,8 @@ def straggler(evidence: Evidence) -> Answer:
     """
     if (evidence.n_ranks == 1 and not evidence.has_absent_ranks) or not evidence.has_comm:
         return None
-    if reason := why_waiting_is_unknown(evidence):
+    reason = why_waiting_is_unknown(evidence)
+    if reason:
         return reason
     lateness = measure_lateness(evidence)
     culprit = find_culprit(evidence, lateness)
@@ -166,7 +167,8 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
 
 def _late_at_start_ns(evidence: Evidence, rank: int, delays_ns: float) -> int | None:
     """Return by how much later than all others a rank began the first step, where that is a tenth of all delays."""
-    first, is_own = pc.min(evidence.steps["step"]).as_py(), pc.field("rank") == rank
+    first = pc.min(evidence.steps["step"]).as_py()
+    is_own = pc.field("rank") == rank
     of_first = evidence.steps.filter(pc.field("step") == first)
     own, others = (pc.max(of_first.filter(rows)["start_ns"]).as_py() for rows in (is_own, ~is_own))
     is_little = own - others < LIMITS.min_part_of_delays * delays_ns
@@ -315,9 +317,11 @@ def _action(late: LateRanks, why: Explanation) -> str:
 
 def _title(late: LateRanks, lateness: Lateness, *, are_all: bool) -> str:
     """Name the ranks, and in how many steps one of them is late, or each one's part of the delays."""
-    awaited, in_steps = f"rank {late.worst}", _in_steps(late, lateness, late.worst)
+    awaited = f"rank {late.worst}"
+    in_steps = _in_steps(late, lateness, late.worst)
     if len(late.delays_ns) > 1 or late.no_slower_ns:
-        awaited, in_steps = _parts_of_ranks(late, lateness, late.delays_ns), ""
+        awaited = _parts_of_ranks(late, lateness, late.delays_ns)
+        in_steps = ""
     then = f", and then for {_ranks_text([*late.behind_ns])}" if late.behind_ns else ""
     if are_all:
         return f"The ranks wait for each other: for {awaited}"
@@ -364,7 +368,8 @@ def _part_of_rank(late: LateRanks, lateness: Lateness, rank: int) -> str:
 def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPhase | None:
     """Return the phase that has most of what a rank took longer than the others in some steps; None where none has."""
     in_steps = pc.field("step").isin(pa.array(numbers))
-    phases, steps = evidence.phases.filter(in_steps), evidence.steps.filter(in_steps)
+    phases = evidence.phases.filter(in_steps)
+    steps = evidence.steps.filter(in_steps)
     spent = _device_time(phases)
     is_device = not spent.null_count
     if not is_device:  # on the host for all phases, where a rank's time on the device is not known

@@ -2,7 +2,9 @@
 
 from nsyspipe.model.table import table
 
-MEMSET_KIND, DTOD_KIND = 0, 8  # values of COPIES.copy_kind that the analysis asks for
+# values of COPIES.copy_kind that the analysis asks for
+MEMSET_KIND = 0
+DTOD_KIND = 8
 PEER_KIND = 10  # a copy to another GPU
 UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
 GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole

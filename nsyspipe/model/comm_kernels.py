@@ -274,7 +274,8 @@ def comm_call_of(text: str) -> CommCall | None:
     (CommCall(name='ncclAllGather', collective='all_gather', is_group_start=False,
     is_group_end=False, is_symmetric=False), None)
     """
-    if group := _GROUP.match(text):
+    group = _GROUP.match(text)
+    if group:
         is_start = group[1].lower() == "start"
         return CommCall(MIXED_GROUP, OTHER, is_group_start=is_start, is_group_end=not is_start)
     if _NCCL_CALL.match(text):
@@ -282,7 +283,8 @@ def comm_call_of(text: str) -> CommCall | None:
         collective = _BY_ALIAS.get(bare) or collective_of(bare)
         spelling = _SPELLINGS.get(collective)
         return CommCall(text if spelling is None else f"nccl{spelling}", collective)
-    if symmetric := _SYMMETRIC_CALL.match(text):
+    symmetric = _SYMMETRIC_CALL.match(text)
+    if symmetric:
         return CommCall(symmetric[1], collective_of(symmetric[1]), is_symmetric=True)
     return None
 

@@ -231,7 +231,9 @@ def kernel_label(name: str) -> str:
 def _without_brackets(name: str) -> tuple[str, str]:
     """Split a name into what stands outside of all brackets, and its last word's template arguments."""
     name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
-    outside, inside, depth = list[str](), list[str](), 0
+    outside = list[str]()
+    inside = list[str]()
+    depth = 0
     for at, char in enumerate(name):
         if char == "(" and depth == 0:
             break  # the parameters
@@ -327,7 +329,8 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
     """Return names as ``a, b and c``, with another joint ``a, b or c``; of more than `most` the first, and how many more there are."""
     *some, last = words = [str(name) for name in names]
     if most is not None and len(words) > most:
-        some, last = words[:most], f"{len(words) - most} more"
+        some = words[:most]
+        last = f"{len(words) - most} more"
     return f"{', '.join(some)} {joint} {last}" if some else last
 
 

@@ -109,7 +109,8 @@ def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) ->
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        problem, ranks = f"{short_repr(part)} is not a rank or a range of ranks", None
+        problem = f"{short_repr(part)} is not a rank or a range of ranks"
+        ranks = None
         with contextlib.suppress(ValueError):
             ranks = range(int(first), int(last if dash else first) + 1)
             problem = "" if ranks else f"the range {part} ends before it starts"
@@ -124,13 +125,16 @@ def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) ->
 
 def asked_ranks(asked: object) -> frozenset[int]:
     """Read what `parse_ranks` does, a number, or several of either; these are looked at one by one, however many there may be."""
-    fix, needed, found = "ranks='0-7,63'", "a rank, or several,", set[int]()
+    fix = "ranks='0-7,63'"
+    needed = "a rank, or several,"
+    found = set[int]()
     if isinstance(asked, str):
         return parse_ranks(asked)
     unread = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
     if isinstance(unread, range):
         n_ranks = _n_ranks_at_start(unread)
-        found, unread = set(unread[:n_ranks]), unread[n_ranks:]
+        found = set(unread[:n_ranks])
+        unread = unread[n_ranks:]
     for part in unread:
         if isinstance(part, bool) or not isinstance(part, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
@@ -194,7 +198,8 @@ def _parsed(text: str) -> dict[str, int]:
         )
         named = counted or [names]
         given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
-        if problem := _unpaired(names, numbers, len(named), len(given)):
+        problem = _unpaired(names, numbers, len(named), len(given))
+        if problem:
             raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
         if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
             raise OptionError(f"--rank-map {pair}", "is not of the form REPORT=RANK", fix=RANK_MAP)
@@ -209,7 +214,8 @@ def _parsed(text: str) -> dict[str, int]:
 
 def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
     """Say why a range of ranks does not go with the reports before it; nothing where it does, or is none."""
-    if not (of_ranks := re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)):
+    of_ranks = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)
+    if not of_ranks:
         return ""
     for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
         first, last = map(int, text.split("-"))
@@ -227,7 +233,8 @@ def _counted(text: str, pattern: str) -> list[str]:
     As in a shell, numbers have the leading zeros of the first: ``node[08-10]`` names node08, node09
     and node10.
     """
-    if not (found := re.fullmatch(pattern, text)):
+    found = re.fullmatch(pattern, text)
+    if not found:
         return []
     before, first, last, behind = found.groups()
     n_digits = len(first) if first.startswith("0") else 1
@@ -333,10 +340,8 @@ def _number(option: str, word: str, value: str | int) -> int | None:
 
 # How many findings to show, None for all; how many complete steps to skip at the start, None for
 # automatic.
-parse_findings, parse_skip_first = (
-    partial(_number, "--findings", "all"),
-    partial(_number, "--skip-first", AUTO),
-)
+parse_findings = partial(_number, "--findings", "all")
+parse_skip_first = partial(_number, "--skip-first", AUTO)
 
 
 def logs_refused(option: str) -> OptionError:

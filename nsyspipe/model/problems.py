@@ -254,7 +254,8 @@ TRACE_NVTX = (
     "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on "
     "add nccl)"
 )
-IN_GRAPHS, NO_SIZES = "backward-in-graphs", "no-message-size"
+IN_GRAPHS = "backward-in-graphs"
+NO_SIZES = "no-message-size"
 _CAPTURE_BLOBS = (
     "If you have no .nsys-rep files, capture again with nsys profile --trace=cuda,nvtx, and export "
     "the new files like this"
@@ -324,12 +325,11 @@ def problem(
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
-    if isinstance(count := facts.get("n"), Integral):
+    count = facts.get("n")
+    if isinstance(count, Integral):
         facts["n"] = _Count(count)
-    message, fix = (
-        kind.message.format(**{"rank": rank, **facts}),
-        kind.fix and kind.fix.format(**facts),
-    )
+    message = kind.message.format(**{"rank": rank, **facts})
+    fix = kind.fix and kind.fix.format(**facts)
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 

@@ -675,10 +675,11 @@ CHANGED_COLUMNS: dict[int, frozenset[str]] = {
 
 
 def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
-    key, column = RUNS.key, RUNS.columns[:1]
+    key = RUNS.key
+    column = RUNS.columns[:1]
     return {
-        one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns)
-        for one in schemas
+        schema.name: TableSchema(schema.name, schema.doc, key + schema.key, column + schema.columns)
+        for schema in schemas
     }
 
 

@@ -132,7 +132,11 @@ class NcclLog(Struct, frozen=True):
             return None if self.communicators else self
         return replace(
             self,
-            communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)),
+            communicators=tuple(
+                communicator
+                for communicator in self.communicators
+                if communicator.n_ranks <= max(fitting)
+            ),
         )
 
 

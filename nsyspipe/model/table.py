@@ -16,7 +16,10 @@ Flags = NDArray[np.bool_]
 
 SCHEMA_VERSION = 1
 
-INT, FLOAT, TEXT, FLAG = pa.int64(), pa.float64(), pa.string(), pa.bool_()
+INT = pa.int64()
+FLOAT = pa.float64()
+TEXT = pa.string()
+FLAG = pa.bool_()
 
 _NARROW = pa.int8(), pa.int16(), pa.int32(), INT
 # `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must
@@ -57,12 +60,12 @@ class TableSchema:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
         fields = [
             pa.field(
-                one.name,
-                one.type,
-                one.nullable,
-                {"doc": one.doc, "unit": one.unit, "source": one.source},
+                column.name,
+                column.type,
+                column.nullable,
+                {"doc": column.doc, "unit": column.unit, "source": column.source},
             )
-            for one in self.columns
+            for column in self.columns
         ]
         object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
         object.__setattr__(self, "_empty", self.arrow.empty_table())

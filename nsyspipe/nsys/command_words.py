@@ -29,10 +29,14 @@ HASHED = re.compile(
 )  # a hashed value, as `secrets.hash_key` writes it
 # Between the values of one variable in different processes, and what stands for a process that does
 # not have it.
-JOINT, NOT_SET = " | ", "not set"
+JOINT = " | "
+NOT_SET = "not set"
 PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
-_MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
-_LEAST_QUOTED, _LEAST_INSIDE = 3, 6
+_MOST_WORDS = 1000
+_LONGEST_WORD = 4096
+_MORE = "\N{HORIZONTAL ELLIPSIS}"
+_LEAST_QUOTED = 3
+_LEAST_INSIDE = 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of
 # them, at a suffix.
 _ENDS = tuple(
@@ -93,10 +97,14 @@ _WORDS = _words(
 _FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|toml|json)", re.ASCII)
 _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
 # Longer runs are made by machines: identifiers, keys, hashes.
-_LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME, _LEAST_MIXED = 20, 12, 8, 8
+_LONGEST_RUN = 20
+_LONGEST_RUN_WITH_DIGITS = 12
+_MOST_DIGITS_OF_NAME = 8
+_LEAST_MIXED = 8
 _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 # From letters to digits or back: h100x8 has three.
-_CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
+_CHANGE = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII)
+_MOST_CHANGES = 3
 # How services' tokens begin; what follows in a file's name is words then.
 _TOKEN = re.compile(
     r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
@@ -111,7 +119,10 @@ _NUMBER = re.compile(
 )
 # A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has
 # more. So few of them stand anywhere, some behind an option of training, more behind none.
-_FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
+_FEW_DIGITS = 3
+_MOST_DIGITS = 7
+_MOST_DIGITS_OF_LIST = 14
+_MOST_NUMBERS = 16
 # Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no
 # such number.
 _LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
@@ -297,7 +308,7 @@ def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dic
     Different values stand side by side, sorted; `NOT_SET` stands last where a process that recorded
     its environment does not have the variable.
     """
-    known = [one for one in environments if one is not None]
+    known = [environment for environment in environments if environment is not None]
     if not known:
         return None
     joined: dict[str, str] = {}
@@ -428,7 +439,8 @@ def _file_name(value: str) -> str | None:
 
 
 def _is_plain(stem: str) -> bool:
-    runs, token = _RUN.findall(stem), _TOKEN.fullmatch(stem)
+    runs = _RUN.findall(stem)
+    token = _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
     # As many small and capital letters are a token's, but in words that begin with capitals.

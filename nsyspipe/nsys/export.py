@@ -47,7 +47,9 @@ from nsyspipe.nsys.programs import (
     telling_lines,
 )
 
-EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
+EXPORTED = "exported"
+UP_TO_DATE = "up to date"
+TIMEOUT_S = 1800.0
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them
 # all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
@@ -55,16 +57,18 @@ _NEWER = re.compile(
     r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL
 )
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
-_HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
+_HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
+_HEADER_BYTES = 200
 # What an export says of itself; before 2023.3 in a table of another name, and not from which
 # report.
-_META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
+_META = "META_DATA_EXPORT"
+_OLD_META = "EXPORT_META_DATA"
+_EVERY_EXPORT_HAS = "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
-_MOST_ROWS, _MOST_JOBS = (
-    1000,
-    8,
-)  # nsys takes some times a report's size in memory, and a disk only so much at once
+# nsys takes some times a report's size in memory, and a disk only so much at once
+_MOST_ROWS = 1000
+_MOST_JOBS = 8
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,9 @@ def attempt_exports(
     NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every
     nsys and leave no half export.
     """
-    pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
+    pairs = [
+        (report, targets[report] if targets else target_of(report, directory)) for report in reports
+    ]
     by_target: dict[str, Path] = {}
     for source, target in pairs:
         other = by_target.setdefault(os.path.realpath(target), source)
@@ -134,14 +140,14 @@ def attempt_exports(
 
 def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
     """Return the exports where all are needed; else raise the first failure, which says how many others there are."""
-    failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, NsyspipeError)]
     if failures:
         first = failures[0]
         more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (
             len(failures) > 1
         )
         raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
-    return [one for one in outcomes if isinstance(one, Exported)]
+    return [outcome for outcome in outcomes if isinstance(outcome, Exported)]
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
@@ -330,11 +336,13 @@ def run_export(
 
 
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
-    status, said = output.status, output.text
+    status = output.status
+    said = output.text
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
     found: str | None = " / ".join(telling_lines(said, 3)) or None
     if status is None:
-        problem, found = f"nsys export did not end within {timeout_s:g} s, and was stopped", None
+        problem = f"nsys export did not end within {timeout_s:g} s, and was stopped"
+        found = None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
     elif needed := _needed_version(nsys, report, said):
         problem = (
@@ -364,10 +372,12 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
 
 def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     """Return the version that a report needs if nsys refuses it as newer, or fails on one that is; else None."""
-    if found := _NEWER.search(said):
+    found = _NEWER.search(said)
+    if found:
         return found[1].partition("-")[0]  # without the build's number
     with contextlib.suppress(OSError), report.open("rb") as file:
-        if header := _HEADER.search(file.read(_HEADER_BYTES)):
+        header = _HEADER.search(file.read(_HEADER_BYTES))
+        if header:
             captured = header[1].decode("ascii").replace("@", ".")
             if numbers(captured) > numbers(nsys.version_text):
                 return captured

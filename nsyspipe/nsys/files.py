@@ -24,20 +24,23 @@ from nsyspipe.model.names import RUN_DIRECTORY
 # A lock in a directory says that a process of this machine uses it, and is gone with the process,
 # however it ends.
 _LOCK = "lock"
-_PREFIX, _SUFFIX = (
-    ".nsyspipe-",
-    ".unfinished",
-)  # names that nobody else gives, as `tempfile` makes them between these
-_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = (
-    0o777,
-    0o600,
-    0o700,
-)  # a directory may have its parent's group bit besides
+# names that nobody else gives, as `tempfile` makes them between these
+_PREFIX = ".nsyspipe-"
+_SUFFIX = ".unfinished"
+# a directory may have its parent's group bit besides
+_PERMISSIONS = 0o777
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
-YOUNG_S, _RECENT_S = 60.0, 86_400.0  # between its making and its lock, a directory looks abandoned
-_EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
+# between its making and its lock, a directory looks abandoned
+YOUNG_S = 60.0
+_RECENT_S = 86_400.0
+_EXPORT = ".sqlite"
+_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
 _CAPTURES = (".nsys-rep", ".qdrep", ".qdstrm")
-_MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+_WAL_FORMAT = 2
 # What a name says of a file that is no report: what commands write, and what lies beside.
 OUTPUTS = {
     ".html": "a page",
@@ -173,7 +176,7 @@ def holds_exports_only(directory: Path) -> bool:
     if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
-    inside = [one for one in directory.iterdir() if one.name != _LOCK]
+    inside = [path for path in directory.iterdir() if path.name != _LOCK]
     return all(one.name.endswith(names) and stat.S_ISREG(one.lstat().st_mode) for one in inside)
 
 
@@ -195,8 +198,8 @@ def side_files(path: Path) -> list[Path]:
 
 def remove_side_files(path: Path) -> None:
     """Remove what an older writer left beside a database; OSError if it cannot be removed."""
-    for one in side_files(path):
-        one.unlink(missing_ok=True)
+    for side_file in side_files(path):
+        side_file.unlink(missing_ok=True)
 
 
 def check_file(path: Path) -> tuple[os.stat_result, str]:
@@ -240,10 +243,8 @@ def no_file(path: Path) -> NotAReportError:
 
 
 def _no_database(path: Path) -> NotAReportError:
-    problem, fix = (
-        "is not an SQLite database",
-        "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed",
-    )
+    problem = "is not an SQLite database"
+    fix = "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed"
     if path.name.endswith(SIDECAR_SUFFIX):
         fix = "pass the .sqlite reports in the same directory, nsyspipe reads this file with them"
     elif path.suffix == _EXPORT:
@@ -251,7 +252,10 @@ def _no_database(path: Path) -> NotAReportError:
     elif path.suffix in OUTPUTS:
         problem = f"is {OUTPUTS[path.suffix]}, not a report"
         fix += ", or pass a run store (the directory)"
-        if run := next((one for one in path.parents if one.name.startswith(RUN_DIRECTORY)), None):
+        run = next(
+            (parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)), None
+        )
+        if run:
             fix = f"nsyspipe analyze {shlex.quote(str(run))}"
     return NotAReportError(str(path), problem, fix=fix)
 
@@ -269,7 +273,8 @@ def readable(path: Path) -> Iterator[None]:
         fix = "chmod u+r the file, and u+x its directories"
         raise DamagedReportError(str(path), "permission denied", fix=fix) from error
     except OSError as error:
-        if (told := shortage(error)) is not None:
+        told = shortage(error)
+        if told is not None:
             raise told from error
         if error.errno == errno.ENAMETOOLONG:
             raise ReportNotFoundError(

@@ -45,15 +45,20 @@ from nsyspipe.nsys.files import (
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
-EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
+EXPORT_SUFFIX = ".sqlite"
+RAW_SUFFIXES = (".nsys-rep", ".qdrep")
 RANK_OF_NAME = re.compile(
     r"(?i)(?:rank|[._-])(\d{1,18})$"
 )  # what ends a report's name where it is its rank
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked
 # for there.
 _SOURCES: dict[Path, Path] = {}
-_DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
-_KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
+_DIRECTORY = "NSYSPIPE_CACHE_DIR"
+_BYTES = "NSYSPIPE_CACHE_BYTES"
+_MOST_BYTES = 20_000_000_000
+_KEY_LENGTH = 32
+_OPTIONS_LENGTH = 8
+_NO_CACHE = "cannot be used as the cache of exports"
 _ENTRY = re.compile(
     rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
 )
@@ -114,7 +119,8 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if found and not captures:
         fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
         raise NotAReportError(str(found[0]), "is already an export", fix=fix)
-    if wrong := next((path for path in captures if path.suffix not in RAW_SUFFIXES), None):
+    wrong = next((path for path in captures if path.suffix not in RAW_SUFFIXES), None)
+    if wrong:
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
         is_output = wrong.suffix in OUTPUTS
         named = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
@@ -178,7 +184,7 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     ]
     parts = [Path(text).parts for text in texts]
     for depth in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
+        names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(set(parts)):
             return names
     return texts
@@ -196,35 +202,36 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
                     (one for one in path.iterdir() if one.suffix in suffixes), key=by_number
                 )
                 needed = listed(suffixes[:2], joint="or")
-                problem, fix = (
-                    f"is a directory without {needed} reports",
-                    "pass the directory that nsys wrote to",
-                )
+                problem = f"is a directory without {needed} reports"
+                fix = "pass the directory that nsys wrote to"
                 if (
                     not found
                     and EXPORT_SUFFIX not in suffixes
                     and has_reports(path, [EXPORT_SUFFIX])
                 ):
-                    problem, fix = (
-                        "contains only reports that are already exported",
-                        f"nsyspipe analyze {_word(str(path))}",
-                    )
+                    problem = "contains only reports that are already exported"
+                    fix = f"nsyspipe analyze {_word(str(path))}"
                 elif not found and (inside := table_of_store(path)):
-                    problem, fix = inside[0], _word(inside[1])
+                    problem = inside[0]
+                    fix = _word(inside[1])
                 elif not found and (
                     runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]
                 ):
-                    names = listed([f"{one}/" for one in runs], most=4)
-                    problem, fix = f"{problem}, but {names} has such reports", _word(f"{runs[0]}/")
+                    names = listed([f"{run}/" for run in runs], most=4)
+                    problem = f"{problem}, but {names} has such reports"
+                    fix = _word(f"{runs[0]}/")
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
-                found, problem, fix = [], "no such file or directory", _fix_of_name(path)
+                found = []
+                problem = "no such file or directory"
+                fix = _fix_of_name(path)
             else:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
-                found = [one for one in files if one.suffix in suffixes] or files
-                problem, fix = "matches no report", "check the path, or pass a directory"
+                found = [file for file in files if file.suffix in suffixes] or files
+                problem = "matches no report"
+                fix = "check the path, or pass a directory"
         if not found:
             raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
         expanded += found
@@ -243,7 +250,7 @@ def _fix_of_name(path: Path) -> str:
 def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
     """Tell whether a directory holds files of these suffixes; not one that cannot be looked into."""
     with contextlib.suppress(OSError):
-        return folder.is_dir() and any(one.suffix in suffixes for one in folder.iterdir())
+        return folder.is_dir() and any(path.suffix in suffixes for path in folder.iterdir())
     return False
 
 
@@ -254,15 +261,17 @@ def reports_near(path: Path) -> str:
         folder = folder.parent
     with contextlib.suppress(OSError):
         entries = sorted(folder.iterdir())
-        names = [one.name for one in entries if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+        names = [entry.name for entry in entries if entry.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
         # Directories that are alike may hold reports, or saved runs (STORE:ID).
         directories = {
-            one.name: f"{one.name}/" for one in entries if one.is_dir() and not path.is_dir()
+            entry.name: f"{entry.name}/"
+            for entry in entries
+            if entry.is_dir() and not path.is_dir()
         }
         near = difflib.get_close_matches(path.name, names)
         near += [
-            directories[one]
-            for one in difflib.get_close_matches(path.name.partition(":")[0], directories)
+            directories[close_match]
+            for close_match in difflib.get_close_matches(path.name.partition(":")[0], directories)
         ]
         alike = sorted(near) or names[:3]
         n_more = len({*names}.difference(alike))

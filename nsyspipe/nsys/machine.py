@@ -19,13 +19,16 @@ from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, to
 from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
-ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
+ANALYZE = "analyze"
+CONVERT = "convert"
+CAPTURE = "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
 _Found: TypeAlias = tuple[
     str, str, str | None
 ]  # what a probe found: its status, what it says, and what would mend it
 _NEEDS_NSYS = "missing", "needs nsys", GET_NSYS
-_LONGEST_NAME, _MOST_PARANOID = 64, 2
+_LONGEST_NAME = 64
+_MOST_PARANOID = 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -59,7 +62,8 @@ class Gpu:
 def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
     query = ("--query-gpu=index,name,driver_version", "--format=csv,noheader,nounits")
-    found, driver = [], None
+    found = []
+    driver = None
     for line in patience.answer("nvidia-smi", *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
@@ -134,7 +138,8 @@ def check_machine(
 def _disk_space(free: int | None) -> _Found:
     if free is None:
         return "unknown", "the free space of the current directory is unknown", _ELSEWHERE
-    is_enough, found = free >= _LITTLE_SPACE_BYTES, "free in the current directory"
+    is_enough = free >= _LITTLE_SPACE_BYTES
+    found = "free in the current directory"
     return ("ok", found, None) if is_enough else ("warning", found, _ELSEWHERE)
 
 
@@ -211,9 +216,10 @@ def _driver(patience: Patience, root: Path) -> _Found:
         )
         return "ok", f"{version}, {counted}", None
     with contextlib.suppress(OSError, ValueError):
-        if loaded := _DRIVER_FILE.search(
+        loaded = _DRIVER_FILE.search(
             root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
-        ):
+        )
+        if loaded:
             return (
                 "unknown",
                 f"{loaded[1]} is loaded, but nvidia-smi shows no GPU",
@@ -248,7 +254,8 @@ def _torch() -> _Found:
 
 
 def _nccl(root: Path) -> _Found:
-    if version := programs.nccl_version(root):
+    version = programs.nccl_version(root)
+    if version:
         return "ok", version, None
     status = (
         "missing" if torch_versions()[0] is None else "unknown"

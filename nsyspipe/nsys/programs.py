@@ -39,7 +39,10 @@ _IMPORTER_PLACES = (
     "usr/lib/nsight-systems/host-*/QdstrmImporter",
     "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
 )
-_MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
+_MOST_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_POLL_S = 0.02
+_PROGRAM_S = 3.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
     r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no "
@@ -52,7 +55,8 @@ _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Where containers and distributions keep a library of their own.
 _NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
 # nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
-_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
+_NVTX_LOST = (0, 2, 12)
+_NSYS_LOSES = (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
 _ANSWER_S = 60.0  # the first start from a shared file system reads hundreds of megabytes
@@ -61,7 +65,8 @@ _TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
 _TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
 _OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 # Of prctl(2). Processes that outlive those who started them are ended, or adopted.
-SET_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
+SET_DEATH_SIGNAL = 1
+SET_CHILD_SUBREAPER = 36
 
 
 class Program(NamedTuple):
@@ -80,7 +85,8 @@ class Output(NamedTuple):
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
     """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
-    if on_path := shutil.which("nsys", path=search_path):
+    on_path = shutil.which("nsys", path=search_path)
+    if on_path:
         return Program(Path(on_path), None)
     newest = max(_existing(root, _NSYS_PLACES), key=by_number, default=None)
     return None if newest is None else Program(newest, f"/{newest.relative_to(root).as_posix()}")
@@ -128,7 +134,8 @@ def printed(
     Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors
     are left out, but in a `folder`.
     """
-    received, is_open = bytearray(), True
+    received = bytearray()
+    is_open = True
     errors = subprocess.STDOUT if folder else subprocess.DEVNULL
     # Its own group: Ctrl-C reaches us, and we end it with all that it started.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
@@ -139,7 +146,8 @@ def printed(
         cwd=folder,
         start_new_session=True,
     ) as process:
-        source, deadline = process.stdout, time.monotonic() + timeout_s
+        source = process.stdout
+        deadline = time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe
         try:
             while time.monotonic() < deadline and not is_stopped():
@@ -164,7 +172,8 @@ class Patience:
     """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
 
     def __init__(self, total_s: float, search_path: str | None) -> None:
-        self._deadline, self._search_path = time.monotonic() + total_s, search_path
+        self._deadline = time.monotonic() + total_s
+        self._search_path = search_path
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
@@ -207,13 +216,15 @@ def torch_versions() -> tuple[str | None, str | None]:
         text = Path(spec.origin or "").with_name("version.py").read_text("utf-8") if spec else ""
     except (ImportError, OSError, ValueError):
         text = ""
-    version, cuda = _VERSION.search(text), _CUDA.search(text)
+    version = _VERSION.search(text)
+    cuda = _CUDA.search(text)
     return version[1] if version else installed("torch"), cuda[1] if cuda else None
 
 
 def nccl_version(root: Path) -> str | None:
     """Return the version of NCCL that torch brought, else of the system's library; None without either."""
-    if version := next(filter(None, map(installed, _NCCL_PACKAGES)), None):
+    version = next(filter(None, map(installed, _NCCL_PACKAGES)), None)
+    if version:
         return version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
     return max(
@@ -297,7 +308,8 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
 
 def _path(program: str | None, or_else: str) -> Path:
     if program is None:
-        if (found := find_nsys()) is not None:
+        found = find_nsys()
+        if found is not None:
             return found.path
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)

@@ -19,8 +19,11 @@ from pathlib import Path
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.nsys.files import opened
 
-_N_BYTES, _N_SHOWN, _FILE = 32, 8, "hash-key"
-_OF_OTHERS, _WRITABLE_BY_OTHERS = 0o077, 0o022
+_N_BYTES = 32
+_N_SHOWN = 8
+_FILE = "hash-key"
+_OF_OTHERS = 0o077
+_WRITABLE_BY_OTHERS = 0o022
 
 
 class _UnusableError(Exception):
@@ -48,7 +51,8 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     place = next(
         (one / "nsyspipe" for one in places if one.is_absolute()), None
     )  # a relative one is to be ignored
-    where, reason = "a state directory" if place is None else f"{place / _FILE}", "HOME is not set"
+    where = "a state directory" if place is None else f"{place / _FILE}"
+    reason = "HOME is not set"
     if place is not None:
         try:
             key = _users_key(place)
@@ -89,10 +93,8 @@ def _read(directory: int) -> bytes:
 
 def _make(directory: int) -> None:
     """Put a new key in its place, whole; the first of several processes wins."""
-    draft, flags = (
-        f".{_FILE}-{secrets.token_hex(8)}",
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW,
-    )
+    draft = f".{_FILE}-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     file = os.open(draft, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         with open(file, "wb") as writing:  # noqa: PTH123 - a descriptor
@@ -122,10 +124,13 @@ def _digest(key: bytes, text: bytes) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print words as they may be written down, after ``--environment`` variables too; without a user's key ``***``."""
-    given, key = list(sys.argv[1:] if words is None else words), hash_key()
-    mask, variables = (key if key.note is None else Mask()), {}
+    given = list(sys.argv[1:] if words is None else words)
+    key = hash_key()
+    mask = key if key.note is None else Mask()
+    variables = {}
     if given[:1] == ["--environment"]:
-        given, variables = given[1:], recorded_environment(os.environ, mask)
+        given = given[1:]
+        variables = recorded_environment(os.environ, mask)
     found = [
         *(f"{name}={value}" for name, value in variables.items()),
         *recorded_command(given, mask),

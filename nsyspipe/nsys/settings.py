@@ -9,7 +9,9 @@ from nsyspipe.nsys.command_words import JOINT
 
 # What a setting acts on: whether streams run beside each other, when the host launches, which way
 # data goes.
-STREAMS, HOST, LINK = "streams", "host", "link"
+STREAMS = "streams"
+HOST = "host"
+LINK = "link"
 
 
 @dataclass(frozen=True)

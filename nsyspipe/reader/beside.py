@@ -30,7 +30,10 @@ from nsyspipe.reader.fabric import (
     read_topology,
 )
 
-MOST_ENTRIES, MOST_LOGS, MOST_LOG_BYTES, MOST_TOPOLOGY_BYTES = 100_000, 4096, 64 << 20, 1 << 20
+MOST_ENTRIES = 100_000
+MOST_LOGS = 4096
+MOST_LOG_BYTES = 64 << 20
+MOST_TOPOLOGY_BYTES = 1 << 20
 _SHOWN = 3
 # What follows the name of a run in the name of a file that the launchers, or the user, put beside
 # its reports.
@@ -120,7 +123,7 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
         more = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
         found.problems.append(_unused(paths[MOST_LOGS], more, "--nccl-log"))
     fitting = _fitting(contents, processes)
-    others = [one for one in contents if one not in fitting]
+    others = [content for content in contents if content not in fitting]
     if others:
         found.problems.append(_ignored_logs(others, processes))
     if fitting:
@@ -202,14 +205,22 @@ def _fitting(
     contents: Sequence[_LogContents], processes: Collection[RunProcess]
 ) -> list[_LogContents]:
     """Return the logs of the run: those that one of its processes wrote, and of communicators that these were in."""
-    own = [one for one in contents if any(_is_of(process, processes) for process in one.processes)]
+    own = [
+        content
+        for content in contents
+        if any(_is_of(process, processes) for process in content.processes)
+    ]
     comm_ids = {comm_id for one in own for comm_id in one.comm_ids}
-    return [one for one in contents if one in own or not comm_ids.isdisjoint(one.comm_ids)]
+    return [
+        content
+        for content in contents
+        if content in own or not comm_ids.isdisjoint(content.comm_ids)
+    ]
 
 
 def _is_of(logged: Process, processes: Collection[RunProcess]) -> bool:
     host, pid = logged
-    return any(one.pid == pid and _is_one_host(one.host, host) for one in processes)
+    return any(process.pid == pid and _is_one_host(process.host, host) for process in processes)
 
 
 def _is_one_host(host: str | None, logged: str) -> bool:

@@ -113,7 +113,8 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
     found = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int")))
-    calls, zones = None, {}
+    calls = None
+    zones = {}
     if report.has(versions.RUNTIME, "correlationId"):
         zones = report.zones(versions.RUNTIME, *[found["correlationId"]] * 2)
         known = _known(found, *_CALL[:3])
@@ -220,24 +221,25 @@ def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None)
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
     is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), PAGEABLE), fill_value=False)
     kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
-    calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
-    none, never = pa.nulls(calls.num_rows, pa.int64()), np.zeros(calls.num_rows, np.bool_)
+    calls = calls.filter(kept)
+    copies = copies.take(rows.filter(kept.combine_chunks()))
+    none = pa.nulls(calls.num_rows, pa.int64())
+    never = np.zeros(calls.num_rows, np.bool_)
     return _host_waits(calls, copies["deviceId"], none, never, copies["end"])
 
 
 def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
     """Return the row with the process and correlation id of each call, the last of several; null for none."""
-    process, correlation = (
-        process_of(calls["globalTid"].to_numpy()),
-        calls["correlationId"].to_numpy(),
-    )
+    process = process_of(calls["globalTid"].to_numpy())
+    correlation = calls["correlationId"].to_numpy()
     columns = ((process, "globalPid"), (correlation, "correlationId"))
     codes = [
         np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1]
         for own, name in columns
     ]
     key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
-    wanted, told = key[: len(calls)], key[len(calls) :]
+    wanted = key[: len(calls)]
+    told = key[len(calls) :]
     if not told.size:
         return pa.nulls(len(calls), pa.int64())
     order = np.argsort(told, kind="stable")
@@ -299,7 +301,8 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     names = ("start", "end", *(["globalTid"] if report.has(versions.OVERHEAD, "globalTid") else []))
     found = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
     found = _possible(found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["end"]))))
-    starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
+    starts = found["start"].to_numpy()
+    ends = found["end"].to_numpy()
     threads = (
         pc.fill_null(found["globalTid"], 0).to_numpy()
         if "globalTid" in names
@@ -313,7 +316,8 @@ class Strings:
     """The report's string table as columns: names are looked up by id without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
-        self._ids, self._values = ids, values
+        self._ids = ids
+        self._values = values
 
     def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
         """Return the text of each id; an unknown id is null."""

@@ -157,7 +157,8 @@ def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
     if "NCCL" not in text:
         return None
     text = text[-_LONGEST_LINE:]
-    if (header := _HEADER.search(text)) is None:
+    header = _HEADER.search(text)
+    if header is None:
         bare = _VERSION.match(text.strip())  # as NCCL_DEBUG=VERSION prints it
         return (None, 0, Setting(None, bare["value"])) if bare else None
     if _HEADER.search(text, header.end()):
@@ -170,14 +171,16 @@ def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
 
 
 def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
-    if match := _RING.match(body):
+    match = _RING.match(body)
+    if match:
         return Ring(int(match[1]), tuple(map(int, match[2].split())))
     if _TREES.match(body):
         channels, ranks, parents = zip(
             *(map(int, tree) for tree in _TREE.findall(body)), strict=True
         )
         return Trees(ranks[0], tuple(zip(channels, parents, strict=True)))
-    if match := _CONNECTED.match(body):
+    match = _CONNECTED.match(body)
+    if match:
         channel, connection, start, end = (
             int(match[name] or 0) for name in ("channel", "connection", "from", "to")
         )
@@ -193,7 +196,8 @@ def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
             is_receive,
             transport,
         )
-    if match := _INIT.search(body):
+    match = _INIT.search(body)
+    if match:
         pointer, rank, n_ranks, cuda, nvml, bus_id, rest, what = match.groups()
         of_process, of_host = (
             None if index is None or index[0] == "-" else int(index) for index in (cuda, nvml)
@@ -212,9 +216,11 @@ def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
             parent,
             split,
         )
-    if match := _COUNTS.match(body):
+    match = _COUNTS.match(body)
+    if match:
         return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
-    if match := _NVLS.match(body):
+    match = _NVLS.match(body)
+    if match:
         return Channels(None, is_nvls_on=match["on"] is not None)
     match = _SETTING.match(body) or _VERSION.match(body)
     return (
@@ -285,7 +291,8 @@ def _memberships(
     for at, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
             continue
-        known, is_complete = latest(fact.pointer), fact.what == "Init COMPLETE"
+        known = latest(fact.pointer)
+        is_complete = fact.what == "Init COMPLETE"
         if not fact.what.startswith("Init"):  # the pointer may be given to another
             if known:
                 known.end = at
@@ -309,7 +316,7 @@ def _memberships(
 
 def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
     """Give a line to its communicator: that which its thread makes then, or one that lacks it, or the youngest."""
-    alive = [one for one in reversed(members) if one.begin <= at < one.end]
+    alive = [member for member in reversed(members) if member.begin <= at < member.end]
     being_made = [one for one in alive if one.thread == thread and at < one.ready]
     if being_made and not isinstance(said, Connected):
         alive = being_made[
@@ -323,7 +330,8 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
     key = (*said[:4], said.is_receive) if isinstance(said, Connected) else said[:1]
     key = (-1, *key) if isinstance(said, Trees) else key
     lacking = [one for one in alive if key not in one.said]
-    if owner := next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None):
+    owner = next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None)
+    if owner:
         owner.said.setdefault(key, said)
 
 
@@ -342,7 +350,9 @@ def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
         # By release a GPU's label is its PCI address, NVML index or CUDA index.
         init = known[rank].init if gpu and rank in known else None
         labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None} if init else set()
-        is_ours = is_ours and rank < n_ranks and (not labels or gpu in {str(one) for one in labels})
+        is_ours = (
+            is_ours and rank < n_ranks and (not labels or gpu in {str(label) for label in labels})
+        )
     return is_ours
 
 
@@ -448,7 +458,8 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 def read_topology(path: Path) -> Topology:
     """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
     lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
-    if (columns := next(filter(None, map(_columns, lines)), None)) is None:
+    columns = next(filter(None, map(_columns, lines)), None)
+    if columns is None:
         raise InputError(
             decoded(str(path)), "contains no matrix of nvidia-smi topo -m", fix=_TOPOLOGY_FIX
         )

@@ -14,7 +14,8 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.report import TIME_LIMIT, Report, processes_of
 
-HTOD_KIND, DTOH_KIND = 1, 2
+HTOD_KIND = 1
+DTOH_KIND = 2
 PAGEABLE = 0  # memory of the host that is not pinned
 _JOINED = ("correlationId", "globalPid")
 _COLUMNS = (*_JOINED, "start", "end", "deviceId", "copyKind", "bytes", "srcKind", "dstKind")
@@ -54,7 +55,8 @@ def find_blocking_copies(
     """
     call = _calls_of(copies, calls)
     is_made = call >= 0
-    copies, call = copies.filter(pa.array(is_made)), call[is_made]
+    copies = copies.filter(pa.array(is_made))
+    call = call[is_made]
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
     host_memory = np.where(is_from_host, filled(copies["srcKind"]), filled(copies["dstKind"]))
     is_pageable = host_memory == PAGEABLE
@@ -74,9 +76,11 @@ def find_blocking_copies(
 def _table(
     copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags
 ) -> pa.Table:
-    start, end = filled(copies["start"]), filled(copies["end"])
+    start = filled(copies["start"])
+    end = filled(copies["end"])
     is_valid = is_blocking & (start <= end) & (start > -TIME_LIMIT) & (end < TIME_LIMIT)
-    rows, memory = copies.filter(pa.array(is_valid)), host_memory[is_valid]
+    rows = copies.filter(pa.array(is_valid))
+    memory = host_memory[is_valid]
     columns = {
         "process_id": rows["globalPid"],
         "start_ns": rows["start"],
@@ -101,7 +105,8 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     )
     keys = [np.unique(np.concatenate(one), return_inverse=True)[1] for one in (ids, processes)]
     key = keys[0] * (keys[1].max(initial=0) + 1) + keys[1]
-    of_calls, of_copies = key[: rows.size], key[rows.size :]
+    of_calls = key[: rows.size]
+    of_copies = key[rows.size :]
     known, first = np.unique(of_calls, return_index=True)
     place = np.searchsorted(known, of_copies)
     is_found = np.append(known, -1)[place] == of_copies
@@ -122,7 +127,10 @@ def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64
     is_waiting = np.arange(rows.size) >= copy_calls.size
     start, thread = (filled(calls[name].take(pa.array(rows))) for name in ("start", "globalTid"))
     order = np.lexsort((is_waiting, start, thread))
-    rows, is_waiting, start, thread = rows[order], is_waiting[order], start[order], thread[order]
+    rows = rows[order]
+    is_waiting = is_waiting[order]
+    start = start[order]
+    thread = thread[order]
     # Place of the next call that waits, one behind the last where there is none.
     places = np.where(is_waiting, np.arange(rows.size), rows.size)
     following = np.minimum.accumulate(places[::-1])[::-1]
@@ -137,10 +145,12 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
     """Tell of some threads whether a call of theirs starts between two times."""
     if not thread.size:
         return np.zeros(0, np.bool_)
-    starts, threads = filled(calls["start"]), filled(calls["globalTid"])
+    starts = filled(calls["start"])
+    threads = filled(calls["globalTid"])
     if not is_sorted(starts):
         order = np.argsort(starts, kind="stable")
-        starts, threads = starts[order], threads[order]
+        starts = starts[order]
+        threads = threads[order]
     between = Slices(
         np.searchsorted(starts, after, side="right"), np.searchsorted(starts, before, side="left")
     )

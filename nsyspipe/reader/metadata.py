@@ -64,7 +64,8 @@ _LAUNCHING = (
     "cuGraphLaunch",
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
-_EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+_EVENT_TYPE = NVTX_TRACED[0]
+_GRAPH_MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 CPU_TRACE = "COLLECT_CPU_TRACE"
 _CUDA_NUMBER = re.compile(
     r"[0-9]{4,6}"
@@ -160,7 +161,7 @@ def read_facts(report: Report) -> ReportFacts:
     """Read a report's facts; whatever its version does not have stays None or empty."""
     texts = {"name": "text", "value": "text"}
     tables = versions.EXPORT_META_OLD, versions.EXPORT_META
-    meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
+    meta = {row["name"]: row["value"] for table in tables for row in report.few(table, texts)}
     of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
     id_column = "id" if report.has(versions.GPU, "id") else "deviceId"  # the id column was renamed
     device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
@@ -307,7 +308,8 @@ def variables_of(
     where = f"{_OF_ENVIRONMENT} AND ({wanted})"
     for row in report.few(table, {"name": "text", "value": "text"}, where):
         # LIKE takes _ for any letter and ignores case, so compare the name again.
-        if (made := _ASSIGNMENT.match(row["value"])) and made["name"] in names:
+        made = _ASSIGNMENT.match(row["value"])
+        if made and made["name"] in names:
             yield row["name"], made["name"], made["value"]
 
 
@@ -317,7 +319,8 @@ def read_environment(report: Report) -> dict[str, str] | None:
     None where the environment was not captured as a whole: a program's own has other variables than
     those of launchers.
     """
-    table, columns = versions.CAPTURE_META, {"name": "text", "value": "text"}
+    table = versions.CAPTURE_META
+    columns = {"name": "text", "value": "text"}
     of_launchers = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
     if not report.has(table, *columns) or not report.count(
         table, f"{_OF_ENVIRONMENT} AND NOT ({of_launchers})"
@@ -527,7 +530,8 @@ def read_counts(path: str | Path) -> Counts:
     """Count what a report holds; `InputError` if it is missing, damaged, or no nsys export."""
     with open_report(path) as report:
         rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED}
-        n_calls, is_node = rows[versions.RUNTIME], report.has(versions.KERNEL, "graphNodeId")
+        n_calls = rows[versions.RUNTIME]
+        is_node = report.has(versions.KERNEL, "graphNodeId")
         return Counts(
             rows=rows,
             n_launches=n_calls

@@ -43,11 +43,9 @@ _COLUMNS = {  # canonical column -> nsys's
     "device_id": "deviceId",
     "correlation_id": "correlationId",
 }
-_STREAM, _BYTES, _COPY_KIND = (
-    {"stream_id": "streamId"},
-    {"bytes": "bytes"},
-    {"copy_kind": "copyKind"},
-)
+_STREAM = {"stream_id": "streamId"}
+_BYTES = {"bytes": "bytes"}
+_COPY_KIND = {"copy_kind": "copyKind"}
 _NAMES = ("shortName", "demangledName")
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
@@ -137,7 +135,8 @@ def _read_kernels(
         others = {name: source for name, source in columns.items() if name not in left_out}
         rows = _read(report, versions.KERNEL, others, _PLACE, where=where)
         place = rows["place"]
-        device, stream = pc.shift_right(place, 32), pc.bit_wise_and(place, 2**32 - 1)
+        device = pc.shift_right(place, 32)
+        stream = pc.bit_wise_and(place, 2**32 - 1)
         rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
         rows = _with_short_names(report, rows) if rows is not None and has_both else rows
     if rows is None:
@@ -285,7 +284,8 @@ def read_operations(
     for column in (
         name for name in reversed(_NAMES) if name in rows.column_names
     ):  # demangled names may be left out
-        if names := _texts(rows[column], strings):
+        names = _texts(rows[column], strings)
+        if names:
             break
     kernels, has_named_comm = _kernels(rows, column, names, strings, comm_pattern)
     graphs, bad_graphs = _read_graphs(report)
@@ -296,7 +296,7 @@ def read_operations(
     copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
-        copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
+        copies=pa.concat_tables(canonical.COPIES.table(copy) for copy in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
         uncounted=_uncounted(kernels, names),
@@ -393,7 +393,7 @@ def read_again(
             bounds = [
                 pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)
             ]
-            known = [one for one in bounds if one["min"] is not None]
+            known = [bound for bound in bounds if bound["min"] is not None]
             ids = (
                 min((one["min"] for one in known), default=1),
                 max((one["max"] for one in known), default=0),
@@ -423,5 +423,6 @@ def _ranges(
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
     touched = (ends >= span[0]) & (starts <= span[1])
-    first, last = starts[touched].min(initial=span[0]), ends[touched].max(initial=span[1])
+    first = starts[touched].min(initial=span[0])
+    last = ends[touched].max(initial=span[1])
     return int(first), int(last)

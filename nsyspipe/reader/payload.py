@@ -50,10 +50,15 @@ _BYTES = {kind: size for size, kinds in _BY_SIZE.items() for kind in kinds}
 _CHARACTER_BYTES = {75: 1, 76: 1, 77: 2, 78: 4}  # strings, by encoding
 
 # Flags of an entry; pointers to what lies elsewhere, and arrays of one known length or of none.
-_POINTER, _REFERENCE, _ARRAY, _FIXED_ARRAY = 1 << 1, 3 << 2, 7 << 4, 1 << 4
+_POINTER = 1 << 1
+_REFERENCE = 3 << 2
+_ARRAY = 7 << 4
+_FIXED_ARRAY = 1 << 4
 _POINTER_BYTES = 8
 
-_STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
+# nvtxPayloadSchemaType
+_STATIC = 1
+_UNIONS = (3, 4)
 # Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were
 # seen: so many payloads, it seems. Whether the schema's high word is of its id or a flag is
 # unknown: it counts only for ids that need it.
@@ -116,11 +121,9 @@ class Layout(Struct, frozen=True):
 def read_layouts(report: Report) -> dict[Key, Layout]:
     """Read the layouts by (domain, schema); where processes that repeat one contradict each other, there is none."""
     key = ("domainId", "schemaId")
-    schema, entry, enum = (
-        (*key, "payloadSize"),
-        (*key, "idx", "type", "offset", "name"),
-        (*key, "size"),
-    )
+    schema = (*key, "payloadSize")
+    entry = (*key, "idx", "type", "offset", "name")
+    enum = (*key, "size")
     if not report.has(versions.PAYLOAD_SCHEMAS, *schema) or not report.has(
         versions.PAYLOAD_ENTRIES, *entry
     ):
@@ -198,13 +201,16 @@ def place_entries(
 
 def _shape(entry: Row, enums: Mapping[int, int]) -> tuple[int, int, str | None]:
     """Return an entry's size (0: unknown), its alignment, and its format if it is a single number."""
-    kind, flags, detail = entry["type"], entry["flags"], max(entry["arrayOrUnionDetail"], 0)
+    kind = entry["type"]
+    flags = entry["flags"]
+    detail = max(entry["arrayOrUnionDetail"], 0)
     if flags & _POINTER:
         return _POINTER_BYTES, _POINTER_BYTES, None
     is_array = flags & _ARRAY
     if flags & _REFERENCE or is_array not in {0, _FIXED_ARRAY}:
         return 0, 1, None
-    if character := _CHARACTER_BYTES.get(kind):
+    character = _CHARACTER_BYTES.get(kind)
+    if character:
         return character * detail, character, None
     code = _NUMBERS.get(kind) or (f"<i{enums[kind]}" if enums.get(kind) in {1, 2, 4, 8} else None)
     size = np.dtype(code).itemsize if code else _BYTES.get(kind, 0)
@@ -244,7 +250,8 @@ def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, 
             _, offsets, buffer = chunk.buffers()
             data = np.frombuffer(buffer, np.uint8)
             starts = np.frombuffer(offsets, np.int32)[chunk.offset + own].astype(np.int64)
-            header, rows = _windows(data, starts, HEADER), own + first
+            header = _windows(data, starts, HEADER)
+            rows = own + first
             for at, ((domain, schema), layout) in enumerate(layouts.items()):
                 mine = (domains[rows] == domain) & _fits(header, lengths[own], schema, layout)
                 if mine.any():
@@ -263,7 +270,8 @@ def _windows(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]) -
 
 def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
     """Tell which blobs hold one payload of a schema; where the header may say several, it must fill the blob to the byte."""
-    n_payload, n_total = header["n_payload"], header["n_total"]
+    n_payload = header["n_payload"]
+    n_total = header["n_total"]
     mine = header["schema"] == schema & 0xFFFFFFFF
     if schema >> 32:  # an id that the tool gave
         mine &= header["schema_high"] == schema >> 32 & 0xFFFFFFFF
@@ -278,7 +286,8 @@ def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout)
 def _fill(
     fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout
 ) -> None:
-    if not (names := names_in(layout)):
+    names = names_in(layout)
+    if not names:
         return
     records = _windows(data, starts, layout.dtype(names.values()))
     for field, name in names.items():
@@ -289,7 +298,8 @@ def _fill(
 
 
 def _multiply(fields: Fields) -> None:
-    datatype, count = fields.values["datatype"], fields.values["count"]
+    datatype = fields.values["datatype"]
+    count = fields.values["count"]
     is_valid = fields.known["datatype"] & (datatype < _DATATYPE_BYTES.size)
     size = _DATATYPE_BYTES[np.where(is_valid, datatype, 0)]
     is_valid &= fields.known["count"] & ~fields.known["message_bytes"] & (count <= _LARGEST // size)
@@ -382,7 +392,8 @@ def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
         for name in ("thread_id", "start_ns")
     ]
     place = codes[0] * (int(codes[1].max()) + 1) + codes[1]
-    known, asked = place[: told.size], place[told.size :]
+    known = place[: told.size]
+    asked = place[told.size :]
     order = np.argsort(known, kind="stable")
     at = np.minimum(np.searchsorted(known[order], asked), told.size - 1)
     is_there = known[order][at] == asked
@@ -401,7 +412,8 @@ def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
 
 
 def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
-    starts, ends = filled(found["start"], TIME_LIMIT), filled(found["end"], TIME_LIMIT)
+    starts = filled(found["start"], TIME_LIMIT)
+    ends = filled(found["end"], TIME_LIMIT)
     threads = found["globalTid"].to_numpy()
     rows = np.flatnonzero(kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT))
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]

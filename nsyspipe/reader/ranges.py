@@ -17,7 +17,11 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
 
-THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75  # NVTX_EVENTS.eventType
+# NVTX_EVENTS.eventType
+THREAD_NAME_ROW = 39
+_PUSH_POP = 59
+_START_END = 60
+DOMAIN_ROW = 75
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
@@ -25,7 +29,8 @@ _NEEDED = ("start", "end", "eventType", "globalTid")
 # Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names
 # the domain.
 _NEVER_DOMAINS = ("NCCL", "MPI")
-_NEVER_TEXT, _NCCL_TEXT = r"^(nccl|MPI_)", r"(?i)^nccl"
+_NEVER_TEXT = r"^(nccl|MPI_)"
+_NCCL_TEXT = r"(?i)^nccl"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
 
@@ -108,7 +113,8 @@ def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
-    starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
+    starts = ranges["start"].to_numpy()
+    threads = ranges["globalTid"].to_numpy()
     ends = filled(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
@@ -141,7 +147,8 @@ def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
         np.append(is_call, False)[pc.fill_null(texts.indices, len(is_call)).to_numpy()]
     )
     chosen = ranges.take(pa.array(rows))
-    threads, starts = chosen["globalTid"].to_numpy(), chosen["start"].to_numpy()
+    threads = chosen["globalTid"].to_numpy()
+    starts = chosen["start"].to_numpy()
     ends = filled(chosen["end"], open_end or 0)
     columns = {
         "process_id": process_of(threads),
@@ -179,7 +186,8 @@ def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.Chun
 
 def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
     """Tell which rows are in a domain with such a name, as rows of ``DOMAIN_ROW`` give it; domain ids are per process."""
-    processes, domain_ids = process_of(rows["globalTid"].to_numpy()), filled(rows["domainId"], 0)
+    processes = process_of(rows["globalTid"].to_numpy())
+    domain_ids = filled(rows["domainId"], 0)
     inside = np.zeros(rows.num_rows, np.bool_)
     named = (domains[name].to_pylist() for name in ("text", "globalTid", "domainId"))
     for text, thread, domain in zip(*named, strict=True):
@@ -199,6 +207,7 @@ def _mpi_ranks(names: pa.Table) -> dict[int, int]:
     """Return the rank of each process that one row names; contradicting rows name none."""
     found: dict[int, set[int]] = {}
     for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
-        if match := _MPI_RANK.match(text or ""):
+        match = _MPI_RANK.match(text or "")
+        if match:
             found.setdefault(process_of(thread), set()).add(int(match[1]))
     return {process: ranks.pop() for process, ranks in found.items() if len(ranks) == 1}

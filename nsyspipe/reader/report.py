@@ -109,7 +109,9 @@ _EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
 # What a process takes, and each row more at its peak (measured at ten million kernels); the least
 # that one takes in the file.
 _LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
-_PROCESS_BYTES, _ROW_BYTES, _SMALLEST_ROW = 100 * 2**20, 70, 16
+_PROCESS_BYTES = 100 * 2**20
+_ROW_BYTES = 70
+_SMALLEST_ROW = 16
 _SHORTER = "capture fewer steps, or analyze it where there is more memory"
 _ZONE_ROWS = 4096
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
@@ -170,12 +172,10 @@ class Report:
     def __init__(
         self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState
     ) -> None:
-        self.path, self.state, self._n_bytes, self._is_checked = (
-            path,
-            state,
-            state[1],
-            pages is None,
-        )
+        self.path = path
+        self.state = state
+        self._n_bytes = state[1]
+        self._is_checked = pages is None
         self._connection = connection
         self._weighed: set[tuple[str, str]] = set()
         # The columns of each table, and the names of what looks like one.
@@ -403,7 +403,8 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
-        if (told := errors.shortage(error)) is not None:
+        told = errors.shortage(error)
+        if told is not None:
             raise told from error
         with _still_there(path), path.open("rb"):
             pass  # it can be opened: what is wrong is in it
@@ -425,5 +426,6 @@ def _still_there(path: Path) -> Iterator[None]:
         with readable(path):
             yield
     except ReportNotFoundError as error:
-        problem, fix = "was deleted during reading", "copy the report back, then start again"
+        problem = "was deleted during reading"
+        fix = "copy the report back, then start again"
         raise DamagedReportError(str(path), problem, fix=fix) from error

@@ -38,10 +38,13 @@ from nsyspipe.reader.beside import used_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 _LONGEST_TEXT = 500
-_MOST_RANKS, _MOST_WORDS, _MOST_NAMES = 100_000, 10_000, 4096
+_MOST_RANKS = 100_000
+_MOST_WORDS = 10_000
+_MOST_NAMES = 4096
 _LARGEST = 2**31 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_YEAR, _LAST_YEAR = 2000, 2200
+_FIRST_YEAR = 2000
+_LAST_YEAR = 2200
 _NUMBER_PATTERNS = re.compile(r"\[0-9\]\+|\\d\+")
 _ESCAPED = re.compile(r"\\([^\w])")
 _SPECIAL = set(r".^$*+?{}[]\|()")
@@ -59,11 +62,11 @@ class Field(NamedTuple):
     is_masked: bool = False
 
 
-_TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
-_HOST, _GPU = (
-    Field(str, form=HOST_NAME, what="host name"),
-    Field(str, form=GPU_NAME, what="GPU model"),
-)
+_TEXT = Field(str)
+_TEXTS = Field(list)
+_NUMBER = Field(int)
+_HOST = Field(str, form=HOST_NAME, what="host name")
+_GPU = Field(str, form=GPU_NAME, what="GPU model")
 _OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
 _VERSIONS = (
     "torch_version",
@@ -80,7 +83,7 @@ _KINDS = {  # by annotation of the dataclasses in `model.captured`
     "list[str] | None": _TEXTS,
     "dict[str, str]": Field(dict, is_masked=True),
 }
-_OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
+_OF_FACTS = {field.name: _KINDS[str(field.type)] for field in fields(RunCapture)} | {
     "command": Field(list, most=_MOST_WORDS, is_masked=True),
     "hash_key": Field(str, form=re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}"), what="name of a key"),
     "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
@@ -88,7 +91,7 @@ _OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
     "name": Field(str, form=CAPTURE_NAME, what="name of a capture"),
     "capture_range": Field(str, form=CAPTURE_RANGE, what="capture range"),
 }
-_OF_RANK = {one.name: _KINDS[str(one.type)] for one in fields(CapturedRank)} | {
+_OF_RANK = {field.name: _KINDS[str(field.type)] for field in fields(CapturedRank)} | {
     "pid": Field(int, least=1),
     "status": Field(int, least=-_LARGEST),
     "gpu_name": _GPU,
@@ -151,8 +154,8 @@ def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     found = [_checked(row, _OF_RANK) for row in rows]
     require(all("rank" in one for one in found), "ranks holds an entry without rank")
     ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
-    require(len({one.rank for one in ranks}) == len(ranks), "ranks names one rank twice")
-    pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
+    require(len({rank.rank for rank in ranks}) == len(ranks), "ranks names one rank twice")
+    pids = [(rank.report, rank.pid) for rank in ranks if rank.report and rank.pid]
     require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
     return ranks
 
@@ -167,8 +170,10 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     version = found.get("capture_version")
     is_later = isinstance(version, int) and version > CAPTURE_VERSION
     require(not is_later, f"of version {version}, which only a later nsyspipe reads")
-    told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
-    captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
+    told = _checked(found, _OF_SIDECAR)
+    facts = _checked(found, _OF_FACTS)
+    captured_at = facts.get("captured_at_utc")
+    pattern = told.get("step_pattern")
     moment = None if captured_at is None else _moment(captured_at)
     if moment is not None:
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
@@ -209,7 +214,9 @@ def family_of_pattern(pattern: str) -> str | None:
 # Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the
 # launchers leave them.
 
-_MOST_ENTRIES, _MOST_SIDECARS, _MOST_BYTES = 100_000, 4096, 1 << 20
+_MOST_ENTRIES = 100_000
+_MOST_SIDECARS = 4096
+_MOST_BYTES = 1 << 20
 _MOST_LOG_BYTES = 256 << 20
 _NODE = re.compile(r"\.node[0-9]+$")
 _RANK_OR_NODE = re.compile(
@@ -237,8 +244,8 @@ class FoundSidecars(Struct, frozen=True):
         """Where they were read, and the files that they name."""
         sidecars = [one.sidecar for one in self.found]
         named = (
-            (one.path.parent, [one.path.name, *one.log_names, one.topology_name])
-            for one in sidecars
+            (sidecar.path.parent, [sidecar.path.name, *sidecar.log_names, sidecar.topology_name])
+            for sidecar in sidecars
         )
         return tuple(
             at / name for at, names in named for name in names if name and name == Path(name).name
@@ -270,9 +277,9 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 )
                 continue
             claims: dict[int, list[CapturedRank]] = {}
-            for one in sidecar.ranks:
-                for at in stems.get(one.report or "", ()):
-                    claims.setdefault(at, []).append(one)
+            for rank in sidecar.ranks:
+                for at in stems.get(rank.report or "", ()):
+                    claims.setdefault(at, []).append(rank)
             if claims:
                 found.append(
                     FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()})
@@ -287,8 +294,14 @@ def read_beside(
     sidecars = list(sidecars)
     problems: list[Problem] = []
     unusable: dict[Path, InputError] = {}
-    logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
-    log, topology = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None, None
+    logs = [
+        path
+        for sidecar in sidecars
+        if wants_log
+        for path in _inside(sidecar, sidecar.log_names, problems)
+    ]
+    log = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None
+    topology = None
     used = [path for path in logs if path not in unusable]
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
@@ -309,7 +322,9 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
     folder = sidecar.path.parent
     n_bytes = 0
     for name in names:
-        path, parts, reason = folder / name, Path(name).parts, ""
+        path = folder / name
+        parts = Path(name).parts
+        reason = ""
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
             if not (

@@ -44,7 +44,8 @@ _ENGINE_VERSION = (
 )  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
 # Of each table, index, view and trigger: kind, name, first page, beginning of the statement that
 # made it.
-_LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
+_LONGEST_NAME = 512
+_MOST_ENTRIES = 20_000
 _ENTRIES = (
     "SELECT coalesce(CAST(type AS TEXT), ''), "  # noqa: S608 - numbers of our own
     f"coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "
@@ -74,7 +75,8 @@ _FILE_HEADER = 100
 _INNER = (0x02, 0x05)
 # What lies between two pages is read with them if it is less than this; no more is read at once
 # than that.
-_FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
+_FAR_BYTES = 65_536
+_MOST_AT_ONCE = 1_048_576
 
 
 class _Connection(adbc_driver_manager.AdbcConnection):
@@ -147,7 +149,8 @@ class AdbcSqliteDialect(SQLiteDialect):
     def import_dbapi(cls) -> ModuleType:
         """Return what SQLAlchemy asks of a driver's module."""
         module = ModuleType("nsyspipe_adbc")
-        error, version = adbc_driver_manager.Error, _ENGINE_VERSION
+        error = adbc_driver_manager.Error
+        version = _ENGINE_VERSION
         module.__dict__.update(
             connect=_Connection, Error=error, paramstyle="qmark", sqlite_version_info=version
         )
@@ -236,7 +239,8 @@ def plain_tables(
 def _plain_names(
     path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Callable[[str], bool]
 ) -> set[str]:
-    plain, seen = set(), set()
+    plain = set()
+    seen = set()
     for number, (kind, name, first_page, statement) in enumerate(entries):
         made = _STATEMENT.match(statement)
         is_odd = number >= _MOST_ENTRIES or len(name) > _LONGEST_NAME

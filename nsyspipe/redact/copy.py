@@ -244,7 +244,8 @@ class Copying:
             f"CREATE TABLE {name} "
             f"({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})"
         )
-        if filled := list(rows):
+        filled = list(rows)
+        if filled:
             places = ", ".join("?" * len(columns))
             self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({places})", filled)  # noqa: S608
         return len(filled)

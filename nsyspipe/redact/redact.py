@@ -92,7 +92,8 @@ def redact(
     hosts = {None: None, "": ""} | {
         host: REDACTED_HOST.format(index) for index, host in enumerate(named)
     }
-    removed, n_done = Removed(), 0
+    removed = Removed()
+    n_done = 0
     n_bytes = sum(place.report.stat().st_size for place in places)
 
     def show(n_more: int) -> None:
@@ -138,7 +139,8 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     found = [
         export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs
     ]
-    if raw := [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]:
+    raw = [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]
+    if raw:
         problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
     path = Path(arguments[0])
@@ -186,7 +188,8 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
         if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
             raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
     if copy.exists() and not copy.is_file():
-        problem, inside = "is a directory, but one report needs a file", copy / place.report.name
+        problem = "is a directory, but one report needs a file"
+        inside = copy / place.report.name
         inside = inside.with_name(f"redacted-{inside.name}") if os.path.lexists(inside) else inside
         raise OutputError(str(copy), problem, fix=shlex.quote(str(inside)))
     if copy.exists() and not is_copy(copy):
@@ -199,7 +202,9 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     """Yield an empty file for each copy, renamed in the end; after an error nothing is left; OutputError if they cannot be written."""
     directory = places[0].copy.parent
-    made, renamed, held = list[Path](), list[Path](), contextlib.ExitStack()
+    made = list[Path]()
+    renamed = list[Path]()
+    held = contextlib.ExitStack()
     try:
         with _writable(directory):
             made = [
@@ -221,7 +226,8 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
                 remove_side_files(place.copy)
                 file.replace(place.copy)
                 renamed.append(place.copy)
-        made, renamed = [], []
+        made = []
+        renamed = []
     finally:
         held.close()
         for file in renamed:

@@ -43,7 +43,8 @@ _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
 _INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,8}){0,5}(?:-[0-9]{1,16}v[0-9]{1,3})?")
-_TABLES, _LAZY = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_LAZY"
+_TABLES = "EXPORT_PARAM_TABLES_TO_EXPORT"
+_LAZY = "EXPORT_PARAM_LAZY"
 _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 
 # "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200
@@ -86,7 +87,8 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
 def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
     names = ", ".join(f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY))
     for row in copying.report.few(table, {"name": "text", "value": "text"}, f"name IN ({names})"):
-        name, value = row["name"], row["value"]
+        name = row["name"]
+        value = row["value"]
         if name == _LAZY:
             yield name, "false" if value.lower() == "false" else "true"
         elif name == _TABLES:
@@ -113,7 +115,8 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
         yield NVTX_TRACED
     if records_python_backtraces(report):
         yield PYTHON_BACKTRACES
-    if (is_sampled := samples_cpu(report)) is not None:
+    is_sampled = samples_cpu(report)
+    if is_sampled is not None:
         yield CPU_TRACE, str(is_sampled).lower()
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
@@ -157,7 +160,8 @@ def packed(
 
 
 def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
-    payload, source = bytearray(layout.n_bytes), blob[HEADER.itemsize :]
+    payload = bytearray(layout.n_bytes)
+    source = blob[HEADER.itemsize :]
     for name in names_in(layout).values():
         code, at = layout.fields[name]
         end = at + np.dtype(code).itemsize
@@ -262,7 +266,8 @@ def _looked_at(
 
 
 def _name(row: Mapping[str, Any], *, is_nccls: bool) -> tuple[int, str | None, int | None]:
-    kind, text = row["eventType"], row["text"]
+    kind = row["eventType"]
+    text = row["text"]
     is_kept = kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or "")
     is_kept = is_kept or (is_nccls and (text or "").lower().startswith(_NCCL_PREFIX))
     if kind == DOMAIN_ROW and text is not None:

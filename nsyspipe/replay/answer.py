@@ -37,7 +37,8 @@ _MENU = {
     "no-wait": Knobs(no_wait=True),
     "perfect-overlap": Knobs(perfect_overlap=True),
 }
-_NVLINKS, _LINKS_BESIDES_NVLINK = ("nvlink5", "nvlink4"), ("pcie5x16", "pcie4x16", "shm")
+_NVLINKS = ("nvlink5", "nvlink4")
+_LINKS_BESIDES_NVLINK = ("pcie5x16", "pcie4x16", "shm")
 _WHERE_IT_FITS = {
     "no-sync": Knobs(no_sync=True),
     "prefetch": Knobs(prefetch=True),
@@ -72,13 +73,18 @@ _OF_TRANSFER = {
     "flat-all-reduce",
 }
 _PARTS = "saving_ns_per_step_by_part"
-HERE, UNKNOWN, ELSEWHERE = "here", "unknown", "elsewhere"
+HERE = "here"
+UNKNOWN = "unknown"
+ELSEWHERE = "elsewhere"
 # What kind of change a scenario is: `Scenario.group`.
-SETTING, HARDWARE, LIMIT = "setting", "hardware", "limit"
+SETTING = "setting"
+HARDWARE = "hardware"
+LIMIT = "limit"
 GROUPS = (SETTING, HARDWARE, LIMIT)
 _LIMITS = frozenset({"perfect_overlap", "no_wait"})  # states that no option of the program sets
 _BANDWIDTHS = frozenset({"bandwidth_bytes_per_s", "bandwidth_factor"})
-_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
+_SLOW_LINK = "slow-link"
+_OF_LINKS = {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 SCENARIOS = table("""
@@ -207,7 +213,10 @@ class WhatIf(ShownInNotebooks):
     def table(self) -> pa.Table:
         """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""
         return SCENARIOS.from_rows(
-            [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
+            [
+                vars(scenario) | {"assumptions": "; ".join(scenario.assumptions)}
+                for scenario in self.scenarios
+            ]
         )
 
 
@@ -247,23 +256,22 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
-    problems, n_steps, step_time_ns = (
-        run.problem_rows,
-        summary["n_summary_steps"],
-        summary["step_time_ns"],
-    )
+    problems = run.problem_rows
+    n_steps = summary["n_summary_steps"]
+    step_time_ns = summary["step_time_ns"]
     if replay is not None and replay.n_steps < n_steps:
         problems.append(problem("one-capture-replayed", n=replay.n_steps, total=n_steps).row)
-        n_steps, step_time_ns = replay.n_steps, replay.step_time_ns
+        n_steps = replay.n_steps
+        step_time_ns = replay.step_time_ns
     if replay is not None and n_steps < FEW_STEPS:
         problems.append(problem("few-steps-to-replay", n=n_steps).row)
-    limit_ns, limit_gain_ns, error_pct = None, None, None
+    limit_ns = None
+    limit_gain_ns = None
+    error_pct = None
     if replay is not None:
-        limit_ns, limit_gain_ns, error_pct = (
-            replay.limit_ns,
-            replay.limit_gain_ns,
-            100 * replay.identity_error,
-        )
+        limit_ns = replay.limit_ns
+        limit_gain_ns = replay.limit_gain_ns
+        error_pct = 100 * replay.identity_error
     return WhatIf(
         run.header.run_id,
         run.header.label,
@@ -291,7 +299,9 @@ def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knob
 
 def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> str:
     """Return `Scenario.link_place` of a link; `is_sure` if a finding says, on no condition, that NVLink is there and not used."""
-    link, names, kind = LINKS[name], run.header.gpu_names, name.rstrip("0123456789x")
+    link = LINKS[name]
+    names = run.header.gpu_names
+    kind = name.rstrip("0123456789x")
     pcie = nominal_speed(names, "PCIe")
     own = {
         "nvlink": nvlink_promise(names) or 0.0,
@@ -334,7 +344,8 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
 def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
     """Return the links that a menu asks about: of NVLink the generation of the GPUs, or several if the model is not known."""
     nvlinks: tuple[str, ...] = _NVLINKS
-    if (promised := nvlink_promise(gpu_names)) is not None:
+    promised = nvlink_promise(gpu_names)
+    if promised is not None:
         fastest = _fastest_link(promised, "nvlink")
         nvlinks = () if fastest is None else (fastest,)
     elif nominal_speed(gpu_names, "PCIe") is not None:  # models without NVLink
@@ -427,7 +438,8 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     overlap is no setting, nor of what is conditional: what they gain is
     ``replay_limit_ns_per_step`` and ``replay_conditional_ns_per_step``.
     """
-    promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
+    promised = nvlink_promise(run.header.gpu_names)
+    rows = findings.to_pylist()
     changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
     if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
@@ -447,10 +459,8 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     for row, change in (
         (row, change) for row in rows if (change := changes[row["id"]]) is not None
     ):
-        evidence, refused = (
-            json.loads(row["evidence"]) | {"replay_change": change.label},
-            why_refused(opened, change),
-        )
+        evidence = json.loads(row["evidence"]) | {"replay_change": change.label}
+        refused = why_refused(opened, change)
         row["expected_ns_per_step"] = None
         if isinstance(opened, str) or refused is not None:
             evidence["replay_refused"] = refused

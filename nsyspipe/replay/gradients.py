@@ -50,7 +50,8 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     Expected is proportional to the size, by the largest, but for what makes the smallest as long as
     the shortest kernel.
     """
-    n, shortest = sizes.size, lengths.min()
+    n = sizes.size
+    shortest = lengths.min()
     largest = max(n // 4, 1)
     per_byte = np.sort(lengths)[-largest:].sum() / np.sort(sizes)[-largest:].sum()
     expected = np.log(max(shortest - sizes.min() * per_byte, 0.0) + sizes * per_byte)
@@ -86,7 +87,8 @@ class GradientCopies(NamedTuple):
 
 def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
-    timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
+    timeline = captured.timelines[rank]
+    own = captured.gradients_by_step[step]
     of_bursts = np.split(captured.ranks[rank].join[own], run_starts(captured.burst[own])[1:])
     rows = np.unique(np.concatenate([_row(timeline, joins) for joins in of_bursts]))
     is_copy = timeline.is_copy[rows]
@@ -98,7 +100,8 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
 
 def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
     """Return what scales gradients into buckets and copies them out in all passes of a step but the last: one of each, or none."""
-    timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
+    timeline = captured.timelines[rank]
+    own = captured.gradients_by_step[step]
     rows = [np.empty(0, np.int64)]
     for one in np.unique(captured.burst[own]).tolist()[:-1]:
         of_pass = own[captured.burst[own] == one]
@@ -155,7 +158,8 @@ def gradients_of(
         return Gradients(
             sizes * (1.0 if n_bytes is None else n_bytes / sizes.sum()), exact, is_exact=True
         )
-    if (per_bucket := _bucket_bytes(captured, own, sizes, n_bytes)) is None:
+    per_bucket = _bucket_bytes(captured, own, sizes, n_bytes)
+    if per_bucket is None:
         return None
     likely = _by_kernels(captured, own, per_bucket) if skew is None else None
     return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
@@ -175,7 +179,8 @@ def _scaled(
         lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
         if rows.size > sizes.size:
             chosen = matched_in_order(lengths, sizes)
-            rows, lengths = rows[chosen], lengths[chosen]
+            rows = rows[chosen]
+            lengths = lengths[chosen]
         if not is_alike(lengths, sizes):
             return None
         columns.append(timeline.end[rows].astype(np.float64))
@@ -260,7 +265,8 @@ def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP
     counts in MiB.
     """
-    reached, before = np.cumsum(n_bytes), 0.0
+    reached = np.cumsum(n_bytes)
+    before = 0.0
     ends: list[int] = []
     while before < reached[-1]:
         # Half a byte: sums of floats may fall short of a cap that is met exactly.

@@ -59,10 +59,9 @@ _LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 _WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
-_IN_SWITCH, _PAIR = (
-    1.25,
-    2,
-)  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
+# where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
+_IN_SWITCH = 1.25
+_PAIR = 2
 _SLOWEST_NETWORK_BYTES_PER_S = 10e6  # a tenth of 1 Gb/s Ethernet
 _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
@@ -181,8 +180,10 @@ def _check_positive(option: str, value: Any) -> None:  # noqa: ANN401 - whatever
 
 def parse_bandwidth(text: str) -> float:
     """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes; all else is an `OptionError`."""
-    if bits := _BITS.fullmatch(text):
-        value, unit = float(bits[1]), bits[2].upper().replace("K", "k")
+    bits = _BITS.fullmatch(text)
+    if bits:
+        value = float(bits[1])
+        unit = bits[2].upper().replace("K", "k")
         fix = (
             f"--bandwidth {value / 8:g}{unit}B/s, or --bandwidth {value:g}{unit}B/s if you meant "
             "bytes"
@@ -223,7 +224,8 @@ def knobs_of(
                 f"--bandwidth {bandwidth!r}", f"{role!r} is not a kind of parallelism", role, ROLES
             )
         others |= {"role": role} if is_named else {}
-        if factor := _FACTOR.fullmatch(rate):
+        factor = _FACTOR.fullmatch(rate)
+        if factor:
             _check_positive("--bandwidth", float(factor[1]))
             others["bandwidth_factor"] = float(factor[1])
         bandwidth = None if factor else parse_bandwidth(rate)
@@ -243,10 +245,8 @@ def knobs_of(
 def starved_shares(run: Run) -> Float64:
     """Return the share of each rank's median step that its GPU is idle because what comes next is not launched yet."""
     steps = run.steps().filter(run.steps()["in_summary"])
-    rank, late = (
-        steps["rank"].to_numpy(),
-        [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED],
-    )
+    rank = steps["rank"].to_numpy()
+    late = [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED]
     shares = np.sum(late, axis=0) / steps["wall_ns"].to_numpy()
     return np.array([np.median(shares[rank == one]) for one in np.unique(rank)])
 
@@ -286,7 +286,8 @@ def starving(run: Run) -> Starving:
 
 def _host_to_mend(replay: Replay, place: int) -> str:
     """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
-    found, names = replay.starving, replay.rank_names
+    found = replay.starving
+    names = replay.rank_names
     rank = replay.captured.windows.ranks[place]
     fix = "First make its CPU launch kernels earlier"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
@@ -307,7 +308,8 @@ def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
         yield "the run is a capture as a whole, without steps (name the steps with --step REGEX)"
-    n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks
+    n_ranks = run.header.n_ranks
+    n_job_ranks = run.header.n_job_ranks
     problems = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
     has_comm = bool(run.collectives().num_rows)
     if n_ranks <= 1 and (n_job_ranks == 1 or (n_job_ranks is None and not has_comm)):
@@ -349,16 +351,16 @@ def why_not_replayable(
 ) -> Iterator[str]:
     """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
-    if any(one.n_outside for one in timelines):
+    if any(timeline.n_outside for timeline in timelines):
         yield (
             "communication from outside the steps still runs inside the steps, so nsyspipe cannot "
             "separate the collectives"
         )
     table = run.collectives()
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
-    if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
+    if not inside.num_rows or not all(timeline.collectives.start.size for timeline in timelines):
         yield "no communication was recorded in the steps used"
-    others = [one.collectives for one in timelines]
+    others = [timeline.collectives for timeline in timelines]
     is_same = all(np.array_equal(one.step, first.step) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
         yield "collectives could not be matched across ranks"
@@ -373,7 +375,8 @@ def why_not_replayable(
     # A hook computes between a collective and what waits for it, for more than a replay may be off
     # by. What a cast of bf16 compression does on one of many streams in turn, once in a while on
     # NCCL's, is less.
-    n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
+    n_steps = windows.steps.size
+    most = max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
         shares = (
@@ -393,23 +396,24 @@ def why_not_replayable(
             "is unknown"
         )
     if any(
-        np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any()
-        for one in timelines
+        np.isin(timeline.collectives.launch[~timeline.collectives.is_inline], timeline.launch).any()
+        for timeline in timelines
     ):
         yield (
             "CUDA graphs launch communication and compute together, so their dependencies are "
             "unknown"
         )
-    if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(
-        one.start.size for one in timelines
+    if sum(timeline.n_without_launch for timeline in timelines) > _LARGEST_UNLAUNCHED * sum(
+        timeline.start.size for timeline in timelines
     ):
         yield (
             "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies "
             "are unknown"
         )
     # Few of all operations, but without its launch nothing says what one waits for.
-    launches = np.concatenate([one.collectives.launch for one in timelines])
-    if n_not := int(np.count_nonzero(launches == NEVER)):
+    launches = np.concatenate([timeline.collectives.launch for timeline in timelines])
+    n_not = int(np.count_nonzero(launches == NEVER))
+    if n_not:
         yield (
             f"launches of collectives are missing ({n_not} of {launches.size}), so their "
             "dependencies are unknown"
@@ -447,7 +451,8 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
 
 def beyond_nominal(replay: Replay) -> str | None:
     """Return why the captured bandwidth cannot be: more than the GPUs' links give, or next to nothing; None if it can, or nothing says it."""
-    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s if replay.has_gradients else None
+    most = replay.nominal_bytes_per_s
+    own = replay.bus_bytes_per_s if replay.has_gradients else None
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
     if own is None or _SLOWEST_NETWORK_BYTES_PER_S <= own <= (most or math.inf) * in_switch:
         return None
@@ -461,9 +466,11 @@ def beyond_nominal(replay: Replay) -> str | None:
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    if reason := beyond_nominal(replay):
+    reason = beyond_nominal(replay)
+    if reason:
         yield reason
-    n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
+    n_ranks = replay.captured.program.n_ranks
+    n_all = replay.world_size
     if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
         there = (
             "only 1 rank was captured"
@@ -476,10 +483,8 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         )
         yield f"{there}, so nsyspipe cannot separate wait time from transfer time ({fix})"
     shares = replay.starved_shares
-    n_starved, share = (
-        np.count_nonzero(shares > LARGEST_STARVED_SHARE),
-        f"{100 * shares.max():.1f}%",
-    )
+    n_starved = np.count_nonzero(shares > LARGEST_STARVED_SHARE)
+    share = f"{100 * shares.max():.1f}%"
     causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
@@ -532,7 +537,8 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    if (n_bursts := replay.n_bursts) > 1:
+    n_bursts = replay.n_bursts
+    if n_bursts > 1:
         yield (
             f"gradients are all-reduced {n_bursts} times per step, with other work in between, "
             "and nsyspipe cannot "
@@ -547,12 +553,13 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
             "uncompressed gradients (use a capture without the hook)"
         )
     ends = [
-        bucket_ends(one.n_bytes, knobs.bucket_mb or 0.0)
-        for one in replay.gradients
-        if one is not None
+        bucket_ends(gradient.n_bytes, knobs.bucket_mb or 0.0)
+        for gradient in replay.gradients
+        if gradient is not None
     ]
-    n = max((one.size for one in ends), default=0)
-    n_steps, program = len(replay.captured.steps), replay.captured.program
+    n = max((end.size for end in ends), default=0)
+    n_steps = len(replay.captured.steps)
+    program = replay.captured.program
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
         yield (
@@ -575,7 +582,9 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
     if replay.datatypes != {"f32"}:
-        shown = ", ".join(sorted(one or "an unknown type" for one in replay.datatypes or {None}))
+        shown = ", ".join(
+            sorted(datatype or "an unknown type" for datatype in replay.datatypes or {None})
+        )
         yield f"gradients are sent as {shown}, and only f32 gradients can be halved"
 
 
@@ -621,7 +630,9 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
         lambda _: "perfect overlap",
         _only_where(
             lambda replay: (
-                not any(one.collectives.is_inline.any() for one in replay.captured.timelines)
+                not any(
+                    timeline.collectives.is_inline.any() for timeline in replay.captured.timelines
+                )
             ),
             (
                 "communication runs on the compute stream, so communication cannot overlap with "

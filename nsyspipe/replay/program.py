@@ -21,11 +21,11 @@ from nsyspipe.run.run import Run
 
 NEVER = -(2**62)  # the launch of what has none: before everything
 SIDES = frozenset(("all_gather", "reduce_scatter"))
-_PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
-_SOON_NS, _STANDSTILL_NS = (
-    50_000,
-    20_000,
-)  # who stood still goes on so soon after the end, after so much of nothing
+_PHASES = pa.array(PHASES, pa.string())
+_NO_PHASE = -1
+# who stood still goes on so soon after the end, after so much of nothing
+_SOON_NS = 50_000
+_STANDSTILL_NS = 20_000
 
 
 class Windows(Struct, frozen=True):
@@ -127,7 +127,8 @@ def summary_windows(run: Run) -> Windows | None:
     summary = np.unique(chosen["step"].to_numpy())
     all_steps = table["step"].to_numpy()
     held = table.filter((all_steps >= summary[0]) & (all_steps <= summary[-1]))
-    rank, step = held["rank"].to_numpy(), held["step"].to_numpy()
+    rank = held["rank"].to_numpy()
+    step = held["step"].to_numpy()
     steps = np.unique(step)
     order = np.lexsort((step, rank))
     if not np.array_equal(rank[order], np.repeat(ranks, steps.size)):
@@ -139,7 +140,9 @@ def summary_windows(run: Run) -> Windows | None:
     stretch = _longest_stretch(starts, ends, np.isin(steps, summary))
     if stretch is None:
         return None
-    steps, starts, ends = steps[stretch], starts[:, stretch], ends[:, stretch]
+    steps = steps[stretch]
+    starts = starts[:, stretch]
+    ends = ends[:, stretch]
     return Windows(
         ranks, steps, np.concatenate((starts, ends[:, -1:]), axis=1).T, np.isin(steps, summary)
     )
@@ -162,7 +165,8 @@ def _longest_stretch(starts: Int64, ends: Int64, counts: Flags) -> slice | None:
 
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     """Read what each rank did in the windows, in order of rank; a `DatasetError` if a run was saved without its operations."""
-    known, last = run.steps()["step"].to_numpy(), int(windows.steps[-1])
+    known = run.steps()["step"].to_numpy()
+    last = int(windows.steps[-1])
     # The step after the last, too: what it copies before its first kernel is in the last window.
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
@@ -180,7 +184,8 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
         "step": filled(events["step"], NEVER),
         "phase": filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
     }
-    start, duration = columns["start"], events["dur_ns"].to_numpy()
+    start = columns["start"]
+    duration = events["dur_ns"].to_numpy()
     category = events["category"]
     is_comm, is_compute = (
         pc.equal(category, word).to_numpy(zero_copy_only=False) for word in ("comm", "compute")
@@ -192,13 +197,15 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
     lengths = np.bincount(stream[computing], weights=duration[computing])
     main = int(np.argmax(lengths)) if lengths.size else -1
     # The nodes of a graph on one stream have one launch: told apart in order of start, a ns each.
-    launch, on_main = columns["launch"].copy(), np.flatnonzero(inside & (stream == main))
+    launch = columns["launch"].copy()
+    on_main = np.flatnonzero(inside & (stream == main))
     launch[on_main] += np.where(launch[on_main] == NEVER, 0, places_in_runs(launch[on_main]))
     columns["launch"] = launch
     # In order of start, which is that of launch on one stream.
     rows = np.flatnonzero(inside & ~is_comm & (stream == main))
     codes = events["name"].combine_chunks().dictionary_encode()
-    name, names = codes.indices.to_numpy()[rows], tuple(codes.dictionary.to_pylist())
+    name = codes.indices.to_numpy()[rows]
+    names = tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
     hooked = computing & np.isin(stream, stream[comm]) & (stream != main)
     own = {key: value[rows] for key, value in columns.items()}
@@ -292,7 +299,8 @@ def captured_program(
     found = tuple(_rank_markers(rank, join, edge, gone) for rank, join, edge, gone in of_ranks)
     edges, anchors = _begins(timelines, found, windows)
     columns = (
-        [getattr(one.collectives, name) for one in timelines] for name in ("start", "end", "seq")
+        [getattr(timeline.collectives, name) for timeline in timelines]
+        for name in ("start", "end", "seq")
     )
     starts, ends, group = (np.stack(column, axis=1) for column in columns)
     ready = np.stack([one.ready for one in found], axis=1)
@@ -377,7 +385,8 @@ def _joins_of_ranks(
         if shown:
             ((usual, word), _), *_ = shown.most_common(1)
             for rank, (join, after, waited) in zip(timelines, seen, strict=True):
-                comm, at = rank.collectives, np.minimum(after + usual, rank.start.size - 1)
+                comm = rank.collectives
+                at = np.minimum(after + usual, rank.start.size - 1)
                 is_same = np.array([name == word for name in rank.names], np.bool_)[rank.name[at]]
                 is_same &= own & ~waited & ~comm.is_inline & (rank.step[at] == comm.step)
                 join[:] = np.where(
@@ -388,7 +397,8 @@ def _joins_of_ranks(
 
 def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     """Return for each collective the place of the operation that waits, of the first that could, and whether it was seen to."""
-    comm, n = rank.collectives, rank.start.size
+    comm = rank.collectives
+    n = rank.start.size
     if not n:
         nothing = np.zeros(comm.end.size, np.int64)
         return nothing, nothing, nothing > 0
@@ -425,9 +435,11 @@ def _begins(
     timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows
 ) -> tuple[Int64, Int64]:
     """Return when the work of each window begins, of one that begins with a collective when that could have; and the launch of what begins it."""
-    edges, anchors = windows.edges.copy(), np.full(windows.edges.shape, -NEVER)
+    edges = windows.edges.copy()
+    anchors = np.full(windows.edges.shape, -NEVER)
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
-        comm, begin = rank.collectives, windows.edges[:-1, at]
+        comm = rank.collectives
+        begin = windows.edges[:-1, at]
         start = np.concatenate((comm.start, rank.start, [-NEVER]))
         order = np.argsort(start, kind="stable")
         first = order[np.searchsorted(start[order], begin)]
@@ -441,7 +453,9 @@ def _ordered(
     timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64, anchors: Int64
 ) -> tuple[Int64, Int64, Flags, Float64]:
     """Put the markers into one order, of the collectives and between them of each rank's own launches: kind, which, who passes it, places."""
-    windows, collectives, last = np.arange(edges.shape[0]), np.arange(found[0].ready.size), -NEVER
+    windows = np.arange(edges.shape[0])
+    collectives = np.arange(found[0].ready.size)
+    last = -NEVER
     # A marker's place: behind how many collectives, how many windows, how many waits; then what it
     # is of.
     slots = np.searchsorted(timelines[0].collectives.launch, anchors[:, 0])
@@ -449,7 +463,8 @@ def _ordered(
         (np.append(slots, collectives), np.append(windows, np.full_like(collectives, last)))
     )
     of_all = np.stack((*of_all, np.full(of_all.shape[1], last), np.append(windows, collectives)))
-    of_joins, times = [], []
+    of_joins = []
+    times = []
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
         comm = rank.collectives
         # Of the operation that waits: work goes on from where it had stopped before it.

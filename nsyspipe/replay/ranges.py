@@ -110,7 +110,8 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
-    found, longer = assumed, measured.compared.slowdown_ratio
+    found = assumed
+    longer = measured.compared.slowdown_ratio
     is_measured = longer is not None and measured.compared.is_enough and longer <= _MOST_POSSIBLE
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
@@ -200,7 +201,8 @@ class Facts:
         """
         if self.is_sharded:
             return None
-        pairs, gaps = list(zip(self.captured.timelines, self.captured.ranks, strict=True)), []
+        pairs = list(zip(self.captured.timelines, self.captured.ranks, strict=True))
+        gaps = []
         for rank, markers in pairs:
             busy = union(rank.collectives.start, rank.collectives.end)
             place, gap, is_free, is_beside = gaps_before(rank.start, rank.end, rank.launch, busy)
@@ -233,18 +235,19 @@ class Facts:
     @property
     def is_exact(self) -> bool:
         """Whether sizes and ready times of all of them were seen."""
-        return all(one is not None and one.is_exact for one in self.gradients)
+        return all(gradient is not None and gradient.is_exact for gradient in self.gradients)
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
         return tuple(
-            gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps
+            gradients_of(self.captured, step, self.given_bytes, skew)
+            for step in self.captured.steps
         )
 
     @cached_property
     def gradient_bytes(self) -> float | None:
         """Bytes of gradients per step, the median over steps; None if not known for all."""
-        known = [one.n_bytes.sum() for one in self.gradients if one is not None]
+        known = [gradient.n_bytes.sum() for gradient in self.gradients if gradient is not None]
         return float(np.median(known)) if known and len(known) == len(self.gradients) else None
 
     @cached_property
@@ -268,7 +271,8 @@ class Facts:
 
     def least_compute_ns(self, most_slower: float) -> float:
         """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
-        windows, rows = self.captured.windows, []
+        windows = self.captured.windows
+        rows = []
         for one, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
             busy = union(one.start[one.is_compute], one.end[one.is_compute])
             covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(
@@ -293,14 +297,16 @@ class Facts:
     @cached_property
     def is_prefetched(self) -> Flags:
         """Which collectives could be begun earlier: the all-gathers of shards beside the work."""
-        first, role = self.captured.timelines[0].collectives, self.captured.uses.role
+        first = self.captured.timelines[0].collectives
+        role = self.captured.uses.role
         gathers: Flags = (first.kind == "all_gather") & ~first.is_inline & (role == SHARDED)
         return gathers
 
     @cached_property
     def n_bursts(self) -> int:
         """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
-        program, burst = self.captured.program, self.captured.burst
+        program = self.captured.program
+        burst = self.captured.burst
         own = program.is_gradient
         steps, _ = np.unique(np.stack((program.step[own], burst[own])), axis=1)
         return int(np.bincount(steps).max(initial=0))
@@ -308,7 +314,8 @@ class Facts:
     @cached_property
     def lag_share(self) -> float:
         """Median time from when gradients' all-reduces could begin to their start, of the latest rank, over their transfer."""
-        program, own = self.captured.program, self.captured.program.is_gradient
+        program = self.captured.program
+        own = self.captured.program.is_gradient
         if not own.any():
             return 0.0
         transfer = np.median(program.transfer_ns[own].mean(axis=1))
@@ -325,7 +332,7 @@ class Facts:
     @cached_property
     def copies_ns(self) -> float:
         """Time of the copies from buckets to gradients per step: the mean over ranks, of steps the median."""
-        lengths = [one.end - one.start for one in self.captured.timelines]
+        lengths = [timeline.end - timeline.start for timeline in self.captured.timelines]
         times = [
             [own[one.rows].sum() for own, one in zip(lengths, step, strict=True)]
             for step in self._copies
@@ -340,7 +347,8 @@ class Facts:
     @cached_property
     def sent_share(self) -> float | None:
         """Bytes that NCCL's payload says over those copied to the gradients, medians over steps; None without either."""
-        program, copies = self.captured.program, self._copies
+        program = self.captured.program
+        copies = self._copies
         own = program.is_gradient
         sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=len(copies))
         copied = float(np.median([one.n_bytes.sum() for step in copies for one in step]))
@@ -350,7 +358,11 @@ class Facts:
     @cached_property
     def lead_ns(self) -> float:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
-        leads = [one.start - one.launch for one in self.captured.timelines if one.start.size]
+        leads = [
+            timeline.start - timeline.launch
+            for timeline in self.captured.timelines
+            if timeline.start.size
+        ]
         return float(max(min((np.percentile(one, 5) for one in leads), default=0.0), 0.0))
 
     @cached_property
@@ -367,10 +379,8 @@ class Facts:
         for share, rank in zip(self.starved_shares, self.captured.timelines, strict=True):
             launch = np.concatenate((rank.launch, rank.collectives.launch))
             order = np.argsort(launch, kind="stable")
-            gaps, step = (
-                np.diff(launch[order]),
-                np.concatenate((rank.step, rank.collectives.step))[order[:-1]],
-            )
+            gaps = np.diff(launch[order])
+            step = np.concatenate((rank.step, rank.collectives.step))[order[:-1]]
             if share <= LARGEST_STARVED_SHARE:
                 means.append(gaps[(gaps < PAUSE_NS) & np.isin(step, steps)].sum() / steps.size)
         return float(np.sort(means)[(len(means) - 1) // 2]) if means else None
@@ -395,7 +405,8 @@ class Facts:
         role = role or self.roles[0]
         if knobs.role not in (None, role):
             return None
-        asked, own = knobs.target_bytes_per_s, self.bus_of(role)
+        asked = knobs.target_bytes_per_s
+        own = self.bus_of(role)
         if knobs.bandwidth_factor is not None:
             return None if own is None else own * knobs.bandwidth_factor
         if asked is None or own is None or knobs.link is None:
@@ -408,7 +419,8 @@ class Facts:
         """Return captured over asked bandwidth of the communicators of a role; 1 keeps the captured one."""
         if knobs.bandwidth_factor is not None and knobs.role in (None, role):
             return 1 / knobs.bandwidth_factor
-        target, own = self.target(knobs, role), self.bus_of(role)
+        target = self.target(knobs, role)
+        own = self.bus_of(role)
         return 1.0 if target is None or own is None else own / target
 
     @cached_property

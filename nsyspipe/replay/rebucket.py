@@ -13,10 +13,9 @@ from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
-_SAME_SIZE, _SAME_NUMBER = (
-    0.15,
-    0.06,
-)  # what sizes by the transfers are off by, of the largest; and numbers by these
+# what sizes by the transfers are off by, of the largest; and numbers by these
+_SAME_SIZE = 0.15
+_SAME_NUMBER = 0.06
 _LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
 _LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
@@ -45,7 +44,8 @@ def with_buckets(
     # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their
     # share of time.
     lengths = (
-        (one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines
+        (timeline.end - timeline.start)[timeline.is_compute].astype(np.float64)
+        for timeline in captured.timelines
     )
     halves = [
         (each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0))
@@ -53,7 +53,8 @@ def with_buckets(
     ]
     slot_ns = float(np.mean(halves))
     is_gone = np.zeros(program.step.size, np.bool_)
-    new, markers = [], []
+    new = []
+    markers = []
     for step, chosen, own, ends, sizes in found:
         is_gone[chosen] = True
         new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
@@ -89,7 +90,8 @@ def _is_own(
 def _collectives(
     program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float
 ) -> dict[str, Any]:
-    transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
+    transfer = program.transfer_ns[chosen].mean(axis=1)
+    overhead_ns = OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     is_alone = (
@@ -142,7 +144,8 @@ def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
         (program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)]
     )
     follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
-    key, places = np.arange(program.kind.size, dtype=np.float64), program.places.copy()
+    key = np.arange(program.kind.size, dtype=np.float64)
+    places = program.places.copy()
     key[ready[follows]] = ready[follows - 1] + 0.5
     places[:, ready[follows]] = program.places[:, ready[follows - 1]]
     order = np.argsort(key, kind="stable")
@@ -172,7 +175,8 @@ def _rebuilt(
     for kind, chosen, found in markers:
         n_new = found.shape[1]
         at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()
-        new_which, passes = counts[kind] + np.arange(n_new), np.ones(found.shape[1:], np.bool_)
+        new_which = counts[kind] + np.arange(n_new)
+        passes = np.ones(found.shape[1:], np.bool_)
         parts.append((np.full(n_new, at), np.full(n_new, kind), new_which, passes, found))
         counts[kind] += n_new
     *firsts, places = zip(*parts, strict=True)
@@ -230,9 +234,7 @@ def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
     for rank, timeline in enumerate(captured.timelines):
         of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows
         rows = np.concatenate([of_step(captured, step, rank) for step in captured.steps])
-        first, last = (
-            rows[np.diff(rows, prepend=-2) > 1],
-            rows[np.diff(rows, append=rows[-1:] + 2) > 1],
-        )
+        first = rows[np.diff(rows, prepend=-2) > 1]
+        last = rows[np.diff(rows, append=rows[-1:] + 2) > 1]
         removed.append((timeline.start[first], timeline.end[last]))
     return captured_program(captured.timelines, captured.windows, captured.uses, removed)

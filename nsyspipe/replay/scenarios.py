@@ -45,7 +45,8 @@ from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 from nsyspipe.run.run import Run
 
 # Of bandwidths: as a user measured; as other sizes and work beside change them.
-_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
+_GIVEN_WITHIN = 0.1
+_MOVED_WITHIN = 0.06
 _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
 # What any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
@@ -73,7 +74,8 @@ class Replay(Facts):
     @cached_property
     def identity_error(self) -> float:
         """Largest relative difference between captured step times and their replay with nothing changed."""
-        times, own = self._identity, self.captured.windows.step_times()
+        times = self._identity
+        own = self.captured.windows.step_times()
         return float((np.abs(times - own) / np.maximum(own, 1.0)).max(initial=0.0))
 
     @cached_property
@@ -200,9 +202,10 @@ class Replay(Facts):
             program, unpack = with_casts(program, self.copies_ns)
         transfers = self._transfers(program, knobs)
         if is_likely_only:
-            pairs, transfers = pairs[:1], transfers[:1]
-        settings = [Setting(*one, transfers[0]) for one in pairs] + [
-            Setting(*pairs[0], one) for one in transfers[1:]
+            pairs = pairs[:1]
+            transfers = transfers[:1]
+        settings = [Setting(*pair, transfers[0]) for pair in pairs] + [
+            Setting(*pairs[0], transfer) for transfer in transfers[1:]
         ]
         if knobs.perfect_overlap:
             times = self._hidden(program, settings, unpack)
@@ -247,13 +250,16 @@ class Replay(Facts):
     ) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = np.stack(
-            [self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings]
+            [
+                self._per_step(program, setting.transfer(program).mean(axis=1))
+                for setting in settings
+            ]
         )
         unlagged = replace(program, lag_ns=np.zeros_like(program.lag_ns))
-        alone = self._without_transfer(unlagged, [one.before for one in settings])
+        alone = self._without_transfer(unlagged, [setting.before for setting in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        after = np.array([one.after.total(self.operations_per_ns) for one in settings])[
+        after = np.array([setting.after.total(self.operations_per_ns) for setting in settings])[
             :, np.newaxis
         ]
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
@@ -271,12 +277,15 @@ class Replay(Facts):
 
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be; an `OptionError` if the capture says other bytes of gradients."""
-    if reason := next(limits.why_not(run), None):
+    reason = next(limits.why_not(run), None)
+    if reason:
         return reason
-    if (windows := summary_windows(run)) is None:
+    windows = summary_windows(run)
+    if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := next(limits.why_not_replayable(run, timelines, windows), None):
+    reason = next(limits.why_not_replayable(run, timelines, windows), None)
+    if reason:
         return reason
     traffic = run.traffic()
     role_of: _Roles = {
@@ -285,7 +294,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
-    kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
+    kernels = run.kernels()
+    names = run.ranks["gpu_name"].to_pylist()
     nominal = nominal_speed(names) or nominal_speed(names, "PCIe")
     replay = Replay(
         captured=captured_program(timelines, windows, uses),
@@ -328,9 +338,11 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
     if isinstance(opened, str):
         return opened
-    if reason := why_not_knobs(opened, knobs):
+    reason = why_not_knobs(opened, knobs)
+    if reason:
         return reason
-    share, host = opened.launch_bound_share(knobs), opened.launching_ns
+    share = opened.launch_bound_share(knobs)
+    host = opened.launching_ns
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
         return (
@@ -363,7 +375,8 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
             f"{n_missing} {are} missing: a step is as long as on {there}, and these ranks do not "
             "wait for missing ranks"
         )
-    if (given := replay.given_bytes) is not None:
+    given = replay.given_bytes
+    if given is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         element = replay.element_bytes
         of = f" ({given / element:,.0f} gradients of {element} bytes, as sent)" if element else ""
@@ -394,8 +407,8 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    roles = [one for one in replay.roles if knobs.role in (None, one)]
-    rates = {one: rate for one in roles if (rate := replay.bus_of(one)) is not None}
+    roles = [role for role in replay.roles if knobs.role in (None, role)]
+    rates = {role: rate for role in roles if (rate := replay.bus_of(role)) is not None}
     if knobs.bandwidth_factor is not None:
         whose = "all" if knobs.role is None else knobs.role
         yield (
@@ -503,11 +516,12 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     if given is None:
         return
     option = f"--gradient-bytes {given:,.0f}"
-    if reason := limits.beyond_nominal(replay):
-        narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
+    reason = limits.beyond_nominal(replay)
+    if reason:
+        narrow = ", ".join(sorted(datatype or "?" for datatype in replay.datatypes))
         fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
         raise OptionError(option, reason, found=f"all-reduces of {narrow}", fix=fix)
-    by_capture = [gradients_of(replay.captured, one, None) for one in replay.captured.steps]
+    by_capture = [gradients_of(replay.captured, step, None) for step in replay.captured.steps]
     known = [one.n_bytes.sum() for one in by_capture if one is not None]
     if known and abs(given - (seen := float(np.median(known)))) > _BYTES_WITHIN * seen:
         what = f"differs from the {seen:,.0f} bytes of gradients per step in the capture"

@@ -96,14 +96,15 @@ def simulate(
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size
     shape = len(settings), program.n_ranks
-    transfer = np.stack([one.transfer(program) for one in settings])
+    transfer = np.stack([setting.transfer(program) for setting in settings])
     unpack = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
     run = _Beside(n_collectives, shape, is_free=not (slow > 1).any())
     now = np.broadcast_to(program.begin_ns, shape).copy()
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
     # The work from each marker to the next that waits for a collective, or to the end.
-    place, rows = np.cumsum(ahead, axis=1), np.arange(program.kind.size)[:, np.newaxis]
+    place = np.cumsum(ahead, axis=1)
+    rows = np.arange(program.kind.size)[:, np.newaxis]
     waits = np.where((program.kind == JOIN)[:, np.newaxis] & program.passes, rows, rows[-1])
     until = (
         np.take_along_axis(place, np.minimum.accumulate(waits[::-1])[::-1][np.newaxis], axis=1)
@@ -144,14 +145,15 @@ def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, F
     first = int(np.flatnonzero(program.kind == WINDOW)[0])
     begun = program.places[2]
     n_begun = np.diff(begun, axis=0, prepend=begun[:1])
-    works, slows = [], []
-    for one in settings:
-        place = program.free_work(one.before)
+    works = []
+    slows = []
+    for setting in settings:
+        place = program.free_work(setting.before)
         place = np.maximum(place - place[first], 0.0)  # what lies before the first is not run
         work = np.diff(place, axis=0, prepend=0.0)
         density = n_begun / np.maximum(work, _SHORTEST_NS * np.maximum(n_begun, 1.0))
         works.append(work)
-        slows.append(np.maximum(1 + one.after.ratio + one.after.delay_ns * density, 1.0))
+        slows.append(np.maximum(1 + setting.after.ratio + setting.after.delay_ns * density, 1.0))
     return np.stack(works), np.stack(slows)
 
 
@@ -179,14 +181,17 @@ class _Beside:
             return now + work
         left = work
         while True:
-            start, end = self._starts.take(self._next), self._ends.take(self._next)
+            start = self._starts.take(self._next)
+            end = self._ends.take(self._next)
             alone = np.minimum(np.maximum(start - now, 0.0), left)
-            now, left = now + alone, left - alone
+            now = now + alone
+            left = left - alone
             slowed = np.minimum(np.maximum(end - now, 0.0) / slow, left)
             slowed *= (
                 now >= start
             )  # before its start nothing is under way: then nothing was left either
-            now, left = now + slowed * slow, left - slowed
+            now = now + slowed * slow
+            left = left - slowed
             is_over = left > 0
             if not is_over.any():
                 return now

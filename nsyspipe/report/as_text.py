@@ -46,11 +46,13 @@ CATEGORIES = {
     "idle": "bright_black",
     "copies": "yellow",
 }  # of bars
-_INDENT, _BAR, _LEAST_BAR, _LONGEST_BAR = "  ", "#", 8, 80
-_LEAST, _GAP = (
-    12,
-    2,
-)  # of cells that are cut or broken where they must be, whatever the width; between columns
+_INDENT = "  "
+_BAR = "#"
+_LEAST_BAR = 8
+_LONGEST_BAR = 80
+# of cells that are cut or broken where they must be, whatever the width; between columns
+_LEAST = 12
+_GAP = 2
 # Stands for the space between a number and its unit until lines are broken: none breaks there.
 _NO_BREAK = "\ue000"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|[kMGT]?B|[kMGT]?B/s|steps/s)\b)")
@@ -59,7 +61,8 @@ _TWO_TILES = 79  # so wide are two key figures beside each other
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
-    file, stream = io.StringIO(), console.file
+    file = io.StringIO()
+    stream = console.file
     if (
         console.width < 1
     ):  # COLUMNS=0, as where a terminal does not know its width: nothing would be printed
@@ -250,9 +253,10 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
-    if gone := dict.fromkeys(
+    gone = dict.fromkeys(
         one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown
-    ):
+    )
+    if gone:
         is_width_enough = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
         how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
         below.append(f"{how} more columns: {', '.join(filter(None, gone))}.")
@@ -264,7 +268,8 @@ def _fitting(
     columns: Sequence[blocks.Field], widths: Sequence[int], width: int
 ) -> tuple[list[int], dict[int, int]]:
     """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
-    least, wanted = [], []
+    least = []
+    wanted = []
     for column, size in zip(columns, widths, strict=True):
         wanted.append(min(size, column.most or size) if column.kind == "name" else size)
         flexible = min(size, max(_LEAST, *map(len, column.heading.split("\n"))))

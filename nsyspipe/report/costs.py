@@ -38,7 +38,11 @@ from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
 # How wide a terminal has room for columns that are not needed most.
-_NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
+_NARROWEST = 48
+_NARROW = 60
+_USUAL = 79
+_WIDE = 92
+_WIDEST = 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
 _CAPTIONS = {
     KERNELS: "Top kernels",
@@ -67,15 +71,17 @@ _FORMULA = (
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
     """Return the costliest rows by table, all of them unless named; one without rows is not there."""
     fields_of = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
-    costs, tables = run.costs().to_pylist(), {}
+    costs = run.costs().to_pylist()
+    tables = {}
     for name in names or TABLES:
         rows = [row for row in costs if row["table"] == name]
-        shown, left = rows[:most], [row["step_share"] for row in rows[most:]]
+        shown = rows[:most]
+        left = [row["step_share"] for row in rows[most:]]
         fields = fields_of[name](shown, is_capture=run.is_capture)
         if (
             run.is_capture and name != KERNELS
         ):  # which has nothing per step; that is not the same as not recorded
-            fields = [one for one in fields if any(one.cell(row) != absent for row in shown)]
+            fields = [field for field in fields if any(field.cell(row) != absent for row in shown)]
         whole = "the capture" if run.is_capture else "step time"
         share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
@@ -236,7 +242,8 @@ def traffic_text(
     None where there is none or nobody knows what it serves, and of gradients of all ranks where
     nothing says how many share.
     """
-    if not (groups := dimensions(traffic, world_size)):
+    groups = dimensions(traffic, world_size)
+    if not groups:
         return None
     degrees = []
     for one in groups:
@@ -306,7 +313,8 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 def costs_csv(run: Run) -> str:
     """Return `schema.COSTS` as CSV: one header, all rows, costliest first; the first column says which run they are of."""
-    costs, run_id = run.costs(), run.header.run_id
+    costs = run.costs()
+    run_id = run.header.run_id
     return csv_text(
         ["run_id", *costs.column_names], ([run_id, *row.values()] for row in costs.to_pylist())
     )

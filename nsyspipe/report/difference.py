@@ -74,20 +74,28 @@ from nsyspipe.version import __version__
 
 # How wide a terminal has room for what metrics, kernels and changes can do without; both sides go
 # last.
-_BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
+_BOTH = 40
+_VERDICT = 50
+_CHANGE = 62
+_PERCENT = 70
+_WORDS = 79
+_INTERVAL = 95
 _OPPOSED = "differ in sign"
 # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _NO_PERCENTAGE = 10_000
-_LITTLE, _MUCH = (
-    0.001,
-    0.05,
-)  # of the step time: nobody asks where less comes from, everybody where so much does
+# of the step time: nobody asks where less comes from, everybody where so much does
+_LITTLE = 0.001
+_MUCH = 0.05
 _SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
 # What time of communication is split into where all ranks are known.
 _SPLIT = {"wait": "waiting", "transfer": "transfer"}
 # What was given or found beside the reports, and is not used; and what is used that nobody named.
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
-_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
+_SHOWN_CHANGES = 20
+_MOST_FACTS = 4
+_LONGEST_FACT = 40
+_LONGEST_VALUE = 20
+_LONGEST_TOLD = 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = (
     "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, "
@@ -106,10 +114,12 @@ _SHOWN_AS = {
     "number and bytes of copies on the device": "number and size of D2D copies",
 }
 # Captions of the tables, by which a page knows them.
-PARTS, METRICS = "Where the change of the mean step time comes from", "Metrics of both sides"
+PARTS = "Where the change of the mean step time comes from"
+METRICS = "Metrics of both sides"
 # Of a verdict on one capture per side.
 SCOPE = "This holds for these two captures. Other captures of the programs can differ."
-KERNELS, CHANGES = "Kernels that changed most", "What else changed"
+KERNELS = "Kernels that changed most"
+CHANGES = "What else changed"
 
 
 def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> Iterator[Block]:
@@ -118,13 +128,15 @@ def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> It
     if has_gate:
         yield from gate_blocks(difference)
     yield from side_blocks(difference)
-    if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
+    unused = [row for row in difference.problem_rows if row["code"] in _OF_FILES]
+    if unused:
         yield Troubles(side_problems(unused), is_close=True)
     yield parts_table(difference)
     yield metrics_table(difference)
     yield kernels_table(difference, difference.top_kernels.to_pylist())
     yield changes_table(difference)
-    if texts := notes(difference):
+    texts = notes(difference)
+    if texts:
         yield Notes(texts)
 
 
@@ -138,11 +150,14 @@ def answer_blocks(difference: RunDifference) -> Iterator[Block]:
     yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
     if difference.verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
         yield Sentence(SCOPE)
-    if (cause := difference.cause) is not None:
+    cause = difference.cause
+    if cause is not None:
         yield Sentence(cause_text(cause))
-    if moved := difference.opposed_parts:
+    moved = difference.opposed_parts
+    if moved:
         yield Sentence(opposed_text(moved))
-    if (outlier := difference.outlier) is not None:
+    outlier = difference.outlier
+    if outlier is not None:
         times = f"takes {ms_text(outlier.ns)}, but the median is {ms_text(outlier.median_ns)}"
         without = f"Without this step the verdict would be {outlier.verdict}."
         yield Sentence(f"Step {outlier.step} of the {outlier.side} {times}. {without}")
@@ -160,7 +175,8 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
 
 def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what makes the comparison doubtful or impossible."""
-    if checks := difference.comparability.to_pylist():
+    checks = difference.comparability.to_pylist()
+    if checks:
         yield Troubles(
             [_doubt(row, is_forced=difference.rules.is_forced) for row in checks], is_close=True
         )
@@ -179,7 +195,8 @@ def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
     """Yield what the gate decided, if there is one, and which rule it has."""
-    if (gate := difference.gate) is not None:
+    gate = difference.gate
+    if gate is not None:
         yield Sentence(gate_line(gate), verdict=gate.outcome)
         yield Sentence(rule_text(gate, difference.settings))
 
@@ -268,10 +285,8 @@ def metrics_table(difference: RunDifference) -> Table:
         else ("of the rank with\nmost of it", f"\n{what}")
     )
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure, against = (
-        f"{sure_text(difference.rules.confidence)} CI\nof the change",
-        _against_parts(difference),
-    )
+    sure = f"{sure_text(difference.rules.confidence)} CI\nof the change"
+    against = _against_parts(difference)
     fields = [
         Field(
             whose,
@@ -316,10 +331,8 @@ def metrics_table(difference: RunDifference) -> Table:
             from_width=_VERDICT,
         ),
     ]
-    note, strong = (
-        None if difference.has_capture_without_steps else OF_RANKS,
-        frozenset(range(len(difference.judged))),
-    )
+    note = None if difference.has_capture_without_steps else OF_RANKS
+    strong = frozenset(range(len(difference.judged)))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
 
 
@@ -409,7 +422,10 @@ def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that a change is shown as: of commands each argument that differs."""
     if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
         return [row]
-    rows = [_argument_row(row, one) for one in changed_arguments(row["baseline"], row["candidate"])]
+    rows = [
+        _argument_row(row, changed_argument)
+        for changed_argument in changed_arguments(row["baseline"], row["candidate"])
+    ]
     return rows or [row]
 
 
@@ -482,7 +498,8 @@ def not_compared_texts(difference: RunDifference) -> list[str]:
 
 def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
     """Yield a line for each reason why facts are not compared; nothing if there is none."""
-    if missing := not_compared(difference):
+    missing = not_compared(difference)
+    if missing:
         yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
 
 
@@ -495,7 +512,8 @@ def not_compared(difference: RunDifference) -> list[NotCompared]:
         why = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
         for fix, of_fix in grouped((row["recorded_by"], row) for row in of_side).items():
             found.append(NotCompared(listed(_facts_of_one_fix(of_fix)), f"{why}, needs {fix}"))
-    if hidden := hidden_facts(difference):
+    hidden = hidden_facts(difference)
+    if hidden:
         found.append(
             NotCompared(", ".join(hidden), "hidden on both sides, so they may have changed")
         )
@@ -608,7 +626,8 @@ def percent_change(row: Mapping[str, Any]) -> str:
 
 def change_text(row: Mapping[str, Any]) -> str:
     """Return both values and the difference, in its unit and, where that says something, in per cent."""
-    change, relative = _metric(row, "delta", delta_text), percent_change(row)
+    change = _metric(row, "delta", delta_text)
+    relative = percent_change(row)
     if relative != absent:
         change = f"{change}, {relative}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
@@ -666,7 +685,10 @@ def _host_text(difference: RunDifference) -> str:
     times = []
     for side in (difference.baseline, difference.candidate):
         slowest = [
-            max((one.median_ns or 0 for one in host_figures(run.host_steps())), default=0)
+            max(
+                (host_figure.median_ns or 0 for host_figure in host_figures(run.host_steps())),
+                default=0,
+            )
             for run in side.runs
         ]
         times += [ms_text(statistics.median(slowest))] if all(slowest) else []
@@ -725,7 +747,9 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return interval and what counts, in per cent of the baseline unless that is next to nothing, of ratios in points, where they say why it is inconclusive."""
-    why, base, least = row["why"] or "", row["baseline"], row["min_effect"]
+    why = row["why"] or ""
+    base = row["baseline"]
+    least = row["min_effect"]
     if (
         least is None
         or not (base or row["unit"] == "ratio")
@@ -842,10 +866,8 @@ def gate_text(gate: Gate) -> str:
         )
     if gate.undecided:
         return _undecided_text(gate)
-    names, effect = (
-        listed(map(_judged, gate.judged)),
-        units.decimals(gate.judged[0]["min_effect_pct"]),
-    )
+    names = listed(map(_judged, gate.judged))
+    effect = units.decimals(gate.judged[0]["min_effect_pct"])
     return f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect}% or more"
 
 
@@ -866,7 +888,8 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
     """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
-    first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
+    first = gate.judged[0]
+    names = ",".join(row["metric"] for row in gate.judged)
     options = {
         "fail_on": f"--fail-on {gate.fail_on}",
         "metrics": f"--metric {names}",
@@ -890,7 +913,9 @@ def cause_text(cause: Cause) -> str:
     ) in cause.facts:  # of words that are too long for a sentence only that they differ
         texts = [_side_text(unit, value) for value in both]
         arguments = (
-            [one.name or "others" for one in changed_arguments(*texts)] if what in COMMANDS else []
+            [changed_argument.name or "others" for changed_argument in changed_arguments(*texts)]
+            if what in COMMANDS
+            else []
         )
         if arguments:
             told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")

@@ -34,10 +34,13 @@ from nsyspipe.report.units import (
 
 LITTLE_SHARE = 0.001  # of the step time: nobody asks where a smaller change comes from
 _VISIBLE_SHARE = 0.02  # of the step time, from which on compute is explained by its kernels
-_MOST_CHANGES, _MOST_KERNELS = 6, 3
+_MOST_CHANGES = 6
+_MOST_KERNELS = 3
 _BAR_WIDTH = 16  # characters of the bar of the largest change
 _OVERLAP = METRICS["overlap_ratio"]
-_BOTH_WIDTH, _BARS_WIDTH = 44, 64  # narrower terminals leave out both sides, or the bars
+# narrower terminals leave out both sides, or the bars
+_BOTH_WIDTH = 44
+_BARS_WIDTH = 64
 PARTS = "Parts of the step"
 # Names of files that nobody gave; `-v` lists them.
 _MATTERS_ALWAYS = frozenset({"log-of-another-run", "topology-of-another-machine"})
@@ -170,7 +173,8 @@ def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     }
     if not mean_ns or abs(deltas.get("compute", 0.0)) < _VISIBLE_SHARE * mean_ns:
         return
-    if rows := difference.top_kernels.to_pylist()[:_MOST_KERNELS]:
+    rows = difference.top_kernels.to_pylist()[:_MOST_KERNELS]
+    if rows:
         yield full.kernels_table(difference, rows)
 
 

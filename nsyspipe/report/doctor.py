@@ -37,8 +37,13 @@ from nsyspipe.version import __version__
 
 _STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
-_FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28  # a narrower terminal gets fewer columns
-_MOST_RUNS, _MOST_LACKING = 4, 3  # names that a line has unless it is verbose
+# a narrower terminal gets fewer columns
+_FULL_WIDTH = 79
+_USE_WIDTH = 36
+_NAMES_WIDTH = 28
+# names that a line has unless it is verbose
+_MOST_RUNS = 4
+_MOST_LACKING = 3
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
@@ -63,11 +68,13 @@ def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iter
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
     rows: list[list[Cell]] = []
-    for one in checks:
-        size = "" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} "
-        rows.append([Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for])
+    for check in checks:
+        size = "" if check.found_bytes is None else f"{bytes_text(check.found_bytes)} "
+        rows.append(
+            [Word(check.status), _words(check.name), f"{size}{check.found}", check.needed_for]
+        )
     yield _table("What this machine has", rows, has_all_columns=is_verbose)
-    yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
+    yield from _fix_list([(_words(check.name), check.fix) for check in checks if check.fix])
 
 
 def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[Block]:
@@ -76,9 +83,11 @@ def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[
     If it is verbose, all reports and runs are named, and no column is left out.
     """
     rows: dict[bool, list[list[Cell]]] = {True: [], False: []}
-    for one in found.capabilities:
-        rows[one.is_used].append([Word(one.status), _words(one.name), one.found, one.answers])
-    widest = max(len(_words(one.name)) for one in found.capabilities)
+    for capability in found.capabilities:
+        rows[capability.is_used].append(
+            [Word(capability.status), _words(capability.name), capability.found, capability.answers]
+        )
+    widest = max(len(_words(capability.name)) for capability in found.capabilities)
     yield Sentence(_reports_verdict(found), "bold")
     parts = [_names_of_reports(found, is_verbose=is_verbose)]
     if len(found.runs) > 1:
@@ -97,17 +106,17 @@ def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[
     # The reports that lack it are named, unless all do.
     most_lacking = len(found.reports) if is_verbose else _MOST_LACKING
     lacking = (
-        (one, f" (for {few(one.lacking, most_lacking)})" if one.n_with else "")
-        for one in found.capabilities
-        if one.fix
+        (capability, f" (for {few(capability.lacking, most_lacking)})" if capability.n_with else "")
+        for capability in found.capabilities
+        if capability.fix
     )
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
-        said = {one.fix for one in found.capabilities}
+        said = {capability.fix for capability in found.capabilities}
         yield Troubles(
             troubles(
-                structs.asdict(one) | {"fix": None if one.fix in said else one.fix}
-                for one in found.problems
+                structs.asdict(problem) | {"fix": None if problem.fix in said else problem.fix}
+                for problem in found.problems
             )
         )
 
@@ -153,10 +162,8 @@ def store_blocks(found: StoredRuns, store: str, *, is_verbose: bool = False) -> 
 
 def _ranks_of(run: Mapping[str, Any]) -> str:
     """Return how many ranks a saved run has, and of how many where some are missing."""
-    n_ranks, n_all = (
-        run["n_ranks"],
-        job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0,
-    )
+    n_ranks = run["n_ranks"]
+    n_all = job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0
     return count_text(n_ranks) + (f" of {n_all}" if n_all > n_ranks else "")
 
 
@@ -187,13 +194,13 @@ def _listed(found: StoredRuns) -> list[dict[str, Any]]:
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     """Return the document of a machine as plain Python values."""
-    return _HEAD | {"checks": [asdict(one) for one in checks], "problems": []}
+    return _HEAD | {"checks": [asdict(check) for check in checks], "problems": []}
 
 
 def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
-    problems = [one.row for one in found.problems]
-    capabilities = [structs.asdict(one) for one in found.capabilities]
+    problems = [problem.row for problem in found.problems]
+    capabilities = [structs.asdict(capability) for capability in found.capabilities]
     return _HEAD | {
         "reports": list(found.reports),
         "capabilities": capabilities,
@@ -217,7 +224,9 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
     }
     yes, unclear, no = can
     for task, words in _TASKS.items():
-        needed = {one.name: one.status for one in checks if task in one.needed_for.split(", ")}
+        needed = {
+            check.name: check.status for check in checks if task in check.needed_for.split(", ")
+        }
         # The launchers do without these, or take torch from another Python.
         lacking = [name for name in _WITHOUT if task == "capture" and needed.get(name) == "missing"]
         needed = {name: status for name, status in needed.items() if name not in lacking}
@@ -233,7 +242,7 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
 
 
 def _reports_verdict(found: Examination) -> str:
-    used = [one for one in found.capabilities if one.is_used]
+    used = [capability for capability in found.capabilities if capability.is_used]
     names = {
         status: [_words(one.name) for one in used if one.status == status]
         for status in ("yes", "partly", "no")
@@ -266,7 +275,8 @@ def _table(
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
-    if names := grouped((fix, name) for name, fix in fixes):
+    names = grouped((fix, name) for name, fix in fixes)
+    if names:
         columns = [
             Field("what is missing", kind="text", most=_NAMES_WIDTH),
             Field("what adds it", kind="prose"),

@@ -187,7 +187,8 @@ def write(
             may_replace=lambda: force or formats[name].identity_of(path) == identity,
         )
         return path
-    chosen, run_id = FORMATS[name], answer.header.run_id
+    chosen = FORMATS[name]
+    run_id = answer.header.run_id
     shown = None if steps is None else check_steps(answer.steps(), steps)
     some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(
@@ -206,19 +207,17 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
 
     match answer:
         case RunDifference():
-            formats, identity = (
-                difference.difference_formats(answer),
-                difference.identity_of(answer),
-            )
+            formats = difference.difference_formats(answer)
+            identity = difference.identity_of(answer)
             runs = [*answer.baseline.runs, *answer.candidate.runs]
         case Scoreboard():
-            formats, identity = (
-                scoreboard.scoreboard_formats(answer),
-                scoreboard.identity_of(answer),
-            )
+            formats = scoreboard.scoreboard_formats(answer)
+            identity = scoreboard.identity_of(answer)
             runs = [run for side in answer.sides for run in side.runs]
         case WhatIf(run=Run() as run):
-            formats, identity, runs = whatif.whatif_formats(answer, run), answer.run_id, [run]
+            formats = whatif.whatif_formats(answer, run)
+            identity = answer.run_id
+            runs = [run]
         case _:
             needed = "a run, a difference, a scoreboard or a what-if"
             raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
@@ -261,10 +260,8 @@ def dashboard(
     from nsyspipe.store.layout import find_saved, is_one_run
 
     check_flags(force=force)
-    place, given = (
-        Path(path_of("store", store, "dashboard('runs/', 'runs.html')")),
-        path_of("path", path, "runs.html"),
-    )
+    place = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
+    given = path_of("path", path, "runs.html")
     if is_one_run(place):
         fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
         raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
@@ -399,7 +396,9 @@ def _value(value: object) -> str:
 
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
-    rows, by = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
+    # in order of rank
+    rows = run.rank_summary().to_pylist()
+    by = itemgetter(1)
     known = {
         name: [[row["rank"], row[name]] for row in rows if row[name] is not None]
         for name in figures

@@ -133,7 +133,8 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> 
             _check_link(path)
         if not path.exists():
             return
-        is_file, is_input = path.is_file(), any(path.samefile(one) for one in inputs)
+        is_file = path.is_file()
+        is_input = any(path.samefile(one) for one in inputs)
     except OSError as error:
         raise _not_writable(path, error) from error
     problem = "is one of the inputs" if is_input else "" if is_file else "is not an ordinary file"

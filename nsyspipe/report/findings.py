@@ -110,7 +110,8 @@ _LABELS = {
     "steps_held_up": "number of steps in which others were delayed",
     "wait_caused": "wait time caused, in all steps",
 }
-_BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
+_BY_NUMBER = RankNames()
+_NUMBERS_OF_RANKS = {"rank", "limit_rank"}
 LITTLE = 0.02  # of the step time: a change that saves less at most is not on the first screen
 _OF_WINDOW = {
     "exposed_wait",
@@ -201,7 +202,8 @@ def findings_of(run: Run) -> list[Finding]:
         evidence = json.loads(row["evidence"])
         is_limit = (limit := evidence.get("replay_limit_ns_per_step")) is not None
         of_condition = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
-        possible, expected = share(saving), share(limit if is_limit else of_condition)
+        possible = share(saving)
+        expected = share(limit if is_limit else of_condition)
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
         times = tuple(evidence.get(f"replay_step_time_{end}ns") for end in ("", "low_", "high_"))
@@ -360,7 +362,8 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)
     less = {name: ns for name, ns in seen.items() if ns < 0 and name not in _CUTS}
     text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in less.items())
-    if cuts := [_limit_text(name, evidence) for name in seen if name in _CUTS]:
+    cuts = [_limit_text(name, evidence) for name in seen if name in _CUTS]
+    if cuts:
         text += f", cut to {ms_text(whole)}: {', '.join(cuts)}"
     if longest:
         whose = (
@@ -391,30 +394,37 @@ def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
 
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether bounds are known, and all are little."""
-    return 0 < max((one.share for one in findings), default=0.0) < LITTLE
+    return 0 < max((finding.share for finding in findings), default=0.0) < LITTLE
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:
     """Return in which order findings stand, and at last that their bounds do not add up."""
-    by = "estimate, else by upper bound" if any(one.expected for one in findings) else "upper bound"
+    by = (
+        "estimate, else by upper bound"
+        if any(finding.expected for finding in findings)
+        else "upper bound"
+    )
     if_so = " (if available: over that interconnect)" * any(
-        one.is_conditional and one.expected for one in findings
+        finding.is_conditional and finding.expected for finding in findings
     )
     lasts = {
         "bounds that may include wait time": "is_wait_included",
         f"conditional ones{if_so}": "is_conditional",
     }
     bounds = [
-        one
-        for one in findings
-        if one.share and (one.is_conditional or one.is_limit or not one.expected)
+        finding
+        for finding in findings
+        if finding.share and (finding.is_conditional or finding.is_limit or not finding.expected)
     ]
-    there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
+    there = (
+        those for those, name in lasts.items() if any(getattr(bound, name) for bound in bounds)
+    )
     notes = [f"largest first, by {by}", *(f"{those} last" for those in there)]
-    names = {one.id for one in findings}
+    names = {finding.id for finding in findings}
     late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
     is_behind = any(
-        one.id in OF_HOSTS and one.worth < findings[late].worth for one in findings[:late]
+        finding.id in OF_HOSTS and finding.worth < findings[late].worth
+        for finding in findings[:late]
     )
     notes += ["straggler after the cause of late launches"] * is_behind
     notes += (

@@ -42,7 +42,8 @@ _PARALLELISM = {
     PIPELINE: "pipeline parallel",
     EXPERT: "expert parallel",
 }
-_MOST_WARNINGS, _MOST_CODES = 3, 4
+_MOST_WARNINGS = 3
+_MOST_CODES = 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
 _ESTIMATE_DIGITS = 3
@@ -59,7 +60,8 @@ _UNKNOWN_COMM = {
         "yours with --comm-kernel REGEX."
     ),
 }
-_OVERLAP, _BACKWARD = FIGURES["overlap_ratio"], FIGURES["backward_overlap_ratio"]
+_OVERLAP = FIGURES["overlap_ratio"]
+_BACKWARD = FIGURES["backward_overlap_ratio"]
 
 
 def title_of(run: Run) -> blocks.Title:
@@ -68,7 +70,8 @@ def title_of(run: Run) -> blocks.Title:
     facts = [_machines(run)]
     if header.hosts:
         facts.append("one node" if len(header.hosts) == 1 else f"{len(header.hosts)} nodes")
-    if parallelism := _parallelism(run):
+    parallelism = _parallelism(run)
+    if parallelism:
         facts.append(parallelism)
     return blocks.Title(header.label, [fact for fact in facts if fact])
 
@@ -134,7 +137,8 @@ def warnings_of(run: Run) -> Iterator[str]:
         n_steps = run.summary()["n_summary_steps"][0].as_py()
         steps = "a single step" if n_steps == 1 else f"{n_steps} steps"
         yield f"Based on {steps}. Capture at least 10 steps to see the variation."
-    n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks or 0
+    n_ranks = run.header.n_ranks
+    n_job_ranks = run.header.n_job_ranks or 0
     if 0 < n_ranks < n_job_ranks:
         yield f"Only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
     evenness = run.evenness()
@@ -210,7 +214,8 @@ def ranks_without_kernels(run: Run) -> str:
 
 def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield how much communication overlaps with compute, in one sentence."""
-    share, overlap = summary["comm_share"], summary["overlap_ratio"]
+    share = summary["comm_share"]
+    overlap = summary["overlap_ratio"]
     if share is None:
         yield next(
             (text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)),
@@ -278,7 +283,8 @@ def delay_texts(run: Run, rank: int) -> Iterator[str]:
             f", and was {ms_text(late_ns, _ESTIMATE_DIGITS)} late at the start of step {first_step}"
         )
     yield f"{text}."
-    if phases := words.phases_of_rank_text(run, rank):
+    phases = words.phases_of_rank_text(run, rank)
+    if phases:
         yield phases
 
 
@@ -298,7 +304,8 @@ def estimate_text(change: Recommendation, step_ns: float) -> str:
             f"saves at most {ms_text(change.saving_ns, _ESTIMATE_DIGITS)} per step ({share}), an "
             "upper bound"
         )
-    now, then = _number(step_ns, 4), ms_text(change.step_ns, _ESTIMATE_DIGITS)
+    now = _number(step_ns, 4)
+    then = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     return f"{now} -> {then} per step (estimated {_range_text(change)}), {share} less"
 
 

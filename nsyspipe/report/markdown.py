@@ -16,7 +16,9 @@ from nsyspipe.report.files import head_of
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
-_LONGEST, _LONGEST_NAME, _LONGEST_TEXT = 300, 80, 600
+_LONGEST = 300
+_LONGEST_NAME = 80
+_LONGEST_TEXT = 600
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1,
 # http://, www., :name:.
@@ -60,7 +62,8 @@ def escaped(text: str, longest: int = _LONGEST) -> str:
 def prose(text: str, longest: int = _LONGEST_TEXT) -> str:
     """Return the same with what looks like an option, a call or a name of a program in code font."""
     text = shortened(printable(text), longest)
-    parts, at = [], 0
+    parts = []
+    at = 0
     for match in _CODE.finditer(text):
         if _MARKS_OF_CODE.search(match[0]):  # not the "rank(s)" of a sentence
             parts += [escaped(text[at : match.start()], longest), f"`{match[0]}`"]
@@ -202,10 +205,8 @@ def markdown(run: Run, top: int | None = None) -> str:
     """Return a run's summary in GitHub's Markdown: 60 lines at most without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
-    head, parts = (
-        marker("analyze", "run_id", run.header.run_id),
-        run_blocks(run, replace(COMMENT, n_top=top)),
-    )
+    head = marker("analyze", "run_id", run.header.run_id)
+    parts = run_blocks(run, replace(COMMENT, n_top=top))
     return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 

@@ -170,10 +170,10 @@ def sort_recommendations(
     # Exposed communication is no change by itself: it stands for one only where nothing else
     # lessens it.
     changes = [one for one in found if one is not exposure]
-    is_only_exposure = exposure is not None and not any(_saves(one) for one in changes)
+    is_only_exposure = exposure is not None and not any(_saves(change) for change in changes)
     candidates = [exposure, *changes] if exposure is not None and is_only_exposure else changes
-    noise = tuple(one for one in candidates if not one.is_clear)
-    clear = [one for one in candidates if one.is_clear]
+    noise = tuple(candidate for candidate in candidates if not candidate.is_clear)
+    clear = [candidate for candidate in candidates if candidate.is_clear]
     first = next((one for one in clear if one.known != UNBOUNDED), None)
     rest = sorted((one for one in clear if one is not first), key=_place)
     little = tuple(one for one in rest if one.saved_share is not None and one.saved_share < LITTLE)

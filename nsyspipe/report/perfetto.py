@@ -58,11 +58,13 @@ _COLLECTIVE_NOTES = (
 _DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST, _CALLS = range(0, 7_000, 1_000)
 _HEAD = "nsyspipe run_id="
 # Bytes of a slice and its call, about; and from how many on a trace is hard to open.
-_BYTES_PER_KERNEL, _LARGE_BYTES = 180, 200_000_000
+_BYTES_PER_KERNEL = 180
+_LARGE_BYTES = 200_000_000
 _NS_PER_S = 10**9
 _MOST_RANKS = 8  # that one can look at side by side
 # So many bins show the shape of one step; of a long run they are as many as one can tell apart.
-_BINS_PER_STEP, _MOST_BINS = 200, 4_000
+_BINS_PER_STEP = 200
+_MOST_BINS = 4_000
 _SEQ_BITS = 24  # collectives of a step are fewer
 _NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 _LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
@@ -100,7 +102,8 @@ def perfetto(
         Track(f"{_HEAD}{run.header.run_id}"), _run_slice(run.header, windows, shift)
     )
     writer.write_order()
-    edges, collectives = bin_edges(windows), _with_last_rank(run.collectives())
+    edges = bin_edges(windows)
+    collectives = _with_last_rank(run.collectives())
     rows = {row["rank"]: (place, row) for place, row in enumerate(run.ranks.to_pylist())}
     chosen = traced_ranks(run) if ranks is None else [*ranks]
 
@@ -110,7 +113,8 @@ def perfetto(
 
     told(0)
     for n_done, (rank, events, of_phases) in enumerate(run.operations(steps, chosen)):
-        row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
+        row_of_rank = rows[rank]
+        shown_steps = windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
         names = "whole capture" if run.is_capture else _step_names(shown_steps)
         track = _process_track(*row_of_rank, run.rank_names, run.header.reports)
@@ -127,7 +131,8 @@ def traced_ranks(run: Run) -> list[int]:
 
 def left_out(run: Run) -> str | None:
     """Return which ranks `traced_ranks` are, and how to have the others; None if they are all."""
-    n_shown, ranks = len(traced_ranks(run)), run.ranks["rank"].to_pylist()
+    n_shown = len(traced_ranks(run))
+    ranks = run.ranks["rank"].to_pylist()
     which = left_out_note(n_shown, len(ranks)).rstrip(".")
     return (
         f"note: the trace has {which} (all ranks: --perfetto-ranks {','.join(ranges(ranks))})"
@@ -158,7 +163,8 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
         "time_shift_ns": shift,
     }
     table = pa.table({name: [value] for name, value in notes.items() if value is not None})
-    first, last = pc.min(steps["start_ns"]).as_py() or 0, pc.max(steps["end_ns"]).as_py() or 0
+    first = pc.min(steps["start_ns"]).as_py() or 0
+    last = pc.max(steps["end_ns"]).as_py() or 0
     return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
@@ -237,10 +243,8 @@ class _RankTracks(Struct, frozen=True):
             )
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
-        names, notes = (
-            pc.coalesce(ranges["phase"], _step_names(ranges)),
-            ranges.select(_RANGE_NOTES),
-        )
+        names = pc.coalesce(ranges["phase"], _step_names(ranges))
+        notes = ranges.select(_RANGE_NOTES)
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
@@ -279,7 +283,8 @@ class _RankTracks(Struct, frozen=True):
             events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm")
         )
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
-        if len(inside := _windows(self.steps, "exposed_comm_ns")):
+        inside = _windows(self.steps, "exposed_comm_ns")
+        if len(inside):
             track = Track(
                 "exposed communication",
                 group,
@@ -287,7 +292,8 @@ class _RankTracks(Struct, frozen=True):
                 "communication during which no compute kernel runs",
             )
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
-        if len(inside := _windows(self.steps, "wait_ns")):
+        inside = _windows(self.steps, "wait_ns")
+        if len(inside):
             about = "communication before the last rank of the collective was there"
             track = Track("waiting in communication", group, _WAITING, about)
             self._write_times(track, _waiting_time(collectives, inside))
@@ -296,7 +302,8 @@ class _RankTracks(Struct, frozen=True):
             ("communication busy", _COMM, comm, "comm_ns"),
         )
         for name, place, busy, figure in counters:
-            if len(inside := _windows(self.steps, figure)):
+            inside = _windows(self.steps, figure)
+            if len(inside):
                 about = f"share of each {self.edges[1] - self.edges[0]} ns"
                 track = Track(name, group, place, about, unit="%")
                 self.writer.write_counter(track, *busy_percent(busy, inside, self.edges))
@@ -346,7 +353,8 @@ def bin_edges(steps: pa.Table) -> Int64:
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
     """Return how busy a rank is in each bin, in whole percent, and from when on; equal values once, 0 at the end."""
     edges = edges[: np.searchsorted(edges, inside.ends[-1]) + 1]
-    starts, ends = edges[:-1], edges[1:]
+    starts = edges[:-1]
+    ends = edges[1:]
     length = inside.lengths(starts, ends)
     covered = busy.intersect(inside).lengths(starts, ends)
     percent = np.append((200 * covered + length) // np.maximum(2 * length, 1), 0)
@@ -418,7 +426,8 @@ def run_id_of_trace(path: Path) -> str | None:
 
     try:
         with path.open("rb") as file:
-            is_packet, head = file.read(len(_TAG)) == _TAG, io.BytesIO(file.read(_LONGEST_HEAD))
+            is_packet = file.read(len(_TAG)) == _TAG
+            head = io.BytesIO(file.read(_LONGEST_HEAD))
         packet = parse_length_prefixed(pb2().TracePacket, head) if is_packet else None
     except (OSError, ValueError, DecodeError):
         return None

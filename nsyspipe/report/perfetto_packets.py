@@ -101,7 +101,8 @@ def values_of(column: pa.ChunkedArray) -> Values:
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
     """Share slices out among the first tracks that are free: of each its rows in order of (start, end, ties)."""
     order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
-    start, end = starts[order], ends[order]
+    start = starts[order]
+    end = ends[order]
     if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
         return [order] if order.size else []
     return _lanes(order, start, end, lambda open_ends, _: not open_ends)
@@ -166,7 +167,9 @@ class TraceWriter:
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
-        self._file, self._shift_ns, self._n_tracks = file, shift_ns, 0
+        self._file = file
+        self._shift_ns = shift_ns
+        self._n_tracks = 0
 
     def _write(self, **fields: object) -> None:
         self._file.write(pb2().Trace(packet=[fields]).SerializeToString())
@@ -174,7 +177,8 @@ class TraceWriter:
     def write_order(self) -> None:
         """Let processes and threads stand in the order of their tracks, not of their names or ids."""
         kinds = pb2().TrackDescriptor
-        processes, threads = kinds.PROCESS_ORDERING_EXPLICIT, kinds.THREAD_ORDERING_EXPLICIT
+        processes = kinds.PROCESS_ORDERING_EXPLICIT
+        threads = kinds.THREAD_ORDERING_EXPLICIT
         self._write(
             track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads}
         )
@@ -182,7 +186,8 @@ class TraceWriter:
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
-        number, name = self._n_tracks, shown(track.name)
+        number = self._n_tracks
+        name = shown(track.name)
         fields: dict[str, object] = {
             "uuid": number,
             "sibling_order_rank": track.place,
@@ -298,7 +303,8 @@ class TraceWriter:
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     """Return a message of one event, and the event in it: both serve again for each event like it."""
-    message, flag = pb2().Trace(), pb2().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    message = pb2().Trace()
+    flag = pb2().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
     packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
     packet.track_event.type = kind
     return message, packet
@@ -321,11 +327,14 @@ def _pens(
 def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]) -> _Pen:
     """Return what writes begins of slices of which the same is known: one message, whose values change, at a quarter of the cost."""
     message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
-    event, add = packet.track_event, packet.track_event.debug_annotations.add
+    event = packet.track_event
+    add = packet.track_event.debug_annotations.add
     event.category_iids.append(category + 1)
-    if has_flow := len(notes) in known:
+    has_flow = len(notes) in known
+    if has_flow:
         event.flow_ids.append(0)
-    flow_ids, known = event.flow_ids, [place for place in known if place < len(notes)]
+    flow_ids = event.flow_ids
+    known = [place for place in known if place < len(notes)]
     numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
     texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
 

@@ -35,13 +35,15 @@ def redaction_text(done: Redaction, out: Path) -> str:
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
-    if not (groups := grouped(((one.kind, one.unit), one) for one in ordered)):
+    groups = grouped(((one.kind, one.unit), one) for one in ordered)
+    if not groups:
         return ["nothing, because the report contains only what analysis needs"]
     totals = {
         (kind, unit): f"{sum(one.n for one in group):,} {unit}"
         for (kind, unit), group in groups.items()
     }
-    wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
+    wide = max(len(kind) for kind, _ in groups)
+    n_wide = max(map(len, totals.values()))
     return [
         f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}"
         for key, group in groups.items()
@@ -50,10 +52,10 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
 
 def _places(kind: str, amounts: list[Amount]) -> str:
     if kind in UNKNOWN:
-        return ", ".join(f"{printable(one.place)} ({one.n:,})" for one in amounts)
+        return ", ".join(f"{printable(amount.place)} ({amount.n:,})" for amount in amounts)
     columns: dict[str, list[str]] = {}
-    for one in amounts:
-        table, _, column = one.place.partition(".")
+    for amount in amounts:
+        table, _, column = amount.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
     return few(
@@ -66,7 +68,8 @@ def _places(kind: str, amounts: list[Amount]) -> str:
 
 
 def _notes(done: Redaction) -> Iterator[str]:
-    if n := done.removed.n_named:
+    n = done.removed.n_named
+    if n:
         texts = "1 kept text still contains" if n == 1 else f"{n:,} kept texts still contain"
         yield f"warning: {texts} a host name, a user name or a home directory"
     yield "file names stay, so check them for private words"
@@ -77,7 +80,7 @@ def _notes(done: Redaction) -> Iterator[str]:
         yield f"the host is called host-0 in the copy ({several})"
     elif done.n_hosts:
         yield "hosts are called host-0, host-1, ... in the order of the reports"
-    if any(one.kind in UNKNOWN for one in done.removed.amounts()):
+    if any(amount.kind in UNKNOWN for amount in done.removed.amounts()):
         yield "unknown tables were left out (a later nsyspipe may know them)"
     if done.beside:
         yield (

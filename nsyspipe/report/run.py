@@ -51,8 +51,12 @@ SHARES = (
     "wait_share",
     "idle_share",
 )
-_LONGEST_REASON, _MANY_RANKS = 90, 16
-_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
+_LONGEST_REASON = 90
+_MANY_RANKS = 16
+_ROOMY = 60
+_FULL_WIDTH = 79
+_WIDE = 92
+_WIDEST = 99
 _RANK_TIMES = (
     "wall_ns",
     "compute_ns",
@@ -67,7 +71,9 @@ _STEP_NAME = FIGURES["step_time_ns"].short
 _PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (
     OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before")
 )
-_LENGTH, _LATENESS, _DELAY = "length_ns", "lateness_ns_per_step", OTHER_FIGURES["straggler_delay"]
+_LENGTH = "length_ns"
+_LATENESS = "lateness_ns_per_step"
+_DELAY = OTHER_FIGURES["straggler_delay"]
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits
 # for whom) goes last.
 _FROM_WIDTH = {
@@ -252,7 +258,8 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     yield blocks.Heading("Details", "bold")
     subject = [*words.subject_parts(run, summary)[1:]]
     yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
-    if versions := words.captured_versions_text(run.header.capture):
+    versions = words.captured_versions_text(run.header.capture)
+    if versions:
         yield blocks.Facts((versions,), "Captured with")
     yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
     has_figures = summary["n_summary_steps"] or run.is_capture
@@ -289,7 +296,8 @@ def skipped_text(check: SkippedCheck) -> str:
 
 def _finding_details(run: Run) -> Iterator[blocks.Block]:
     """Yield the phases, and of each finding its reason, its advice, its bound and what the bound rests on."""
-    if phases := phase_table(run):
+    phases = phase_table(run)
+    if phases:
         yield phases
     findings = findings_of(run)
     if findings:
@@ -307,7 +315,8 @@ def traffic_of(run: Run) -> str | None:
 
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
-    summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
+    summary = run.summary().to_pylist()[0]
+    breakdown = run.breakdown()
     dtod = pc.mean(breakdown["dtod_ns"], skip_nulls=False).as_py()
     texts = {
         name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES
@@ -328,7 +337,8 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     }
     tiles = []
     for name in names:
-        is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
+        is_of_steps = not name.endswith(("_share", "_ratio"))
+        is_of_messages = name in _SIZES[2:]
         if (run.is_capture and is_of_steps) or (
             is_of_messages and not summary["message_bytes_per_step"]
         ):
@@ -342,7 +352,8 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             )
             meaning = ", ".join(part for part, n in parts if n != 1)
         meaning = ", ".join(filter(None, [meaning, *more.get(name, ())]))
-        missing, time = None, ""
+        missing = None
+        time = ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = why_null(name, run, summary)
         elif name in RATIOS:
@@ -458,7 +469,8 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
             else []
         ),
     ]
-    shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
+    shown = set(run.telling_ranks(n_shown))
+    unseen = words.unseen_idle(run)
     notes = filter(
         None,
         [
@@ -499,7 +511,8 @@ def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
             for name in known
         ),
     ]
-    shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
+    shown = set(run.telling_ranks(n_shown))
+    unseen = words.unseen_idle(run)
     notes = filter(
         None,
         [
@@ -538,7 +551,8 @@ def phase_table(run: Run) -> blocks.Table | None:
     step_ns = words.rank_step_ns(run)
     medians = words.host_medians_of(run)
     for row in rows:
-        if of_ranks := medians.get(row["phase"]):
+        of_ranks = medians.get(row["phase"])
+        if of_ranks:
             row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
     fields = [
         Field("phase", of("phase"), "word"),
@@ -587,7 +601,8 @@ def phase_table(run: Run) -> blocks.Table | None:
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
-    if not (figures := host_figures(host_steps)):
+    figures = host_figures(host_steps)
+    if not figures:
         return
     slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[
         :n_shown
@@ -595,7 +610,9 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the
     # report.
-    of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
+    of_rank, of_report = (
+        (0, _WIDE) if all(figure.rank is not None for figure in figures) else (_WIDE, 0)
+    )
     fields = [
         Field(
             "rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank
@@ -647,7 +664,8 @@ def change_blocks(
     findings: Sequence[Finding], extent: Extent, step_ns: float | None
 ) -> Iterator[blocks.Block]:
     """Yield what to change first, each with the most that it could bring."""
-    if not (shown := findings[: extent.n_findings]):
+    shown = findings[: extent.n_findings]
+    if not shown:
         return
     is_replayed = any(one.expected for one in shown)
 
@@ -701,9 +719,11 @@ def change_blocks(
 
 
 def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
-    texts = [getattr(one, name) for one in findings]
+    texts = [getattr(finding, name) for finding in findings]
     ids = {
-        text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text
+        text: [finding.id for finding in findings if getattr(finding, name) == text]
+        for text in texts
+        if text
     }
     return [(text, ", ".join(names)) for text, names in ids.items()]
 

@@ -70,10 +70,10 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     for at, schema in enumerate(schemas):
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
-        kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
+        kinds = (", ".join(filter(None, [_type(column), column.unit])) for column in schema.columns)
         meanings = (
-            meaning_of(schema, one) + (f" ({one.source})" if one.source else "")
-            for one in schema.columns
+            meaning_of(schema, column) + (f" ({column.source})" if column.source else "")
+            for column in schema.columns
         )
         rows = [
             [one.name, *of_one]

@@ -54,7 +54,14 @@ Row = dict[str, Any]
 RESULTS = "Runs and their speed"  # caption of the table that says who is fastest
 _SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
-_CHANGED, _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 101, 75, 73, 70, 68, 60, 46, 45
+_CHANGED = 101
+_INTERVAL = 75
+_OVER = 73
+_STEPS = 70
+_RATE = 68
+_RANKS = 60
+_VERDICT = 46
+_TIME = 45
 _FIGURE = 10
 _IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
@@ -93,7 +100,8 @@ def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator
             yield Heading(kind_text, "dim")
         yield results_table(board, rows)
     yield figures_table(board, is_verbose=is_verbose)
-    if doubtful := warnings(board, is_verbose=is_verbose):
+    doubtful = warnings(board, is_verbose=is_verbose)
+    if doubtful:
         yield Troubles(doubtful, _SHOWN_TROUBLES)
     yield Notes(notes(board) if is_verbose else short_notes(board))
 
@@ -128,7 +136,8 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     """Return the runs of a group with their step times, speed-ups and verdicts."""
 
     def interval(row: Row) -> str:
-        low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+        low = row["peer_speedup_low"]
+        high = row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} to {high:.3f}"
 
     def change(row: Row) -> str:
@@ -139,12 +148,14 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
         )
         return f"{delta}% ({low} to {high})"
 
-    has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
+    has_kinds = len(board.kinds) > 1
+    others = _of_other_work(board)
     peer = "the first of its group" if has_kinds else board.reference
     judged = " or ".join(
         sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True)
     )
-    has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
+    has_change = {*map(change, rows)} != {absent}
+    effect = percent_text(board.rules.min_effect)
     fields = [
         run_field(board.table.to_pylist()),
         *(
@@ -254,7 +265,8 @@ def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
         for one in shown("scoreboard, if known")
         if any(row[one.column] is not None for row in rows)
     ]
-    fields, asked_for = [run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
+    fields = [run_field(rows, "mean over\nall ranks")]
+    asked_for = SORTS[sort][0] if sort else None
     figures = [*shown("scoreboard"), *if_known]
     if not is_verbose:
         figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
@@ -415,7 +427,8 @@ def _why(row: Row) -> str:
 
 def _speed(row: Row, peer: str) -> str:
     """Return a speed-up with its interval, in as many digits as tell it from both ends: ``1.12x the speed of ddp (1.11 to 1.13)``."""
-    low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+    low = row["peer_speedup_low"]
+    high = row["peer_speedup_high"]
     digits = (
         3
         if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3  # noqa: PLR2004
@@ -431,7 +444,8 @@ def _speed(row: Row, peer: str) -> str:
 def notes(board: Scoreboard) -> list[str]:
     """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
     rows = board.table.to_pylist()
-    effect, sure = percent_text(board.rules.min_effect), units.sure_text(board.rules.confidence)
+    effect = percent_text(board.rules.min_effect)
+    sure = units.sure_text(board.rules.confidence)
     over = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up is the mean step time {over} divided by the mean step time of the run, with "
@@ -617,7 +631,7 @@ def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
     return hashlib.sha256(
-        json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()
+        json.dumps(sorted(sorted(map(str, capture)) for capture in captures)).encode()
     ).hexdigest()
 
 

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from nsyspipe.model.figures import METRICS, Figure, shown
 
 _Units: TypeAlias = tuple[tuple[float, str, float], ...]
-_NS_PER_MS, _NS_PER_US = 1e6, 1e3
+_NS_PER_MS = 1e6
+_NS_PER_US = 1e3
 _SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared
 _TIME_UNITS: _Units = (
     (1e9, "s", 1e9),
@@ -20,11 +21,15 @@ _TIME_UNITS: _Units = (
 _MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
-_RATES, _GB_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
+_RATES = ((1.0, "steps/s", 0.0),)
+_GB_S = ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
-_SMALL_SHARE, _NEARLY_ALL = 0.0095, 0.995  # shares that need a decimal
-_MOST_DIGITS, _NO_DECIMAL = 3, 1000
+# shares that need a decimal
+_SMALL_SHARE = 0.0095
+_NEARLY_ALL = 0.995
+_MOST_DIGITS = 3
+_NO_DECIMAL = 1000
 POINTS = "pp"  # what a difference of ratios is in
 # What the mean step time is the sum of.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))

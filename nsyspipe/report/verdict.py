@@ -45,7 +45,8 @@ def _is_known(run: Run) -> bool:
 
 def _change_lines(run: Run) -> Iterator[str]:
     """Yield the first recommendation with what it saves, and why it comes first; or that there is nothing to change."""
-    found, checks = overview.recommendations_of(run), overview.checks_of(run)
+    found = overview.recommendations_of(run)
+    checks = overview.checks_of(run)
     nothing = first_screen.nothing_text(run, found, checks)
     if nothing is not None:
         yield nothing

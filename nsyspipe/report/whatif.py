@@ -46,9 +46,14 @@ _AS_CAPTURED = "as captured"
 _IF_AVAILABLE = " (if available)"  # of a link that was not recorded
 _SAME_NS = 1.0  # a smaller gain is none: nothing changes
 _DIGITS = 3  # of an estimate
-_MOST_TIED, _MOST_REFUSED = 3, 3  # changes that a sentence names
+# changes that a sentence names
+_MOST_TIED = 3
+_MOST_REFUSED = 3
 _BAR_WIDTH = 14  # characters of the longest bar
-_NARROW, _WIDE, _WIDER = 60, 74, 100  # narrower terminals get fewer columns rather than broken ones
+# narrower terminals get fewer columns rather than broken ones
+_NARROW = 60
+_WIDE = 74
+_WIDER = 100
 
 
 class MenuRow(Struct, frozen=True):
@@ -104,7 +109,8 @@ def headline_sentences(found: WhatIf) -> list[str]:
         least_pct = best.gain_pct or 0.0
         what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
         sentences = [f"{what}: {best.label}, {_change(found, best)}."]
-        if tied := [scenario.label for scenario in next_best if _is_tied(best, scenario)]:
+        tied = [scenario.label for scenario in next_best if _is_tied(best, scenario)]
+        if tied:
             sentences.append(
                 f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}."
             )
@@ -165,7 +171,8 @@ def _custom_answer(found: WhatIf, scenario: Scenario) -> str:
 
 def _condition(found: WhatIf, scenario: Scenario) -> str:
     """Return what a link saves that these GPUs may not have, and on which condition."""
-    saved, link = _saved(found, scenario), str(scenario.knobs["link"])
+    saved = _saved(found, scenario)
+    link = str(scenario.knobs["link"])
     if scenario.link_place == ELSEWHERE:
         return f"Other hardware: {link} would save {saved}."
     return f"{link}{_IF_AVAILABLE} would save {saved}. {_unrecorded_text(scenario)}"
@@ -252,7 +259,8 @@ def whatif_blocks(
     if is_verbose:
         yield from finding_blocks(found, run)
     yield from assumption_blocks(answered, is_verbose=is_verbose)
-    if reasons := refusals(found, None if is_verbose else _MOST_REFUSED):
+    reasons = refusals(found, None if is_verbose else _MOST_REFUSED)
+    if reasons:
         yield from (blocks.Heading("No estimate", "dim"), blocks.Items(reasons))
     yield from note_blocks(found)
     troubles = trouble_rows(found, is_verbose=is_verbose)
@@ -493,7 +501,8 @@ def _is_captured(scenario: Scenario) -> bool:
 
 def finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the upper bound of each finding, and the estimate for the change that the finding advises."""
-    if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
+    bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
+    if bounds:
         yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence(
             "Shares of the mean step time, as in analyze. The table above uses the median.", "dim"
@@ -536,24 +545,24 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
     fields = (
-        asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]}
-        for one in found.scenarios
+        asdict(scenario) | {"knobs": {**scenario.knobs}, "assumptions": [*scenario.assumptions]}
+        for scenario in found.scenarios
     )
     scenarios = [
-        own | {"refused": own.pop("refused_in_options")} for own in fields
+        field | {"refused": field.pop("refused_in_options")} for field in fields
     ]  # as the command's options say it
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
-        "is_answered": any(one.refused is None for one in found.scenarios),
+        "is_answered": any(scenario.refused is None for scenario in found.scenarios),
         "verdict": headline(found),
         "step_time_ns": found.step_time_ns,
         "limit_step_time_ns": found.limit_step_time_ns,
         "limit_gain_ns": found.limit_gain_ns,
         "identity_error_pct": found.identity_error_pct,
         "scenarios": scenarios,
-        "problems": [dict(one) for one in found.problem_rows],
+        "problems": [dict(problem_row) for problem_row in found.problem_rows],
     }
 
 

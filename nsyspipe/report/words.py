@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run, RunHeader
 
 _LINK_LENGTH = 285  # three lines of a terminal, less what breaking between words costs
-_SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
+# of a commit; of what was captured
+_SHOWN_DIGITS = 10
+_LONGEST_COMMAND = 500
 _TWO = 2
 _ORDINALS = dict(
     enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
@@ -56,11 +58,14 @@ STEPS_BY_PATTERN = "steps found by launch pattern"
 NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
-_DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
+_DIGITS = re.compile(r"\d+")
+_MOST_ALIKE = 4
 _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 _MOST_RULES = 5  # that are named where one reason keeps them from being judged
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
-_LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
+# of step time: idle that is told, and a cause of it
+_LEAST_SHARE = 0.02
+_LEAST_PART = 0.001
 _TWO_DECIMALS_NS = range(
     10_000, 10_000_000
 )  # of the host, where they say enough of what varies from step to step
@@ -113,7 +118,8 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _left_out(run: Run) -> dict[str, list[int]]:
-    steps, skipped = run.steps(), {*run.skipped_steps}
+    steps = run.steps()
+    skipped = {*run.skipped_steps}
     number, is_counted, is_complete = (
         steps[name] for name in ("step", "in_summary", "is_complete")
     )
@@ -121,7 +127,8 @@ def _left_out(run: Run) -> dict[str, list[int]]:
         {*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete))
     )
     others = {*number.unique().to_pylist()} - counted - skipped
-    uneven, endless = others - cut_off, others & steps_without_end(steps)
+    uneven = others - cut_off
+    endless = others & steps_without_end(steps)
     return {
         "skipped": sorted(skipped),
         "incomplete": sorted(others - uneven - endless),
@@ -186,7 +193,8 @@ def link_text(run: Run) -> str | None:
     link = verdict.slowest
     is_foreign = any(row["code"] == "log-of-other-processes" for row in run.problem_rows)
     foreign = ", by a log of other processes" if is_foreign else ""
-    rest, nominal = f", {link.edges}{foreign}", link.nominal_bytes_per_s
+    rest = f", {link.edges}{foreign}"
+    nominal = link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
         rest += f", bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
@@ -256,7 +264,8 @@ def uneven_text(evenness: Evenness) -> str:
 def uneven_sentence(evenness: Evenness) -> str:
     """Return that steps are uneven, with their pattern where there is one, else with mean and median."""
     if evenness.levels is None or evenness.n_long is None:
-        mean, median = ms_text(evenness.mean), ms_text(evenness.median)
+        mean = ms_text(evenness.mean)
+        median = ms_text(evenness.median)
         return f"Steps are uneven: their mean is {mean}, and their median is {median}."
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
@@ -272,7 +281,9 @@ def uneven_sentence(evenness: Evenness) -> str:
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
     """Return of each side that has captures with uneven steps what the first of them is like."""
-    uneven = ((name, [one for one in captures if one.is_uneven]) for name, captures in sides)
+    uneven = (
+        (name, [capture for capture in captures if capture.is_uneven]) for name, captures in sides
+    )
     return [f"{name}: {uneven_text(captures[0])}." for name, captures in uneven if captures]
 
 
@@ -288,7 +299,8 @@ def _part_name(part: Figure) -> str:
 
 def shares_text(run: Run) -> str | None:
     """Return what the shares are of, and the parts that sum to it as far as they are known; None without steps."""
-    if not (mean := rank_step_ns(run)):
+    mean = rank_step_ns(run)
+    if not mean:
         return None
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
     what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
@@ -399,12 +411,11 @@ def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
     """Return by what each phase differs most between ranks, from 10 % of a step on, the largest difference first."""
-    rows, least = (
-        _without_earlier_waits(run, _summary_phases(run)),
-        _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0),
-    )
+    rows = _without_earlier_waits(run, _summary_phases(run))
+    least = _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
-    medians, means = host_medians_of(run), by_rank.to_pylist()
+    medians = host_medians_of(run)
+    means = by_rank.to_pylist()
     for row in means:
         if row["phase"] in medians:
             row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
@@ -447,7 +458,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     ratio, is_open, is_nvlink_assumed, may_wait = (evidence.get(name) for name in names)
     text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
     text += ", which may include wait time" if may_wait else ""
-    if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
+    compared = evidence.get("compared_share")
+    if compared and compared < 1 - SEEN:
         text += (
             ", if all compute concurrent with communication is slowed like the "
             f"{percent_text(compared, 0)} that can be compared"
@@ -534,17 +546,16 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     )
     rows: list[Trouble] = []
     for group in alike.values():
-        told, is_of_ranks = (
-            same_problems(group, place_of),
-            all(row["rank"] is not None for row in group),
-        )
+        told = same_problems(group, place_of)
+        is_of_ranks = all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             # Only digits differ: what is longest, then last in order, has the largest.
             is_by_size = is_of_ranks and "rank " not in told[0][1]
             severity, message, _, fix = (
                 max(told, key=lambda one: (len(one[1]), one[1])) if is_by_size else told[0]
             )
-            place, which = place_of(group), "largest" if is_by_size else "first"
+            place = place_of(group)
+            which = "largest" if is_by_size else "first"
             told = [
                 (
                     severity,
@@ -610,7 +621,8 @@ def idle_cause(column: str) -> str:
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
     """Yield what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
-    if pair := fastest_and_slowest(figures):
+    pair = fastest_and_slowest(figures)
+    if pair:
         yield _slowest(*pair)
     elif pair := uneven_backward(figures):
         least, most = pair
@@ -621,20 +633,22 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
             f"{host_ms(least.phase_ns['backward'])} on "
             f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
         )
-    if loading := longest_between(figures):
+    loading = longest_between(figures)
+    if loading:
         where = f" on {_name(loading)}" if len(figures) > 1 else ""
         between = (
             f"From the end of a step to the start of the next: {host_ms(loading.between_ns)} "
             f"(median){where}"
         )
         yield f"{between}, probably in the data loader."
-    if n_open := sum(one.n_open for one in figures):
+    n_open = sum(figure.n_open for figure in figures)
+    if n_open:
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
         yield (
             f"{n_open} step {what} had not ended at the end of the capture, so {they} not in the "
             "metrics."
         )
-    if any(one.rank is None for one in figures):
+    if any(figure.rank is None for figure in figures):
         yield "The reports do not record the ranks of the processes. Pass --rank-map."
     if len(figures) > n_shown:
         yield f"These are the {n_shown} slowest of {len(figures)} processes. --json has all."
@@ -671,7 +685,8 @@ def settling_text(
     steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it"
 ) -> str:
     """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
+    n = max(counts)
+    now = f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
     ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
     ways += (

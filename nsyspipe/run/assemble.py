@@ -70,7 +70,8 @@ _GRAD_COPIES = (
     "n_grad_copies",
 )
 # What a second reading needs of windows, and the table of collectives.
-_KEPT, _NOTHING = ("member", "start_ns", "end_ns", "is_complete", "graph_ns"), pa.table({})
+_KEPT = ("member", "start_ns", "end_ns", "is_complete", "graph_ns")
+_NOTHING = pa.table({})
 _MERGED: dict[str, Any] = {
     "phases": _NOTHING,
     "kernels": _NOTHING,
@@ -83,7 +84,8 @@ _MOST_MISSING = 1000  # ranks that are looked at by number
 _PLURALS = {"rank": "ranks", "process": "processes"}
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a
 # warning.
-_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
+_IN_TURN = 0.01
+_MUCH_IN_TURN = 0.05
 
 
 class RunTables(Struct, frozen=True):
@@ -120,7 +122,8 @@ def merge(
 
     Where only some of the reports are read, the ranks of all are `there`.
     """
-    digests, sidecars = gathered.digests, gathered.sidecars
+    digests = gathered.digests
+    sidecars = gathered.sidecars
     names = display_names([Path(digest.path) for digest in digests])
     is_one_run = is_surely_one_run(digests, sidecars)
     placed = joined_ranks(place(digests), is_one_job=is_one_run)
@@ -166,8 +169,10 @@ def merge(
         ("overlap_backward_ns", *_GRAD_COPIES),
         np.full(is_graph.size, across.has_comm_between),
     )
-    step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
-    is_complete, capture = np.asarray(windows["is_complete"], np.bool_), capture_of_windows(ranks)
+    step = windows["step"].to_numpy()
+    start = windows["start_ns"].to_numpy()
+    is_complete = np.asarray(windows["is_complete"], np.bool_)
+    capture = capture_of_windows(ranks)
     selection = select_steps(step, start, is_complete, len(ranks), skip, capture=capture)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
@@ -180,7 +185,8 @@ def merge(
     numbered_hosts = _numbered(hosts, numbering)
     is_numbered = numbering.source != "order"
     host_steps = (
-        _host_steps(one, names[one.argument], is_numbered=is_numbered) for one in numbered_hosts
+        _host_steps(numbered_host, names[numbered_host.argument], is_numbered=is_numbered)
+        for numbered_host in numbered_hosts
     )
     told_size = told_world_size(digests, sidecars)
     n_processes = numbering.n_processes
@@ -324,7 +330,8 @@ def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) 
 
 def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
     counts = [rank.process.windows.num_rows for rank in across.placed]
-    place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
+    place = np.repeat(np.arange(len(counts)), counts)
+    step = windows["step"].to_numpy()
     starts, ends = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
     waits, exposed_waits, is_known = comm.step_waits(across, place, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
@@ -468,7 +475,8 @@ def _of_missing(
 ) -> Iterator[Problem]:
     """Say which numbers of the job, of ranks or of processes that have several, are not present, and why."""
     words: dict[str, Any] = {"world_size": size, "noun": _PLURALS[noun]}
-    if unread := sorted(there - present):
+    unread = sorted(there - present)
+    if unread:
         yield problem(
             "ranks-not-read", n=len(unread), missing=_ranks(unread, len(unread), noun), **words
         )
@@ -477,14 +485,17 @@ def _of_missing(
     without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
     left_out = sorted(number for number in without - present if number < size)
     known = present.union(left_out)
-    if n_missing := size - sum(number < size for number in known):
+    n_missing = size - sum(number < size for number in known)
+    if n_missing:
         missing = _ranks((number for number in range(size) if number not in known), n_missing, noun)
-        if files := sorted(
+        files = sorted(
             {rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}
-        ):
+        )
+        if files:
             missing += f", captured as {', '.join(files[:_SHOWN])}"
         yield problem("ranks-missing", n=n_missing, missing=missing, **words)
-    if n := len(left_out):
+    n = len(left_out)
+    if n:
         yield problem("ranks-not-captured", n=n, missing=_ranks(left_out, n, noun), **words)
 
 
@@ -525,7 +536,8 @@ def _of_steps(
             step=_shown(numbers, len(numbers)),
             missing=_shown(missing, len(missing)),
         )
-    if not (n_steps := selection.steps.size):
+    n_steps = selection.steps.size
+    if not n_steps:
         yield problem("no-common-step")
     elif selection.is_fallback:
         yield problem("no-complete-step")
@@ -554,7 +566,8 @@ def _has_start_of_capture(steps: pa.Table, capture: Int64) -> bool:
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-    rank, step = table["rank"].to_numpy(), table["step"].to_numpy()
+    rank = table["rank"].to_numpy()
+    step = table["step"].to_numpy()
     numbers, counts = np.unique(step, return_counts=True)
     lacking = numbers[counts < len(ranks)].tolist()
     return grouped(

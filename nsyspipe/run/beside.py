@@ -45,9 +45,9 @@ def files_beside(
 
 def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
     return {
-        RunProcess(one.pid, digest.facts.host)
+        RunProcess(process.pid, digest.facts.host)
         for digest in digests
-        for one in (*digest.processes, *digest.hosts)
+        for process in (*digest.processes, *digest.hosts)
     }
 
 

@@ -171,7 +171,8 @@ def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
         first, last = spans.get(part.argument, part.span)
         spans[part.argument] = (min(first, part.span[0]), max(last, part.span[1]))
     numbers: dict[int, int] = {}
-    number, until = -1, None
+    number = -1
+    until = None
     for argument, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
         if until is None or first >= until:
             number += 1
@@ -264,8 +265,8 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
 
 def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int]) -> ProcessDigest:
     """Put what each process digest holds behind what those before it hold, each later by so much."""
-    members_before = _sums_before([_n_places(one) for one in processes])
-    windows_before = _sums_before([one.windows.num_rows for one in processes])
+    members_before = _sums_before([_n_places(process) for process in processes])
+    windows_before = _sums_before([process.windows.num_rows for process in processes])
     shifted = list(zip(processes, later_ns, members_before, strict=True))
     kernels, by_window = _joined_kernels(processes, windows_before)
     spans = [(one.span[0] + later, one.span[1] + later) for one, later, _ in shifted]
@@ -275,12 +276,14 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         members=_concatenated(
             _later(one.members, later, _TIMES_OF_MEMBERS) for one, later, _ in shifted
         ),
-        device_ids=tuple(sorted({number for one in processes for number in one.device_ids})),
-        n_kernels=_sum(one.n_kernels for one in processes),
-        n_comm=_sum(one.n_comm for one in processes),
-        n_dtod=_sum(one.n_dtod for one in processes),
+        device_ids=tuple(
+            sorted({number for process in processes for number in process.device_ids})
+        ),
+        n_kernels=_sum(process.n_kernels for process in processes),
+        n_comm=_sum(process.n_comm for process in processes),
+        n_dtod=_sum(process.n_dtod for process in processes),
         span=(min(first for first, _ in spans), max(last for _, last in spans)),
-        has_launches=any(one.has_launches for one in processes),
+        has_launches=any(process.has_launches for process in processes),
         comm=_joined_comm(shifted),
         backward=_joined_backward(shifted),
         windows=_concatenated(
@@ -300,7 +303,9 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
     """Return each family that all captures of a process have, as if they were one capture."""
     if len(processes) == 1:
         return processes[0].candidates
-    by_name = [{one.name: one for one in process.candidates} for process in processes]
+    by_name = [
+        {candidate.name: candidate for candidate in process.candidates} for process in processes
+    ]
     shared = [name for name in by_name[0] if all(name in own for own in by_name)]
     of_families = ([own[name] for own in by_name] for name in shared)
     return tuple(
@@ -389,7 +394,8 @@ def _joined_backward(shifted: _Shifted) -> PhaseRanges | None:
 def _joined_hidden(shifted: _Shifted) -> NarrowIntervals:
     intervals = [one.hidden.shifted(later) for one, later, _ in shifted]
     starts, ends = (
-        np.concatenate([getattr(one, name) for one in intervals]) for name in ("starts", "ends")
+        np.concatenate([getattr(interval, name) for interval in intervals])
+        for name in ("starts", "ends")
     )
     return NarrowIntervals.of(union(starts, ends))
 
@@ -409,7 +415,7 @@ def _joined_kernels(
     processes: Sequence[ProcessDigest], windows_before: Sequence[int]
 ) -> tuple[pa.Table, WindowSums]:
     """Sum up the kernels of each (phase, name) over captures, with a row of the window sums for each."""
-    rows = [one.kernels.select(["phase", "name"]).to_pylist() for one in processes]
+    rows = [process.kernels.select(["phase", "name"]).to_pylist() for process in processes]
     keys = [[(row["phase"], row["name"]) for row in own] for own in rows]
     ordered = sorted(
         {*itertools.chain.from_iterable(keys)},
@@ -424,9 +430,12 @@ def _joined_kernels(
     for name in processes[0].kernels.column_names:
         if name not in columns:
             columns[name] = _reduced(
-                name, [one.kernels[name].to_numpy() for one in processes], row_of, len(ordered)
+                name,
+                [process.kernels[name].to_numpy() for process in processes],
+                row_of,
+                len(ordered),
             )
-    sums = [one.kernels_by_window for one in processes]
+    sums = [process.kernels_by_window for process in processes]
     groups_before = _sums_before([one.edges.size - 1 for one in sums])
     edges = [one.edges[:-1] + before for one, before in zip(sums, windows_before, strict=True)]
     n_windows = windows_before[-1] + processes[-1].windows.num_rows

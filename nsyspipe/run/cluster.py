@@ -29,10 +29,14 @@ SILENT_THREAD = "nsyspipe: silent scheduler"  # `__main__` waits for no thread o
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NO_WORKER_S, _LOOK_FOR_WORKERS_S = 60.0, 1.0
+_NO_WORKER_S = 60.0
+_LOOK_FOR_WORKERS_S = 1.0
 # Dask would wait longer; whoever sets another time than its default gets it.
-_DEFAULT_CONNECT_S, _CONNECT_S = 30.0, 10.0
-_RUN_S, _CLOSE_S, _LONGEST_REASON = 60.0, 2.0, 300
+_DEFAULT_CONNECT_S = 30.0
+_CONNECT_S = 10.0
+_RUN_S = 60.0
+_CLOSE_S = 2.0
+_LONGEST_REASON = 300
 MOST_NAMES = 4
 _INSTALL = f"install nsyspipe {__version__} where workers are started"
 _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
@@ -94,7 +98,8 @@ class Cluster(Executor):
             ) from error
         for name in ("distributed", "distributed.client", "asyncio", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
-        self._place, self._address = place, address
+        self._place = place
+        self._address = address
         self._error: InputError | None = None
         self._only: dict[str, list[str]] = {}
         self._is_shut = threading.Event()
@@ -203,7 +208,8 @@ class Cluster(Executor):
         """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
         # By a function of Python's own, which is there whatever else is not.
         found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
-        if wrong := {worker: one for worker, one in found.items() if one != __version__}:
+        wrong = {worker: one for worker, one in found.items() if one != __version__}
+        if wrong:
             problem = f"{len(wrong)} of {len(found)} workers do not have nsyspipe {__version__}"
             versions = ("none" if isinstance(one, Exception) else one for one in wrong.values())
             names = listed(map("{} has {}".format, wrong, versions), MOST_NAMES)

@@ -109,7 +109,8 @@ class CommRows(Struct, frozen=True):
             columns += [self.collective[chosen].astype(np.int64), self.seq_number[chosen]]
         elif self.is_by_log:
             columns.append(self.collective[chosen].astype(np.int64))
-        code, width = np.zeros(columns[0].size, np.int64), 1
+        code = np.zeros(columns[0].size, np.int64)
+        width = 1
         for column in columns:
             dense, n_values = _dense(column)
             code, width = _dense(code * n_values + dense)
@@ -154,7 +155,8 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     kind = joined(
         (own[values(table, "kind")] for own, table in zip(codes, tables, strict=True)), np.int32
     )
-    in_step, comm_id = column("member") != NO_MEMBER, column("comm_id")
+    in_step = column("member") != NO_MEMBER
+    comm_id = column("comm_id")
     has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
     if has_ids:
         ids, communicator = np.unique(comm_id, return_inverse=True)
@@ -165,7 +167,8 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         collective = np.array([*(COLLECTIVES.index(one.collective) for one in kinds), 0])[kind]
         pairs, communicator = np.unique(collective * width + order, return_inverse=True)
         names = tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in pairs.tolist())
-    message_bytes, called = column("message_bytes"), column("called")
+    message_bytes = column("message_bytes")
+    called = column("called")
     is_called = called != ABSENT
     if is_called.any() and has_ids:
         kinds, kind = _as_called(kinds, kind, called)
@@ -243,7 +246,8 @@ class CrossRank(Struct, frozen=True):
 
     def waited(self, of: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
         """Return when some operations of one rank wait for others."""
-        begun, ends = self.rows.start_ns[of], self.rows.end_ns[of]
+        begun = self.rows.start_ns[of]
+        ends = self.rows.end_ns[of]
         until = matching.waited_until(begun, ends, waiting.column("wait_ns", of))
         return union(begun[until > begun], until[until > begun])
 
@@ -287,7 +291,8 @@ def align_captures(
             aligned[_capture_of_device(part)] = part
             if across.offsets is not None:
                 offsets[part.argument] = across.offsets[part.argument]
-    placed, clocks = [], [ClockOffset(0, None)] * n_reports
+    placed = []
+    clocks = [ClockOffset(0, None)] * n_reports
     for rank in ranks:
         parts = [aligned[_capture_of_device(part)] for part in rank.parts]
         errors = [offsets[part.argument].error_ns for part in parts]
@@ -336,10 +341,8 @@ def cross_rank(
     told = {
         _communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()
     }
-    sizes, n_users = (
-        np.array([told.get(name, 0) for name in rows.communicators], np.int64),
-        rows.n_users(len(ranks)),
-    )
+    sizes = np.array([told.get(name, 0) for name in rows.communicators], np.int64)
+    n_users = rows.n_users(len(ranks))
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
     sizes = np.where(rows.is_named | (doubt is None), sizes, 0)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
@@ -357,7 +360,8 @@ def cross_rank(
         )
         applied_ns = [one.offset_ns for one in offsets]
     else:
-        offsets, applied_ns = list(clocks), [0] * n_reports
+        offsets = list(clocks)
+        applied_ns = [0] * n_reports
     of_ranks = [offsets[argument] for argument in reports]
     offset = np.array([applied_ns[argument] for argument in reports], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
@@ -370,7 +374,8 @@ def cross_rank(
     has_clock = has_all_errors or all(
         rank.report.facts.session_start_utc_ns is not None for rank in ranks
     )
-    known, problems = None, []
+    known = None
+    problems = []
     has_comm = len(ranks) > 1 and any(rank.process.n_comm for rank in ranks)
     if has_comm and not is_aligned:
         problems.append(problem("steps-not-aligned"))
@@ -453,12 +458,14 @@ def _is_contradicted(rows: CommRows, matched: Sequence[Int64]) -> bool:
 def _mismatches(
     rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool
 ) -> Iterator[Problem]:
-    if n_unmatched := int(np.count_nonzero(is_lost)):
+    n_unmatched = int(np.count_nonzero(is_lost))
+    if n_unmatched:
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it
     # sends.
-    if n_early := int(np.count_nonzero(is_early)):
+    n_early = int(np.count_nonzero(is_early))
+    if n_early:
         yield problem(
             "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived", n=n_early
         )
@@ -491,7 +498,8 @@ def step_waits(
 
 def step_bytes(across: CrossRank, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
-    rows, width = across.rows, len(across.placed)
+    rows = across.rows
+    width = len(across.placed)
     n_bytes = message_sizes(across, own := np.flatnonzero(rows.in_step))[0]
     at = pc.index_in(
         pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank)
@@ -506,10 +514,12 @@ def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
     """Return the whole message of some operations (`ABSENT`: not known), its bus bytes, and whether those are known."""
     rows = across.rows
     known = (reported := rows.message_bytes[of]) != ABSENT
-    message, bus = np.full(of.size, ABSENT), np.zeros(of.size)
+    message = np.full(of.size, ABSENT)
+    bus = np.zeros(of.size)
     if not known.any():
         return message, bus, known
-    n_ranks, collective = across.sizes[rows.communicator[of]], rows.collective[of]
+    n_ranks = across.sizes[rows.communicator[of]]
+    collective = rows.collective[of]
     for code, name in enumerate(COLLECTIVES):
         own = known & (collective == code)
         whole = matching.whole_message(name, reported[own], n_ranks[own])
@@ -522,9 +532,11 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     """Return `schema.COLLECTIVES`, made of so many rows at a time that little is made on the way."""
     rows = across.rows
     exposed, is_graph = _exposed_times(across)
-    chosen, seq = np.flatnonzero(rows.in_step), places_in_steps(across)
+    chosen = np.flatnonzero(rows.in_step)
+    seq = places_in_steps(across)
     whole = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
-    nulls, parts = _shared_nulls(whole.size), []
+    nulls = _shared_nulls(whole.size)
+    parts = []
     del chosen
     for at in range(0, whole.size, BLOCK):
         order = whole[at : at + BLOCK]
@@ -548,7 +560,8 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
 def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
     """Return the time of each operation beside no compute, and whether graphs of its rank hide what is beside it."""
     rows = across.rows
-    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
+    exposed = rows.end_ns - rows.start_ns
+    is_graph = np.zeros(len(rows), np.bool_)
     for rank, own in across.by_rank():
         exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(
             rows.start_ns[own], rows.end_ns[own]
@@ -620,7 +633,8 @@ def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
 
 
 def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
-    if (known := across.waiting) is None:
+    known = across.waiting
+    if known is None:
         return {
             name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64())
             for name in names
@@ -633,14 +647,16 @@ def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> d
 
 def places_in_steps(across: CrossRank) -> Int64:
     """Return the place of each collective in its step, in order of first start, `NO_SEQ` of one in no step; unmatched ones of a rank come after."""
-    rows, known = across.rows, across.waiting
+    rows = across.rows
+    known = across.waiting
     seq = np.full(len(rows), NO_SEQ)
     steps = n_matched = np.empty(0, np.int64)
     matched = np.flatnonzero(across.is_matched & rows.in_step)
     if known is not None:
         collective = known.collective_id[matched]
         numbers, first = np.unique(collective, return_index=True)
-        step, place = rows.step[matched[first]], np.zeros(known.first_start_ns.size, np.int64)
+        step = rows.step[matched[first]]
+        place = np.zeros(known.first_start_ns.size, np.int64)
         order = np.lexsort((known.first_start_ns[numbers], step))
         place[numbers[order]] = places_in_runs(step[order])
         seq[matched] = place[collective]
@@ -680,7 +696,8 @@ def stragglers_table(
     chosen = own_lateness(chosen)
     # Then nobody came late, whatever is not known of the collectives of other steps.
     is_known = is_silent or (is_whole and chosen.num_rows > 0)
-    rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
+    rank = chosen["rank"].to_numpy()
+    step = chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)
     order = late[np.lexsort((late, -late_by[late], step[late]))]
@@ -691,7 +708,8 @@ def stragglers_table(
     sums = in_figures.group_by("rank", use_threads=False).aggregate([("wait_ns", "sum", of_all)])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = held_up_by_step(chosen, steps).filter(pc.field("is_alone"))
-    place, n_ranks = np.searchsorted(ranks, rank), len(ranks)
+    place = np.searchsorted(ranks, rank)
+    n_ranks = len(ranks)
     figures = {
         "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
         "wait_caused_ns": sums_of(place[late], late_by[late], n_ranks),

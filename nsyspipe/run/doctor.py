@@ -42,7 +42,8 @@ _OF_DEVICE = {
     "link",
 }
 # What each rank has of its own, or shares with the other ranks of its process; other counts add up.
-_PER_RANK, _PER_PROCESS = {"cuda_graphs"}, {"steps", "phases"}
+_PER_RANK = {"cuda_graphs"}
+_PER_PROCESS = {"steps", "phases"}
 
 
 class Capability(Struct, frozen=True):
@@ -81,11 +82,9 @@ def examine(
 ) -> Examination:
     """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars."""
     names = display_names(paths)
-    reading, beside, running = (
-        reading or Reading(),
-        beside or Beside(),
-        executor or SerialExecutor(),
-    )
+    reading = reading or Reading()
+    beside = beside or Beside()
+    running = executor or SerialExecutor()
     together, gathered = _gathered(paths, reading, running)
     with telling_shortage():
         counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
@@ -102,7 +101,8 @@ def examine(
         candidates = find_beside([source_of(path) for path in paths])
         wanted = {"wants_log": beside.log is None, "wants_topology": beside.topology is None}
         found = files_beside(candidates, together.digests, sidecars.sidecars, **wanted)
-    log, topology = beside.log or found.log, beside.topology or found.topology
+    log = beside.log or found.log
+    topology = beside.topology or found.topology
     beside = replace(beside, log=log, topology=topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
@@ -150,7 +150,8 @@ def examine(
             if one.code.endswith("-unmatched") or one.code in UNSURE_COMM
         )
         own += (one.at(report=name) for one in told)
-        if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
+        version = report.digest.facts.schema_version
+        if version_numbers(version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):
             own.append(problem("no-gpu-activity").at(report=name))
@@ -220,8 +221,8 @@ def _capability(
 def _n_each(question: str, reports: Sequence[Examined]) -> list[int] | None:
     """Return how many of each report have what is counted each for itself; None where counts add up."""
     if question in _PER_RANK:
-        return [max(len(one.pids), 1) for one in reports]
-    return [max(one.n_processes, 1) for one in reports] if question in _PER_PROCESS else None
+        return [max(len(report.pids), 1) for report in reports]
+    return [max(report.n_processes, 1) for report in reports] if question in _PER_PROCESS else None
 
 
 def _of_host(name: str, answer: Answer, report: Examined) -> Answer:

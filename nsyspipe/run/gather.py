@@ -59,7 +59,9 @@ from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
-_MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
+_MOST_FAMILIES = 1000
+_LARGEST_FAMILIES = 8
+_NAMED_FAMILIES = 6
 P = TypeVar("P", ProcessDigest, HostDigest)
 
 
@@ -139,12 +141,15 @@ def digest_report(
     capture = read_capture(path, reading.comm_kernel)
     ranges = capture.ranges.table
     named, families = text_families(ranges, reading)
-    others, n_named = ranges, 0 if reading.step else None
+    others = ranges
+    n_named = 0 if reading.step else None
     if reading.step and ranges.num_rows:
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
-        others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
+        others = ranges.filter(pa.array(~is_step))
+        n_named = int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases, texts_of(ranges))
-    kernels, copies = capture.operations.kernels, capture.operations.copies
+    kernels = capture.operations.kernels
+    copies = capture.operations.copies
     n_processes = len(processes_with_operations(kernels, copies))
     if n_processes > _MOST_PROCESSES:
         what = (
@@ -179,10 +184,8 @@ def digest_report(
     digested = [digest_process(*share, capture, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
-    unmatched, gap = (
-        [*_unmatched(reading, codes, longest, capture.operations)],
-        capture.payloads.size_gap,
-    )
+    unmatched = [*_unmatched(reading, codes, longest, capture.operations)]
+    gap = capture.payloads.size_gap
     # No range would be looked at but those that --backward asks for.
     asked = next((one.fix for one in unmatched if "--backward " in one.message), None)
     problems = (one for _, of_process in digested for one in of_process)
@@ -268,7 +271,8 @@ def _unmatched(
     for code, (phase, usual) in enumerate(PHASE_PATTERNS.items()):
         pattern = reading.phases[phase].pattern
         if names and pattern != usual and code not in codes:
-            option, text = f"--{phase}", repr(pattern)
+            option = f"--{phase}"
+            text = repr(pattern)
             yield problem(
                 "phase-pattern-unmatched", option=option, pattern=text, phase=phase, families=names
             )
@@ -320,7 +324,8 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
     for part in parts:
         of_captures.setdefault(captures.get(part.argument, 0), []).append(part)
     number_of: dict[tuple[int, int], Int64] = {}
-    n_before, is_aligned = 0, True
+    n_before = 0
+    is_aligned = True
     for _, parts_of_capture in sorted(of_captures.items()):
         leaders = one_of_each_process(
             parts_of_capture
@@ -333,7 +338,8 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
         number_of |= {
             leader.place: one + later for leader, one in zip(leaders, of_units, strict=True)
         }
-        n_before, is_aligned = highest + later + 1, is_aligned and is_sure
+        n_before = highest + later + 1
+        is_aligned = is_aligned and is_sure
     members = iter(
         [
             part.process.members.set_column(0, "number", pa.array(number_of[part.place]))
@@ -398,9 +404,14 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
             )
             return f"{why}: {MORE_STEPS}, or pass --step '^{name.replace('#', '[0-9]+')}$'"
     ranks = [process for digest in own for process in digest.processes]
-    units = [one for process in ranks for one in process.candidates if one.name == REPETITION]
+    units = [
+        candidate
+        for process in ranks
+        for candidate in process.candidates
+        if candidate.name == REPETITION
+    ]
     why = "no group of NVTX ranges qualifies as steps on every rank"
-    if units and all(one.is_part for one in units):  # of a step: it would have been chosen else
+    if units and all(unit.is_part for unit in units):  # of a step: it would have been chosen else
         shown = max(units, key=lambda one: one.n_members)
         every_ms = shown.union_ns / shown.n_members / 1e6
         why += f". A launch pattern repeats {shown.n_members} times, every {every_ms:.3f} ms,"
@@ -455,7 +466,8 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     )
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
-    problem, found = "matches no NVTX range, so there are no steps", shown or "no NVTX ranges"
+    problem = "matches no NVTX range, so there are no steps"
+    found = shown or "no NVTX ranges"
     fix = (
         "leave out --step, or name one of these ranges, with [0-9]+ for digits: --step "
         f"'^{example}$'"

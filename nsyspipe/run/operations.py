@@ -63,7 +63,8 @@ def report_operations(task: ReportTask) -> list[OfRank]:
             part[processes.index(rank.process_id)] for part in parts
         )
         of_rank = operations_of_process
-        if (device := rank.device) is not None:
+        device = rank.device
+        if device is not None:
             of_rank = [device.rows_of(table) for table in operations_of_process]
         kernels, memcpys, memsets = of_rank
         times = launch_times(launches, kernels, memcpys, memsets)
@@ -110,7 +111,8 @@ def run_operations(
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    seqs, rows = places_in_steps(tables.across), tables.across.rows
+    seqs = places_in_steps(tables.across)
+    rows = tables.across.rows
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
@@ -162,7 +164,8 @@ def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
         return captures[0]
     (number, *_), *_ = captures
     events, ranges = (
-        pa.concat_tables([one[at] for one in captures]).unify_dictionaries() for at in (1, 2)
+        pa.concat_tables([capture[at] for capture in captures]).unify_dictionaries()
+        for at in (1, 2)
     )
     return number, events, ranges
 
@@ -204,7 +207,8 @@ def _rank_steps(
     steps: tuple[int, int] | None,
 ) -> RankSteps:
     """Return what the first reading says of a rank; of each communication operation aligned `times`, and its place in its step."""
-    process, family = rank.process, rank.report.family
+    process = rank.process
+    family = rank.report.family
     windows = Windows(
         *(
             process.windows[name].to_numpy()
@@ -228,7 +232,9 @@ def _rank_steps(
         device=process.device,
         shift_ns=rank.shift_ns,
         has_launches=process.has_launches,
-        thread_id=next((one.thread_id for one in process.candidates if one.name == family), 0),
+        thread_id=next(
+            (candidate.thread_id for candidate in process.candidates if candidate.name == family), 0
+        ),
         starts=starts,
         ends=ends,
         numbers=rank.steps,
@@ -251,12 +257,13 @@ def _hull(starts: Int64, ends: Int64, chosen: Flags) -> tuple[int, int]:
 
 
 def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
-    report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
-    parts = zip(*((one.starts, one.ends, one.is_chosen) for one in steps), strict=True)
+    report = ranks[0][0].report
+    steps = tuple(one for _, one in ranks)
+    parts = zip(*((step.starts, step.ends, step.is_chosen) for step in steps), strict=True)
     starts, ends, chosen = map(np.concatenate, parts)
     # The hull of what is asked for, and of what was launched in the steps asked for; without steps,
     # all is.
-    spans = [one.span for one in steps if one.span is not None]
+    spans = [step.span for step in steps if step.span is not None]
     launched = pa.concat_tables(rank.process.members.filter(one.is_chosen) for rank, one in ranks)
     firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()
     # The last may begin where it ends.
@@ -272,7 +279,7 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         steps=(starts, ends),
         host_span=_hull(starts, ends, chosen) if chosen.any() else None,
         threads=tuple(
-            sorted({thread for one in steps if one.starts.size for thread in one.threads})
+            sorted({thread for step in steps if step.starts.size for thread in step.threads})
         ),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,

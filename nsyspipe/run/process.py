@@ -228,7 +228,9 @@ def digest_process(
     is_one_window: bool,
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `between`: what its host does between steps."""
-    operations, recorded, members = events.operations, capture.recorded, steps.members
+    operations = events.operations
+    recorded = capture.recorded
+    members = steps.members
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = dict(steps.phases)
     if steps.backward is not None:
@@ -323,7 +325,8 @@ def _is_known(clock: DeviceClock, windows: Windows) -> bool:
 
 
 def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    process, clock = events.process_id, events.clock
+    process = events.process_id
+    clock = events.clock
     device = "the device" if events.device is None else f"device {events.device.device_id}"
     what: dict[str, Any] = {"device": device, "process_id": process}
     if clock.offset_ns:
@@ -335,7 +338,8 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
         yield problem(
             "stray-device", process_id=process, device=stray.device_id, n=stray.n_operations
         )
-    n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
+    n_missing = events.operations.n_without_launch
+    total = events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)
     elif n_missing:
@@ -351,8 +355,11 @@ def _measured(
     *,
     between: Inputs,
 ) -> dict[str, Any]:
-    operations, recorded, names = events.operations, capture.recorded, capture.operations.names
-    device, offset = device_time(operations, windows), events.clock.offset_ns
+    operations = events.operations
+    recorded = capture.recorded
+    names = capture.operations.names
+    device = device_time(operations, windows)
+    offset = events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     parts = breakdown(
@@ -421,7 +428,8 @@ def _host_times(
     """Return the host's times as columns of `schema.STEPS`; None without launches, or without the calls' names and ends."""
     if events.device_waits is None or not events.operations.n_launched:
         return dict.fromkeys(("host_launch_ns", "host_input_ns", "host_lead_ns"))
-    waits, offset_ns = events.device_waits, events.clock.offset_ns
+    waits = events.device_waits
+    offset_ns = events.clock.offset_ns
     times = host_times(
         events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns
     )
@@ -440,7 +448,9 @@ def _idle(
     phase: NDArray[np.int8],
 ) -> tuple[IdleCauses, list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
-    windows, offset, blocking = device.windows, events.clock.offset_ns, events.blocking_calls
+    windows = device.windows
+    offset = events.clock.offset_ns
+    blocking = events.blocking_calls
     gaps = idle_gaps(events.operations, offset)
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):

@@ -51,7 +51,8 @@ def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
     """Count the calls of each communicator in forward and in backward, the mean over ranks and steps with communication."""
     n_cells = np.unique(np.stack((rows.step[chosen], rows.rank[chosen])), axis=1).shape[1]
     n_communicators = len(rows.communicators)
-    communicator, launched_in = rows.communicator[chosen], rows.launched_in[chosen]
+    communicator = rows.communicator[chosen]
+    launched_in = rows.launched_in[chosen]
     in_forward, in_backward = (
         np.bincount(communicator[launched_in == phase], minlength=n_communicators) / n_cells
         for phase in (IN_FORWARD, IN_BACKWARD)
@@ -149,15 +150,18 @@ def _pairs_of_stages(
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
     """Return the names of groups by the places of their ranks; nothing where the log may lack one, or ranks share no host."""
     communicators = log.of_processes(pids)
-    members = [member for one in communicators for member in one.members]
-    is_whole = all(len(one.members) == one.n_ranks for one in communicators)
+    members = [member for communicator in communicators for member in communicator.members]
+    is_whole = all(
+        len(communicator.members) == communicator.n_ranks for communicator in communicators
+    )
     is_of_run = {member.pid for member in members} == set(pids) and len(set(pids)) == len(pids)
     if not (is_whole and is_of_run) or len({member.host for member in members}) != 1:
         return {}
     names: dict[tuple[int, ...], str] = {}
-    for one in communicators:
+    for communicator in communicators:
         names.setdefault(
-            tuple(sorted(pids.index(member.pid) for member in one.members)), one.comm_id
+            tuple(sorted(pids.index(member.pid) for member in communicator.members)),
+            communicator.comm_id,
         )
     return names
 

@@ -33,8 +33,11 @@ from nsyspipe.run.ranks import (
 )
 from nsyspipe.run.sidecars import RunSidecars
 
-YES, PARTLY, NO = "yes", "partly", "no"
-_SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
+YES = "yes"
+PARTLY = "partly"
+NO = "no"
+_SHOWN_FAMILIES = 3
+_LONGEST_TEXT = 32
 _MIN_STEPS = 2
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO, and pass --nccl-log FILE"
@@ -128,7 +131,7 @@ class Examined(Struct, frozen=True):
     def families(self) -> list[tuple[str, int]]:
         """The users' ranges that no step pattern names: texts with digits as ``#`` and how many, most time first."""
         return [
-            one for one in self.digest.families if one[0] != "nsyspipe.capture"
+            family for family in self.digest.families if family[0] != "nsyspipe.capture"
         ]  # our own captures' range
 
     @property
@@ -155,12 +158,13 @@ class Examined(Struct, frozen=True):
     def fix_of(self, code: str) -> str | None:
         """Return what mends a problem, as the analysis says it of the report, else as the catalogue does."""
         return next(
-            (one.fix for one in self.digest.problems if one.code == code), CATALOGUE[code].fix
+            (problem.fix for problem in self.digest.problems if problem.code == code),
+            CATALOGUE[code].fix,
         )
 
     def has(self, code: str) -> bool:
         """Tell whether the analysis has a problem with the report alone."""
-        return any(one.code == code for one in self.digest.problems)
+        return any(problem.code == code for problem in self.digest.problems)
 
     @property
     def hides_comm(self) -> bool:
@@ -191,13 +195,21 @@ class Examined(Struct, frozen=True):
 
 
 def _steps(report: Examined) -> Answer:
-    digest, step, family = report.digest, report.reading.step, report.family
+    digest = report.digest
+    step = report.reading.step
+    family = report.family
     others = [(repr(_short(text)), n) for text, n in report.families if text != family][
         :_SHOWN_FAMILIES
     ]
-    of_process = {one.process_id: one for one in digest.processes if one.windows.num_rows}
+    of_process = {
+        process.process_id: process for process in digest.processes if process.windows.num_rows
+    }
     with_members = (*of_process.values(), *digest.hosts)
-    n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
+    n_steps = (
+        sum(with_member.members.num_rows for with_member in with_members)
+        if family is not None
+        else 0
+    )
     if family == REPETITION and n_steps:
         counts = [("found by a periodic launch pattern", n_steps)]
     elif not report.counts.rows[versions.NVTX]:
@@ -224,7 +236,8 @@ def _steps(report: Examined) -> Answer:
         pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()
     ]
     counted = [max(n - 1, 1) for n in complete if n]  # without the first
-    if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:
+    is_few = n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS
+    if is_few:
         counts.insert(1, ("used", sum(counted)))
     if n_steps < _MIN_STEPS or is_few:
         return _lack(
@@ -242,7 +255,10 @@ def _phases(report: Examined) -> Answer:
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
             n_steps = sum(
-                {one.process_id: one.windows.num_rows for one in report.digest.processes}.values()
+                {
+                    process.process_id: process.windows.num_rows
+                    for process in report.digest.processes
+                }.values()
             )
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     if report.family is not None and has_backward and lacking is None:
@@ -279,7 +295,8 @@ def _kernels(report: Examined) -> Answer:
 
 def _copies(report: Examined) -> Answer:
     kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
-    if lacking := [noun for code, (noun, _) in kinds.items() if report.has(code)]:
+    lacking = [noun for code, (noun, _) in kinds.items() if report.has(code)]
+    if lacking:
         status = NO if len(lacking) == len(kinds) else PARTLY
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
     counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
@@ -314,7 +331,8 @@ def _message_bytes(report: Examined) -> Answer:
 def _idle_causes(report: Examined) -> Answer:
     # Records of queries and of waits of a stream are among them, in which the host does not wait.
     records = ("synchronization records", report.counts.rows[versions.SYNCHRONIZATION])
-    if n_calls := report.counts.n_timed_calls:
+    n_calls = report.counts.n_timed_calls
+    if n_calls:
         if report.digest.n_graphs:
             return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
         return Answer(YES, (("timed calls", n_calls), records))
@@ -326,7 +344,8 @@ def _idle_causes(report: Examined) -> Answer:
 
 
 def _nccl_ranges(report: Examined) -> Answer:
-    if n_ranges := report.digest.n_nccl_ranges:
+    n_ranges = report.digest.n_nccl_ranges
+    if n_ranges:
         return Answer(YES, (("ranges", n_ranges),))
     if report.replays_communication:
         text, fix = SIZE_GAPS["replayed"]
@@ -368,7 +387,7 @@ def _is_mostly_hidden(report: Examined) -> bool:
     """Tell whether compute hides most of the communication: else that is long, as where ranks wait, and compute is all beside it."""
     windows = [rank.windows for rank in report.digest.processes if rank.windows.num_rows]
     overlap, comm = (
-        sum(pc.sum(own[name]).as_py() or 0 for own in windows)
+        sum(pc.sum(window[name]).as_py() or 0 for window in windows)
         for name in ("overlap_compute_ns", "comm_ns")
     )
     return bool(overlap >= _MOSTLY_HIDDEN * comm)
@@ -413,7 +432,8 @@ def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 def _gpu_metrics_of(report: Examined, n_ranks: int) -> Answer:
     """Return what a report has of GPU metrics, of `n_ranks` in all reports."""
-    if n_samples := report.counts.rows[versions.GPU_METRICS]:
+    n_samples = report.counts.rows[versions.GPU_METRICS]
+    if n_samples:
         return Answer(YES, (("samples", n_samples),))
     # Earlier nsys do not know this name; later ones take the earlier name as its beginning.
     version = versions.version_numbers(report.digest.facts.nsys_version)
@@ -446,7 +466,8 @@ def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
 
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    numbered, without = _numbered(reports, beside), _lack("no-gpu-activity", "no GPU activity")
+    numbered = _numbered(reports, beside)
+    without = _lack("no-gpu-activity", "no GPU activity")
     return [numbered if report.pids else without for report in reports]
 
 
@@ -494,7 +515,8 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     sizes = [told([report.digest], beside.sidecars) for report in reports]
     if not any(sizes):  # a launcher, a log, or gaps in the ranks' numbers
         sizes = [report.job.world_size for report in reports]
-    known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
+    known = sorted({size for size in sizes if size is not None})
+    n_ranks = len(_pids(reports))
     n_here = sum(report.n_processes for report in reports)
     here = Answer(YES, text=shown_ranks(known))
     if is_shared:
@@ -561,7 +583,9 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
-    log, topology, pids = beside.log, beside.topology, _pids(reports)
+    log = beside.log
+    topology = beside.topology
+    pids = _pids(reports)
     if log is None and topology is None:
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
         return Answer(
@@ -581,9 +605,11 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
             number: rank.process.device_id for number, rank in zip(numbers, ranks, strict=False)
         }
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
-    if (link := slowest(rows)) is not None:
+    link = slowest(rows)
+    if link is not None:
         # Direct access is over NVLink or PCIe, which the topology tells.
-        if not (unclear := {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())):
+        unclear = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
+        if not unclear:
             return Answer(YES, text=link.text)
         text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
         fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * (
@@ -605,7 +631,7 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
 def _log_fix(reports: Sequence[Examined]) -> str:
     """Return how to come by NCCL's log: where the run was told to write one, it is there."""
     environments = [report.digest.facts.environment or {} for report in reports]
-    return LOG_WRITTEN if all(writes_log(one) for one in environments) else _LOG
+    return LOG_WRITTEN if all(writes_log(environment) for environment in environments) else _LOG
 
 
 class Question(Struct, frozen=True):

@@ -27,7 +27,8 @@ class RankNames(Struct, frozen=True):
         n_ranks = Counter(row["process_rank"] for row in rows)
         names = {}
         for row in rows:
-            rank, process = row["rank"], row["process_rank"]
+            rank = row["rank"]
+            process = row["process_rank"]
             if process is not None and (n_ranks[process] > 1 or process != rank):
                 names[rank] = f"{rank} (process {process}, GPU {row['device_id']})"
         return cls(names)

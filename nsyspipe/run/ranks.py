@@ -26,24 +26,27 @@ from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
-_ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS, _LONG_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9, 600 * 10**9
+_ONE_RUN_NS = 60 * 10**9
+_ONE_HOST_NS = 10 * 10**9
+_TOGETHER_NS = 5 * 10**9
+_LONG_NS = 600 * 10**9
 _SHOWN = 4
-_TWICE, _DIFFERENT, _ACTIVE = (
-    "are the same report",
-    "{}, so they are reports of different runs",
-    "active",
-)
+_TWICE = "are the same report"
+_DIFFERENT = "{}, so they are reports of different runs"
+_ACTIVE = "active"
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do
 # not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
-_SHOWN_NAMES, _LONG = 8, 60
+_SHOWN_NAMES = 8
+_LONG = 60
 _MOST_RANKS = (
     100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
 )
 # A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in
 # containers, say nothing.
-_LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
+_LEAST_STARTER_PID = 300
+_MOST_APART_FROM_STARTER = 16
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -121,7 +124,8 @@ def _identities(
         status = Path(digest.path).stat()
         yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
     for rank in ranks:
-        if (start := rank.report.facts.session_start_utc_ns) is not None:
+        start = rank.report.facts.session_start_utc_ns
+        if start is not None:
             yield rank.report, ("capture", start, rank.process.process_id), rank.argument, _TWICE
     yield from _variables(digests, ranks)
     for argument, (sidecar, _) in sidecars.by_argument.items():
@@ -139,7 +143,8 @@ def _identities(
 
 def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
     for digest in digests:
-        if (size := digest.facts.number("WORLD_SIZE")) is not None:
+        size = digest.facts.number("WORLD_SIZE")
+        if size is not None:
             yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
     for rank in ranks:
         if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
@@ -150,7 +155,8 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
                 _DIFFERENT.format(f"captured RANK is {number} in both"),
             )
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
-        if value := digest.facts.variables.get(variable, "").strip():
+        value = digest.facts.variables.get(variable, "").strip()
+        if value:
             yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
 
 
@@ -199,13 +205,13 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
     facts = [_facts_of(path) for path in paths]
-    numbers = [[one.number(name) for one in facts] for name in ("WORLD_SIZE", "RANK")]
-    jobs = ({one.variables.get(name, "") for one in facts} for name in JOB_VARIABLES)
+    numbers = [[fact.number(name) for fact in facts] for name in ("WORLD_SIZE", "RANK")]
+    jobs = ({fact.variables.get(name, "") for fact in facts} for name in JOB_VARIABLES)
     if any(len(values) > 1 for values in jobs) or len({*numbers[0]}) > 1:
         return False
     if numbers[0][0] is not None:
         return numbers[0][0] > 1 and len({*numbers[1]}) == len(facts)
-    starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+    starts = [fact.session_start_utc_ns for fact in facts if fact.session_start_utc_ns is not None]
     return len(starts) == len(facts) and max(starts) - min(starts) <= _TOGETHER_NS
 
 
@@ -220,7 +226,7 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
         return True
     variables = [digests[at].facts.variables for at in used]
     ids = [
-        {own.get(name, "").strip() for own in variables}
+        {variable.get(name, "").strip() for variable in variables}
         for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     ]
     return any(
@@ -250,7 +256,8 @@ class Numbering(Struct, frozen=True):
 def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
     """Give each rank the number that one of `rank_sources` does; where none numbers all processes, there is no number."""
     processes = one_of_each_process(ranks)
-    if (named := named_ranks(processes, sidecars)) is None:
+    named = named_ranks(processes, sidecars)
+    if named is None:
         return Numbering((), (), "order")
     numbers, source = named
     return _with_ranks(ranks, processes, numbers, source, [])
@@ -296,7 +303,8 @@ def _number_processes(
     if rank_map is not None:
         numbers = ranks_by_map(processes, rank_map, sidecars)
         return numbers, "rank_map", [*_contradictions(processes, numbers, sidecars)]
-    if (named := named_ranks(processes, sidecars)) is not None:
+    named = named_ranks(processes, sidecars)
+    if named is not None:
         return *named, []
     places = [(one.argument, _leading_device(one), one.process.process_id) for one in processes]
     keys = [(argument, _device_key(device), process) for argument, device, process in places]
@@ -323,9 +331,8 @@ def _contradictions(
         next((number for number in own if number is not None), None)
         for own in zip(*recorded, strict=True)
     ]
-    if wrong := [
-        one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}
-    ]:
+    wrong = [one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}]
+    if wrong:
         rank, number, captured = wrong[0]
         name = decoded(files.source_of(Path(rank.report.path)).name)
         more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
@@ -343,7 +350,8 @@ def ranks_table(
     """Return `schema.RANKS`, numbers from `source`; counts are null where whole CUDA graphs hold, or may hold, such work."""
     rows: list[dict[str, object]] = []
     for rank in across.placed:
-        process, facts = rank.process, rank.report.facts
+        process = rank.process
+        facts = rank.report.facts
         # Of several processes, none has the captured variable.
         local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
         entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
@@ -505,14 +513,19 @@ def job_size(
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
     """Return how many processes did what ranks do and are none, since none of their kernels was recorded."""
-    here = {(at, one.process_id) for at, digest in enumerate(digests) for one in digest.processes}
+    here = {
+        (at, process.process_id)
+        for at, digest in enumerate(digests)
+        for process in digest.processes
+    }
     of_reports = ((at, one) for at, digest in enumerate(digests) for one in digest.unrecorded)
     return sum(one.is_rank and (at, one.process_id) not in here for at, one in of_reports)
 
 
 def _least_size(numbering: Numbering, there: Iterable[int]) -> int | None:
     """Return how many processes their numbers prove; None where these prove nothing."""
-    numbers, source = set(numbering.process_numbers), numbering.source
+    numbers = set(numbering.process_numbers)
+    source = numbering.source
     is_counted = source != "order" and (source != "file_name" or 0 in numbers)
     has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
     return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
@@ -578,7 +591,8 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
             both = " and ".join(map(str, of_process[:2]))
             problem = f"assigns ranks {both} to one process that was captured several times"
             raise OptionError("--rank-map", problem, found=parts[0][0], fix="one rank per process")
-    if unused := rank_map.keys() - told:  # or another name of one that is named already
+    unused = rank_map.keys() - told
+    if unused:  # or another name of one that is named already
         problem = f"names {min(unused)}, but no such report has GPU activity or steps"
         there = few([keys[0] for keys in names], _SHOWN_NAMES)
         raise OptionError(
@@ -587,13 +601,10 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
             found=there,
             fix="use one of these reports, or leave out --rank-map",
         )
-    if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][
-        :_SHOWN_NAMES
-    ]:
-        found, given = (
-            ", ".join([*rank_map][:_SHOWN_NAMES]),
-            [f"{key}={rank_map[key]}" for key in named if key],
-        )
+    absent = [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]
+    if absent:
+        found = ", ".join([*rank_map][:_SHOWN_NAMES])
+        given = [f"{key}={rank_map[key]}" for key in named if key]
         fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
         raise OptionError(
             "--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=fix
@@ -669,7 +680,8 @@ def choose_ranks(
         else shown_ranks(wanted_ranks).replace(", ", ",")
     )
     given_map = parse_rank_map(rank_map)
-    if (of_reports := _ranks_of(paths, given_map)) is None:
+    of_reports = _ranks_of(paths, given_map)
+    if of_reports is None:
         problem = (
             "cannot choose reports, because their ranks are unknown (no names like "
             "REPORT_0.sqlite, no recorded RANK)"
@@ -681,7 +693,8 @@ def choose_ranks(
         fix = fix if len(paths) > 1 else "leave out --ranks, nsyspipe reads one report as a whole"
         raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
-    if absent := wanted_ranks - there:
+    absent = wanted_ranks - there
+    if absent:
         fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else RANK_MAP
         raise OptionError(
             f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix
@@ -690,7 +703,8 @@ def choose_ranks(
     ranks = frozenset(
         rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own
     )
-    if others := ranks - wanted_ranks:
+    others = ranks - wanted_ranks
+    if others:
         problem = (
             f"leaves out {shown_ranks(others)}, but nsyspipe reads a report with all its ranks"
         )
@@ -714,7 +728,7 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
         captured = (
-            [one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES)
+            [fact.number(variable) for fact in facts] for variable in ("RANK", *LAUNCHER_SIZES)
         )
         # Reports of one rank are its captures.
         of_variables = (

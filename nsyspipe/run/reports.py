@@ -121,7 +121,8 @@ class ReportRun(Run):
 
     @cached_property
     def _log(self) -> NcclLog | None:
-        log, gathered = self._beside[0], self._gathered
+        log = self._beside[0]
+        gathered = self._gathered
         pids = {process.pid for digest in gathered.digests for process in digest.processes}
         return log and log.of_run(pids, run_sizes(gathered))
 
@@ -153,7 +154,7 @@ class ReportRun(Run):
         elif log is not None and log.communicators:
             pids = {*ranks["pid"].to_pylist()}
             logged = pids.intersection(
-                member.pid for one in log.communicators for member in one.members
+                member.pid for communicator in log.communicators for member in communicator.members
             )
             code = "log-of-some-processes" if logged else "log-of-other-processes"
             problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
@@ -186,7 +187,8 @@ class ReportRun(Run):
 
     @cached_property
     def _evidence(self) -> Evidence:
-        merged, calls = self._tables, self._tables.idle_calls
+        merged = self._tables
+        calls = self._tables.idle_calls
         return Evidence(
             n_ranks=merged.ranks.num_rows,
             world_size=merged.n_job_ranks,
@@ -240,13 +242,15 @@ class ReportRun(Run):
 
     @property
     def _summary_phases(self) -> pa.Table:
-        phases, steps = self._tables.phases, self._tables.selection.steps
+        phases = self._tables.phases
+        steps = self._tables.selection.steps
         return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
 
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
         release_memory()  # what was made before leaves half as much free as it takes
-        figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
+        figures = (merged.steps, merged.collectives)
+        is_capture = merged.is_capture
         of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {
             "collectives": lambda: collectives_table(*of_collectives),
@@ -275,18 +279,23 @@ class ReportRun(Run):
         """Return that reports are no longer as they were when they were read; nothing where all are."""
         digests = self._gathered.digests
         changed = [
-            source_of(Path(one.path)).name
-            for one in digests
-            if not _is_as_read(one.path, one.facts.file_state)
+            source_of(Path(digest.path)).name
+            for digest in digests
+            if not _is_as_read(digest.path, digest.facts.file_state)
         ]
         return [problem("reports-changed", reports=few(changed, _SHOWN))] if changed else []
 
     @cached_property
     def header(self) -> RunHeader:
-        digests, sidecars, tables = self._gathered.digests, self._gathered.sidecars, self._tables
-        names, ranks = display_names(self.paths), tables.ranks
+        digests = self._gathered.digests
+        sidecars = self._gathered.sidecars
+        tables = self._tables
+        names = display_names(self.paths)
+        ranks = tables.ranks
         facts = [digest.facts for digest in digests]
-        starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+        starts = [
+            fact.session_start_utc_ns for fact in facts if fact.session_start_utc_ns is not None
+        ]
         start = (
             datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000)
             if starts
@@ -303,25 +312,25 @@ class ReportRun(Run):
             world_size=tables.world_size,
             gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
             hosts=_distinct(ranks["host"].to_pylist()),
-            nsys_versions=_distinct(one.nsys_version for one in facts),
-            export_schema_versions=_distinct(one.schema_version for one in facts),
+            nsys_versions=_distinct(fact.nsys_version for fact in facts),
+            export_schema_versions=_distinct(fact.schema_version for fact in facts),
             captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
             reports=[*names],
             capture=sidecars.facts,
-            environment=joined_environments(one.environment for one in facts),
+            environment=joined_environments(fact.environment for fact in facts),
             driver_versions=_distinct(
-                itertools.chain.from_iterable(one.driver_versions for one in facts)
+                itertools.chain.from_iterable(fact.driver_versions for fact in facts)
             ),
             cuda_driver_versions=_distinct(
-                itertools.chain.from_iterable(one.cuda_driver_versions for one in facts)
+                itertools.chain.from_iterable(fact.cuda_driver_versions for fact in facts)
             ),
             traced_events=_distinct(
-                itertools.chain.from_iterable(one.traced_events for one in facts)
+                itertools.chain.from_iterable(fact.traced_events for fact in facts)
             ),
             cuda_graph_traces=_distinct(
-                itertools.chain.from_iterable(one.cuda_graph_traces for one in facts)
+                itertools.chain.from_iterable(fact.cuda_graph_traces for fact in facts)
             ),
-            commands=_distinct(itertools.chain.from_iterable(one.commands for one in facts)),
+            commands=_distinct(itertools.chain.from_iterable(fact.commands for fact in facts)),
             steps_from=steps_source(
                 ranks.num_rows, tables.host_steps.num_rows, self._gathered.family
             ),
@@ -401,7 +410,8 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     for digest in digests:
         session = digest.facts.session_start_utc_ns or 0
         captures += [
-            (session, one.process_id, *one.span, one.n_kernels) for one in digest.processes
+            (session, process.process_id, *process.span, process.n_kernels)
+            for process in digest.processes
         ]
         hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
     captures = sorted(captures or hosts)
@@ -422,12 +432,12 @@ def _label(names: Sequence[str]) -> str:
 
 def _recording(facts: Sequence[ReportFacts]) -> Recording:
     """Return what nsys recorded in any of some reports."""
-    events = {event for one in facts for event in one.traced_events}
-    is_known = all(one.traced_events for one in facts)
+    events = {event for fact in facts for event in fact.traced_events}
+    is_known = all(fact.traced_events for fact in facts)
     return Recording(
         events=tuple(sorted(events)) if is_known else (),
-        is_cpu_sampled=_is_any([one.is_cpu_sampled for one in facts]),
-        has_backtraces=_is_any([one.has_cuda_backtraces for one in facts]),
+        is_cpu_sampled=_is_any([fact.is_cpu_sampled for fact in facts]),
+        has_backtraces=_is_any([fact.has_cuda_backtraces for fact in facts]),
     )
 
 

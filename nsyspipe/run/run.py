@@ -44,10 +44,15 @@ AskedSteps: TypeAlias = (
     tuple[int, int] | int | None
 )  # the first and the last, or one, by number; None for all
 AskedRanks: TypeAlias = Iterable[int] | int | str | None  # likewise, or as text: 0-7,63
-_SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
+# ranges of ranks in a message, and its letters
+_SHOWN = 8
+_LONG = 100
 # What the steps of a run come from: ranges, what launches repeat, without device activity its
 # hosts; or there are none.
-RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
+RANGES = "ranges"
+REPETITION = "repetition"
+HOST = "host"
+CAPTURE = "capture"
 # What commands and pages ask of runs and answers, which completion in Python does not offer.
 _PLUMBING = {
     "chosen",
@@ -158,7 +163,8 @@ class ShownInNotebooks:
 
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
-            subject, problem = f"table {short_repr(name)}", "there is no such table"
+            subject = f"table {short_repr(name)}"
+            problem = "there is no such table"
             raise OptionError.no_such_name(subject, problem, str(name), self._TABLES)
         found = getattr(self, name)
         return found() if callable(found) else found
@@ -489,9 +495,12 @@ class Run(ShownInNotebooks, ABC):
         if ranks is None:
             return there
         wanted = asked_ranks(ranks)
-        if unknown := sorted(wanted - {*there}):
-            found, left = few(ranges(there), _SHOWN), ",".join(ranges(wanted & {*there} or there))
-            found, fix = f"ranks {found}", f"--perfetto-ranks {left}" if there else None
+        unknown = sorted(wanted - {*there})
+        if unknown:
+            found = few(ranges(there), _SHOWN)
+            left = ",".join(ranges(wanted & {*there} or there))
+            found = f"ranks {found}"
+            fix = f"--perfetto-ranks {left}" if there else None
             given = f"ranks {shortened(few(ranges(unknown), _SHOWN), _LONG)}"
             raise OptionError(given, "are not in this run", found=found, fix=fix)
         return sorted(wanted)

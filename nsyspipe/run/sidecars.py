@@ -95,7 +95,8 @@ def with_sidecar_facts(
     """Fill in the host and the GPU models that reports lack."""
     result = list(digests)
     for argument, (sidecar, ranks) in sidecars.by_argument.items():
-        facts, processes = digests[argument].facts, digests[argument].processes
+        facts = digests[argument].facts
+        processes = digests[argument].processes
         facts = replace(facts, host=facts.host if facts.host is not None else sidecar.host or None)
         models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
         of_ordinal = {}
@@ -158,7 +159,8 @@ def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[P
     claims = Counter(argument for one in distinct for argument in one.by_argument)
     disputed = {argument for argument, count in claims.items() if count > 1}
     agreeing = [one for one in distinct if not disputed & set(one.by_argument)]
-    if not (others := [one for one in distinct if disputed & set(one.by_argument)]):
+    others = [one for one in distinct if disputed & set(one.by_argument)]
+    if not others:
         return agreeing, []
     files = ", ".join(_shown(one.sidecar) for one in others)
     first = min(disputed & set(others[0].by_argument))
@@ -171,11 +173,10 @@ def _step_family(
     sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
 ) -> tuple[str | None, list[Problem]]:
     """Return the family that the sidecars name, if it has a member on every rank, or why not."""
-    if not (
-        family_of := {
-            sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern
-        }
-    ):
+    family_of = {
+        sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern
+    }
+    if not family_of:
         return None, []
     families = set(family_of.values())
     family = families.pop()
@@ -184,13 +185,19 @@ def _step_family(
         own = [process.candidates for digest in digests for process in digest.processes]
         if not own:  # of these, only some may be ranks
             own = [
-                tuple(one for host in digest.hosts for one in host.candidates)
+                tuple(candidate for host in digest.hosts for candidate in host.candidates)
                 for digest in digests
                 if digest.hosts
             ]
-        named = ([one for one in candidates if one.name == family] for candidates in own)
+        named = (
+            [candidate for candidate in candidates if candidate.name == family]
+            for candidates in own
+        )
         is_there = [
-            any(one.n_launched_inside > 0 or not one.n_launched for one in candidates)
+            any(
+                candidate.n_launched_inside > 0 or not candidate.n_launched
+                for candidate in candidates
+            )
             for candidates in named
         ]
         if all(is_there):
@@ -212,9 +219,10 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
             rank.status and not rank.is_complete
         )  # after a whole capture its status says nothing of that
         status = f"the program ended with status {rank.status}" if is_bad else None
-        if outcome := ", and ".join(
+        outcome = ", and ".join(
             filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))
-        ):
+        )
+        if outcome:
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""

@@ -72,7 +72,7 @@ def process_steps(
     names = capture.operations.names
     measured: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
-        measured = [_candidates(one, families, names) for one in events]
+        measured = [_candidates(event, families, names) for event in events]
         if not is_decided and not reading.is_capture:
             family = choose(measured, [0] * len(events))
     may_repeat = family in {None, REPETITION} or is_part_of_step(family)
@@ -82,7 +82,7 @@ def process_steps(
         and not reading.is_capture
         and capture.operations.has_names
     )
-    own_calls = by_process(capture.calls.all, [one.process_id for one in events])
+    own_calls = by_process(capture.calls.all, [event.process_id for event in events])
 
     @functools.cache  # made where something asks for it
     def launched(at: int) -> LaunchSequence:
@@ -136,7 +136,7 @@ def _of_processes(
             one.process_id not in best or _tells_more(found, best[one.process_id])
         ):
             best[one.process_id] = found
-    return [best.get(one.process_id) for one in events]
+    return [best.get(event.process_id) for event in events]
 
 
 def _tells_more(one: Repetition, other: Repetition) -> bool:
@@ -165,9 +165,11 @@ def _unmarked_backward(
     events: ProcessEvents, members: Members, launched: Callable[[], LaunchSequence]
 ) -> tuple[PhaseRanges | None, str]:
     """Return the backward pass by autograd's operators, else by its thread, and the problem that says which; None for neither."""
-    found, source = backward_of_operators(events.ranges, members), "backward-by-operators"
+    found = backward_of_operators(events.ranges, members)
+    source = "backward-by-operators"
     if found is None:
-        found, source = backward_of_thread(launched(), members), "backward-by-thread"
+        found = backward_of_thread(launched(), members)
+        source = "backward-by-thread"
     return None if found is None else with_copies_behind(found, events.operations), source
 
 
@@ -181,10 +183,8 @@ def _step_members(
 def _candidates(
     events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]
 ) -> list[Candidate]:
-    operations, ids = (
-        events.operations,
-        [number for number, name in names.items() if is_optimizer(name)],
-    )
+    operations = events.operations
+    ids = [number for number, name in names.items() if is_optimizer(name)]
     launches = operations.kernel_launch[: operations.n_launched]
     updates = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
     return candidates(events.ranges, families, operations, updates if updates.size else None)
@@ -192,13 +192,12 @@ def _candidates(
 
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     given = f"--steps {short_repr(n_steps)}"
-    if (repeated := find_repetition(sequence)) is None:
+    repeated = find_repetition(sequence)
+    if repeated is None:
         return OptionError(given, "no launch pattern repeats", fix="leave out --steps")
     n_units = repeated.edges.size - 1
-    found, fix = (
-        f"{n_units} x {repeated.n_launches} launches",
-        f"--steps {n_units}, or leave out --steps",
-    )
+    found = f"{n_units} x {repeated.n_launches} launches"
+    fix = f"--steps {n_units}, or leave out --steps"
     return OptionError(given, "no launch pattern repeats about as often", found=found, fix=fix)
 
 
@@ -217,7 +216,8 @@ def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> It
     elif (n_updates := units.n_updates) > 1:
         yield problem("steps-of-several-updates", process_id=process_id, n=n_updates)
     n_launches = units.sequence.time_ns.size
-    n_covered, n_ends = int(np.ptp(units.edges)), 2 * units.n_launches
+    n_covered = int(np.ptp(units.edges))
+    n_ends = 2 * units.n_launches
     if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
         yield problem(
             "steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}"
@@ -231,7 +231,8 @@ def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
     hosts = {}
     for process in np.unique(ranges["process_id"].to_numpy()).tolist():
         own = ranges.filter(pc.equal(ranges["process_id"], process))
-        if measured := candidates(own, families, nothing):
+        measured = candidates(own, families, nothing)
+        if measured:
             hosts[process] = own, measured
     return hosts
 

@@ -46,7 +46,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     table = pa.concat_tables([pooled.select(_CELLS.names), cells])
     at = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
     order = np.lexsort((at, pc.fill_null(table["rank"], NONE)))
-    table, at = table.take(pa.array(order)), at[order]
+    table = table.take(pa.array(order))
+    at = at[order]
     role = pa.array(roles([*uses.values()]), pa.string()).take(pa.array(at))
     n_ranks = across.sizes[table["use"].to_numpy() // len(COLLECTIVES)]
     # Thousands of ranks would be listed in thousands of rows: those of a communicator are one text.
@@ -65,7 +66,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
             f"{name}_per_step": pa.nulls(len(table), pa.float64())
             for name in ("calls", "bytes", "wait_ns")
         }
-    is_staged, wait = pc.equal(role, PIPELINE), per_step["wait_ns_per_step"]
+    is_staged = pc.equal(role, PIPELINE)
+    wait = per_step["wait_ns_per_step"]
     seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
     columns = per_step | {
         "rank": table["rank"],
@@ -88,15 +90,18 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
 
 
 def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict[str, Any]]:
-    rows, use = across.rows, use_of(across.rows)
+    rows = across.rows
+    use = use_of(across.rows)
     windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
     message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
-    matched, is_known = across.waiting, across.is_known
+    matched = across.waiting
+    is_known = across.is_known
     is_measured = is_sized & is_known
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
     for rank, span in across.by_rank():
         own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
-        starts, ends = windows[1][own_windows], windows[2][own_windows]
+        starts = windows[1][own_windows]
+        ends = windows[2][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
         own_uses = np.unique(use[span]).tolist()
         of_uses = {code: np.flatnonzero(use[span] == code) + span.start for code in own_uses}
@@ -134,7 +139,8 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
                 if matched is not None and is_known[own].all():
                     cell["wait_ns"] = across.waited(of_use, matched).lengths(starts, ends).sum()
-                if not ((launched_in := rows.launched_in[own]) == NONE).any():
+                launched_in = rows.launched_in[own]
+                if not (launched_in == NONE).any():
                     cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
                     cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
             yield cell
@@ -151,7 +157,8 @@ def _uses(
     uses = {}
     for row in pooled.to_pylist():
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
-        calls, n_steps = row["calls"] or 0, row["n_steps"]
+        calls = row["calls"] or 0
+        n_steps = row["n_steps"]
         told = {name: row[of] if calls else None for name, of in _OF_CALLS.items()}
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],

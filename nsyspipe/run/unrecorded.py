@@ -81,10 +81,10 @@ class MissingRanks(Struct, frozen=True):
 
 def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -> Iterator[Problem]:
     """Name the processes of one report without kernels: those that are ranks first; and say what is unknown for them."""
-    ranks = [one for one in processes if one.is_rank]
-    launched = [one for one in ranks if one.n_launches]
-    stepping = [one for one in ranks if not one.n_launches]
-    others = [one for one in processes if not one.is_rank]
+    ranks = [process for process in processes if process.is_rank]
+    launched = [rank for rank in ranks if rank.n_launches]
+    stepping = [rank for rank in ranks if not rank.n_launches]
+    others = [process for process in processes if not process.is_rank]
     if launched:
         what = f"launched {sum(one.n_launches for one in launched):,} kernels or CUDA graphs"
         yield _row(launched, what, _COST_OF_RANKS, _stand_for(launched, missing, len(ranks)))
@@ -104,7 +104,7 @@ def _row(
     *,
     severity: str | None = None,
 ) -> Problem:
-    pids = few([str(pid_of(one.process_id)) for one in processes], _SHOWN)
+    pids = few([str(pid_of(process.process_id)) for process in processes], _SHOWN)
     noun, them = ("process", "it") if len(processes) == 1 else ("processes", "them")
     facts: dict[str, Any] = {
         "processes": f"{noun} {pids}",
@@ -122,7 +122,7 @@ def _have(processes: Sequence[UnrecordedProcess]) -> str:
 
 def _stand_for(processes: Iterable[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
     """Return in words which ranks of the job the processes are, of `n_ranks` in all without kernels."""
-    told = [one.number for one in processes]
+    told = [process.number for process in processes]
     known = [number for number in told if number is not None]
     if known and len(known) == len(told):
         return f" (these processes are {_ranks(sorted(known))})"

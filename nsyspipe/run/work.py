@@ -21,13 +21,17 @@ from nsyspipe.run.run import Run
 
 # Compute of a step that is so many times as long may be of another model, batch or precision; of
 # the same kernels.
-_FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
+_FAR_APART = 3.0
+_FAR_APART_OF_SAME = 2.0
 _MORE_OF_SAME = 1.5
 # of a program's own kernels the other runs more, by time; of one in another precision it may be
 # less
 _FEW_SHARED = 0.5
-_LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
-_PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
+# of all, matrix products as one
+_LAUNCHES_ALIKE = 0.8
+_LEAST_LAUNCHES = 1.0
+_PRODUCTS = "matrix products"
+_COMPUTE = METRICS["compute"].column
 _WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 _Member = TypeVar("_Member")
 
@@ -46,10 +50,8 @@ def missing_ranks(run: Run) -> tuple[int, ...]:
     """Return which ranks of the job have no report."""
     # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be
     # any number.
-    size, present = (
-        run.header.n_job_ranks if run.header.n_ranks else 0,
-        {*run.ranks["rank"].to_pylist()},
-    )
+    size = run.header.n_job_ranks if run.header.n_ranks else 0
+    present = {*run.ranks["rank"].to_pylist()}
     return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
 
 
@@ -79,7 +81,8 @@ class Work(NamedTuple):
             run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs
         )
         rows = rows.filter(pc.invert(are_communication(rows["name"])))
-        kernels, launches = defaultdict[str, float](float), defaultdict[str, float](float)
+        kernels = defaultdict[str, float](float)
+        launches = defaultdict[str, float](float)
         steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
         is_counted = steps and not rows["n_in_summary"].null_count
         for name, ns, n in zip(
@@ -89,10 +92,8 @@ class Work(NamedTuple):
             if is_counted and n:
                 launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
         busy = None if None in means else sum(means) / len(means)
-        times, alike = (
-            {name: ns for name, ns in kernels.items() if ns > 0},
-            " | ".join(map(_alike, runs)),
-        )
+        times = {name: ns for name, ns in kernels.items() if ns > 0}
+        alike = " | ".join(map(_alike, runs))
         return cls(busy, times, launches, dict(map(_per_batch, runs)), alike)
 
     def saved(self) -> str:
@@ -207,10 +208,10 @@ def parted(
     They are to come from the least compute on: so the order in which they are given does not count.
     """
     kinds: list[list[_Member]] = []
-    for one in members:
-        fitting = [kind for kind in kinds if is_fitting(one, kind)]
+    for member in members:
+        fitting = [kind for kind in kinds if is_fitting(member, kind)]
         if len(fitting) == 1:
-            fitting[0].append(one)
+            fitting[0].append(member)
         else:
-            kinds.append([one])
+            kinds.append([member])
     return kinds

@@ -199,7 +199,8 @@ def serve(parent: int) -> None:
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
     set_up_process()
     without_other_frames()
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
         importlib.import_module("nsyspipe.run.gather")
@@ -276,7 +277,8 @@ def telling_shortage() -> Iterator[None]:
     except BrokenExecutor as error:
         raise dead_worker() from error
     except Exception as error:
-        if (told := shortage(error)) is None:
+        told = shortage(error)
+        if told is None:
             raise
         raise told from error
 

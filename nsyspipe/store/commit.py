@@ -26,11 +26,16 @@ from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
-_STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
+_STAGING = "staging"
+_LOCK = "lock"
+_TABLES = "tables"
+_FILES = "files"
 # held by a writer as long as it lives, which its process id would not tell: ids come again
 _ALIVE = "alive"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01  # another writer holds the lock for some milliseconds
+# another writer holds the lock for some milliseconds
+_LONGEST_WAIT_S = 60.0
+_PAUSE_S = 0.01
 _LONGEST_RECORD = 2**24
 
 
@@ -63,7 +68,8 @@ class Locked(Struct, frozen=True):
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has what is named, no more; where it raises it is as it was."""
-        run_id, new = staged.run_id, sorted(staged.tables.names())
+        run_id = staged.run_id
+        new = sorted(staged.tables.names())
         try:
             with staged.tables.create(_FILES) as file:
                 file.write(json.dumps(sorted({*names, *new})).encode())
@@ -86,7 +92,8 @@ class Locked(Struct, frozen=True):
     def settle(self, run_id: str, *, is_ours: bool = False) -> None:
         """Put the files of a run that is committed into their places, and remove others; nothing if no writer left them."""
         with self.switch.enter(run_id) as new:
-            listed, names = _listed(new), sorted({*new.names()} - {_FILES})
+            listed = _listed(new)
+            names = sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
             is_left = {*names, layout.RUNS_FILE} <= listed
@@ -168,9 +175,11 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
     except OSError as error:
         why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        what, fix = f"cannot be written ({why})", "use --out with another directory"
+        what = f"cannot be written ({why})"
+        fix = "use --out with another directory"
         if error.errno in _FULL:
-            what, fix = "its disk is full", f"free some space, or {fix}"
+            what = "its disk is full"
+            fix = f"free some space, or {fix}"
         raise OutputError(str(store), f"{what}, so nothing was saved", fix=fix) from error
 
 
@@ -193,7 +202,8 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[Locked]:
     """Keep other writers out, in a store where nothing is left half-way."""
-    root, until = Path(os.path.realpath(store)), time.monotonic() + _LONGEST_WAIT_S
+    root = Path(os.path.realpath(store))
+    until = time.monotonic() + _LONGEST_WAIT_S
     with contextlib.ExitStack() as opened:
         while True:
             root.mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,8 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
     for n_done, run_id in enumerate(ids, start=1):
         try:
             content = content_of(store, run_id, layout.RUNS_FILE)
-            if (at := places.get((run_id, digest_of(content)))) is None:
+            at = places.get((run_id, digest_of(content)))
+            if at is None:
                 others.append(read_index_row(store, run_id, content))
             else:
                 known.append(at)
@@ -106,12 +107,14 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
     if found.runs.num_rows:
         return found
     if found.unreadable:
-        first, n_runs = found.unreadable[0], len(found.unreadable)
+        first = found.unreadable[0]
+        n_runs = len(found.unreadable)
         what = f"contains {n_runs} saved runs, but none can be read"
         raise DatasetError(
             str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix
         )
-    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
+    what = "no such directory"
+    fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
     if store.is_file():
         what = f"is {OUTPUTS.get(store.suffix, 'a file')}, not a run store"
         name = shlex.quote(str(store))
@@ -122,7 +125,8 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         )
     elif store.is_dir():
         there = [*store.iterdir()]
-        if reports := [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]:
+        reports = [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+        if reports:
             fix = (
                 f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} "
                 "--out runs"
@@ -166,5 +170,6 @@ def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
         work = parsed_object(row["details"][0].as_py()).get(WORK)
     texts = {"run_id": run_id, "digest": digest, WORK: work if isinstance(work, str) else None}
     return INDEX.table(
-        {one: row[one] for one in row.column_names} | {name: [text] for name, text in texts.items()}
+        {column_name: row[column_name] for column_name in row.column_names}
+        | {name: [text] for name, text in texts.items()}
     )

@@ -39,7 +39,9 @@ from typing import BinaryIO, Self
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
 from nsyspipe.model.names import RUN_DIRECTORY, printable
 
-FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
+FILE = "a file"
+DIRECTORY = "a directory"
+LINK = "a link"
 _KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -48,7 +50,9 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
-HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
+HIDDEN = ".nsyspipe"
+SWITCH = "switch"
+INDEX_FILE = "index"
 PART = "part-0.parquet"
 _SUFFIX = ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
@@ -70,7 +74,9 @@ class NotPlainError(Exception):
     """A link, or anything but what belongs there, in place of a directory or a file of a store."""
 
     def __init__(self, path: Path, found: str, wanted: str) -> None:
-        self.path, self.found, self.wanted = path, found, wanted
+        self.path = path
+        self.found = found
+        self.wanted = wanted
         self.problem = f"is {found}, where a store has {wanted}"
         super().__init__(f"{path}: {self.problem}")
 
@@ -366,13 +372,13 @@ def runs_by_label(
     """
     from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
 
-    store, asked = Path(place), f"--against {label}"
+    store = Path(place)
+    asked = f"--against {label}"
     if not is_saved(store) or is_one_run(store):
         raise OptionError(asked, f"{place} is not a run store", fix=_with_a_store(store, label))
-    found, ids = (
-        listed_runs(store),
-        dict[str, dict[str, bool]](),
-    )  # of a label: of each run whether it has all ranks
+    # of a label: of each run whether it has all ranks
+    found = listed_runs(store)
+    ids = dict[str, dict[str, bool]]()
     if found.unreadable:
         problem = (
             f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, so its label is "
@@ -431,7 +437,8 @@ def runs_by_label(
 
 def _with_a_store(path: Path, label: str) -> str:
     """Return a command that compares with a label, given what is no store: one run of a store may be meant as the candidate."""
-    if (one := _one_run(path)) is None:
+    one = _one_run(path)
+    if one is None:
         return (
             f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
         )
@@ -446,11 +453,9 @@ def _one_run(path: Path) -> tuple[Path, str, bool] | None:
     """Return store and id of ``STORE/<table>/run_id=ID``, or store and name of ``STORE:NAME``, and whether it is the id; else None."""
     is_whole = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
     directory = path if is_whole else Path(os.path.realpath(path))  # `.` has no name
-    run_id, store, text = (
-        directory.name.removeprefix(RUN_DIRECTORY),
-        directory.parent.parent,
-        str(path),
-    )
+    run_id = directory.name.removeprefix(RUN_DIRECTORY)
+    store = directory.parent.parent
+    text = str(path)
     if (
         directory.name.startswith(RUN_DIRECTORY)
         and os.path.isdir(directory)  # noqa: PTH112 - a name may be too long

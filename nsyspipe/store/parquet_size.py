@@ -22,11 +22,13 @@ _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
 # Rows are grouped and compared once they are read, which takes some times as much as they do; pages
 # are not.
-_SMALL_ROWS, _SMALL_PAGES = 64 * 2**20, 512 * 2**20
+_SMALL_ROWS = 64 * 2**20
+_SMALL_PAGES = 512 * 2**20
 _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
 # Texts that rows share, which take that much only where they are written out, as in a document.
-_MOST_SHARED, _MOST_SHARING = 2**30, 100_000
+_MOST_SHARED = 2**30
+_MOST_SHARING = 100_000
 _LARGEST_EXPANSION = (
     40_000  # bytes that Zstandard makes of one, about; Brotli, which is refused, makes many more
 )
@@ -124,10 +126,8 @@ def check_size(file: BinaryIO) -> int:
     require(reader.at == n_footer, "its footer is longer than declared")
     chunks, n_rows, n_columns = _column_chunks(footer)
     check_rows(n_rows, n_columns, size)
-    n_stored, most = (
-        sum(chunk["stored"] for chunk in chunks),
-        max(_SMALL_PAGES, _LARGEST_RATIO * size),
-    )
+    n_stored = sum(chunk["stored"] for chunk in chunks)
+    most = max(_SMALL_PAGES, _LARGEST_RATIO * size)
     require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
     require(
         size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER,
@@ -196,7 +196,10 @@ class _Thrift:
     """Structs in Thrift's compact protocol: each field once, in order, of its type, within its width, or none at all."""
 
     def __init__(self, content: bytes, place: str) -> None:
-        self.content, self.place, self.at, self.n_values = content, place, 0, 0
+        self.content = content
+        self.place = place
+        self.at = 0
+        self.n_values = 0
 
     def struct(self, fields: _Fields, depth: int = 0) -> _Struct:
         """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
@@ -205,7 +208,8 @@ class _Thrift:
         found: _Struct = {}
         number = 0
         while head := self._byte():
-            step, kind = head >> 4, head & 15
+            step = head >> 4
+            kind = head & 15
             number += step
             if not step or number > _MOST_FIELDS:
                 raise self._fault("has fields that are out of order")
@@ -257,7 +261,8 @@ class _Thrift:
 
     def _list(self, inner: int | _Fields | None, depth: int) -> list[Any]:
         head = self._byte()
-        n_values, kind = head >> 4, head & 15
+        n_values = head >> 4
+        kind = head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
         if n_values > len(self.content) - self.at:  # a byte each at least
@@ -296,10 +301,8 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) 
     """
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    n_bytes, most = (
-        sum(pc.sum(one).as_py() or 0 for one in lengths),
-        max(_SMALL_ROWS, _LARGEST_RATIO * n_file),
-    )
+    n_bytes = sum(pc.sum(length).as_py() or 0 for length in lengths)
+    most = max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
     if n_bytes <= most:
         return column.cast(pa.string())
     n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)

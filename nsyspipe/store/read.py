@@ -246,9 +246,9 @@ def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     is_of_runs = wanted.name in _OF_RUNS
     texts = {
-        one.name
-        for one in wanted.columns
-        if pa.types.is_string(one.type) or pa.types.is_dictionary(one.type)
+        column.name
+        for column in wanted.columns
+        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
     }
     try:
         source = pa.BufferReader(content)
@@ -311,7 +311,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
         what = f"has columns of version {version}, but this nsyspipe knows only {SCHEMA_VERSION}"
         raise DatasetError(str(path), what, fix="a newer nsyspipe")
     names = file.schema.names
-    if twice := sorted({one for one in names if names.count(one) > 1}):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     for column in file.schema:
         is_text = column.physical_type.endswith("BYTE_ARRAY")
@@ -320,7 +321,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
 
 def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
     there = found.column_names
-    if lacking := [one.name for one in wanted.columns if not (one.nullable or one.name in there)]:
+    lacking = [one.name for one in wanted.columns if not (one.nullable or one.name in there)]
+    if lacking:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)
     columns = []
     for one in wanted.columns:

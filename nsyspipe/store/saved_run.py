@@ -77,7 +77,8 @@ class SavedRun(Run):
             return conform(self._table("runs"), schema.SUMMARY)
         if name == "host_steps" and self._details.n_host_steps is None:
             return schema.HOST_STEPS.empty()  # saved before there was this table
-        table, path = self.files.table(name), self._path(name)
+        table = self.files.table(name)
+        path = self._path(name)
         if name not in _OF_OTHER_RANKS:
             check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
             if name not in _OF_OTHER_STEPS:
@@ -245,11 +246,9 @@ class Details:
 def parse_details(text: str) -> Details:
     """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
     details: Details = _value("Details", parsed_object(text), "")
-    header, capture, environment = (
-        details.header,
-        details.header.capture,
-        details.header.environment,
-    )
+    header = details.header
+    capture = details.header.capture
+    environment = details.header.environment
     _check_moment(header.captured_at_utc, "header")
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
@@ -288,13 +287,13 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
         return tuple(found) if needed.startswith("tuple") else found
     require(isinstance(found, dict), f"{where} is not an object")
     values = {}
-    for one in fields(_OBJECTS[needed]):
-        if one.name in found:
-            values[one.name] = _value(
-                str(one.type), found[one.name], f"{where}.{one.name}".lstrip(".")
+    for field in fields(_OBJECTS[needed]):
+        if field.name in found:
+            values[field.name] = _value(
+                str(field.type), found[field.name], f"{where}.{field.name}".lstrip(".")
             )
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{where or 'it'} lacks {one.name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where or 'it'} lacks {field.name}")
     return _OBJECTS[needed](**values)
 
 

@@ -65,7 +65,8 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
             run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows, checks
         )
     )
-    header, captured = details["header"], run.header.captured_at_utc
+    header = details["header"]
+    captured = run.header.captured_at_utc
     known = run.link.slowest if run.link else None
     findings = run.finding_rows
     first = [*findings, dict.fromkeys(schema.FINDINGS.names)][0]
@@ -104,7 +105,8 @@ def _metrics(run: Run) -> pa.Table:
     )
     tables = []
     for table, kind in wide:
-        n_rows, there = table.num_rows, table.column_names
+        n_rows = table.num_rows
+        there = table.column_names
         of_row = {
             name: table[name] if name in there else pa.nulls(n_rows)
             for name in ("rank", "step", "in_summary")
@@ -232,7 +234,8 @@ def check_store(run: Run, store: Path) -> None:
             str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}"
         )
     if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
-        problem, fix = "contains reports, but no saved run", f"--out {store / 'runs'}"
+        problem = "contains reports, but no saved run"
+        fix = f"--out {store / 'runs'}"
         raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
 
@@ -240,7 +243,9 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
     ids = pa.DictionaryArray.from_arrays(
         np.zeros(table.num_rows, np.int32), pa.array([staged.run_id])
     )
-    whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
+    whole = DATASET[name].table(
+        {column_name: table[column_name] for column_name in table.column_names} | {"run_id": ids}
+    )
     try:
         check_values(whole, DATASET[name])
     except ValueError as error:
@@ -249,7 +254,8 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
         )
         fix = "use other outputs, and check the report with doctor REPORTS"
         raise OutputError(staged.run_id, problem, fix=fix) from error
-    content, file = _encoded(whole), file_name(name, rank)
+    content = _encoded(whole)
+    file = file_name(name, rank)
     with staged.tables.create(file) as opened:
         opened.write(content)
     return {file: digest_of(content)}
@@ -258,10 +264,8 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
 def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids, known = (
-            {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id},
-            read_index(store),
-        )
+        ids = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}
+        known = read_index(store)
         rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
         for run_id in sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]:
             with contextlib.suppress(DatasetError):
@@ -274,8 +278,9 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) 
 def _encoded(table: pa.Table) -> pa.Buffer:
     texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
-    written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")
-    bounded = [one for one in table.column_names if one not in _LONG]
+    written = pa.BufferOutputStream()
+    encodings = dict.fromkeys(times, "DELTA_BINARY_PACKED")
+    bounded = [column_name for column_name in table.column_names if column_name not in _LONG]
     how = {
         "use_dictionary": texts,
         "column_encoding": encodings,
@@ -290,7 +295,8 @@ def _encoded(table: pa.Table) -> pa.Buffer:
 
 def _cuts(table: pa.Table) -> list[int]:
     """Return where row groups begin, of tables by rank between ranks if they can: who asks for one rank reads one group."""
-    n_rows, cuts = table.num_rows, [0]
+    n_rows = table.num_rows
+    cuts = [0]
     has_ranks = n_rows > _ROWS_PER_GROUP and "rank" in table.column_names
     steps = np.diff(pc.fill_null(table["rank"], -1).to_numpy()) if has_ranks else np.empty(0)
     borders = np.flatnonzero(steps) + 1 if (steps >= 0).all() else np.empty(0, np.int64)

@@ -22,7 +22,8 @@ from nsyspipe.report.explanations.text import (
     read_explanation,
 )
 
-FINDINGS_FOLDER, WORDS_FOLDER = "findings", "words"
+FINDINGS_FOLDER = "findings"
+WORDS_FOLDER = "words"
 # Other words that outputs use, and the word whose explanation includes them.
 ALIASES = {
     "estimate": "estimates",
@@ -66,7 +67,8 @@ ALIASES = {
 _NAMES_OF_CAUSES = {
     "idle devices": "idle GPUs"
 }  # causes that text calls by another name than JSON does
-_MOST_SIMILAR, _SIMILARITY = 5, 0.6
+_MOST_SIMILAR = 5
+_SIMILARITY = 0.6
 _LEAST_LETTERS = 3  # of a part of an ID that finds the IDs that contain it
 
 

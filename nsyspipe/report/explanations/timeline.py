@@ -23,8 +23,14 @@ _LANE = re.compile(r"(\S.*?)\s{2,}(\d.*)")  # two spaces end the name of a lane
 _INDENT = "  "
 _BORDER = "|"  # the last letter of a bar that the next one continues
 # Sizes of the SVG, in pixels.
-_UNIT_WIDTH, _LANE_HEIGHT, _BAR_HEIGHT, _LETTER_WIDTH = 10, 30, 22, 7.2
-_MARGIN, _LANE_NAME_WIDTH, _TITLE_HEIGHT, _LEGEND_HEIGHT = 16, 130, 30, 26
+_UNIT_WIDTH = 10
+_LANE_HEIGHT = 30
+_BAR_HEIGHT = 22
+_LETTER_WIDTH = 7.2
+_MARGIN = 16
+_LANE_NAME_WIDTH = 130
+_TITLE_HEIGHT = 30
+_LEGEND_HEIGHT = 26
 _WIDTH = 2 * _MARGIN + _LANE_NAME_WIDTH + MAX_UNITS * _UNIT_WIDTH
 _SWATCH = 12
 
@@ -217,7 +223,8 @@ def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
 
 def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
     kind = KINDS[bar.kind]
-    x, width = left + bar.start * _UNIT_WIDTH, (bar.end - bar.start) * _UNIT_WIDTH
+    x = left + bar.start * _UNIT_WIDTH
+    width = (bar.end - bar.start) * _UNIT_WIDTH
     yield (
         f'<rect class="{bar.kind}" x="{x}" y="{top}" width="{width - 1}" height="{_BAR_HEIGHT}" '
         'rx="2"/>'

@@ -29,7 +29,8 @@ from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, name_of_store, published
 from nsyspipe.store.saved_run import open_saved
 
-NOT_RECORDED, OLDER_DEFINITIONS = "not recorded", "older definitions"
+NOT_RECORDED = "not recorded"
+OLDER_DEFINITIONS = "older definitions"
 _LINKS = {
     "nvlink": "NVLink",
     "p2p": "P2P",
@@ -44,7 +45,8 @@ _Series: TypeAlias = tuple[str, str | None, bool]
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a
 # newer one.
-STORE, DASHBOARD = "nsyspipe-store", "dashboard"
+STORE = "nsyspipe-store"
+DASHBOARD = "dashboard"
 
 _PARTS = ("board", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
 _ENDS = 8
@@ -60,10 +62,8 @@ def _gpu_name(run: Mapping[str, Any]) -> str:
 
 def group_name(run: Mapping[str, Any]) -> str:
     """Return how many ranks on what: runs that differ in it cannot be compared."""
-    n_ranks, world_size = (
-        run["n_ranks"],
-        job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]),
-    )
+    n_ranks = run["n_ranks"]
+    world_size = job_ranks(run["n_ranks"], run["n_processes"], run["world_size"])
     of_world = f" of {world_size} ranks" if world_size not in (None, n_ranks) else ""
     unknown = ", world size not recorded" if world_size is None else ""
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
@@ -99,10 +99,8 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
             words = " to ".join(
                 dict.fromkeys(ms_text(ns, 2) for ns in (least, most) if ns < math.inf)
             )
-            name, first = (
-                f"{group}, compute {f'{words} a step' if words else 'not known'}",
-                runs[min(kind)],
-            )
+            name = f"{group}, compute {f'{words} a step' if words else 'not known'}"
+            first = runs[min(kind)]
             if sum(low <= most and least <= high for low, high in spans) > 1:
                 name += (
                     ", like "
@@ -191,7 +189,8 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     rows = _without_outdated(stored.runs.drop_columns(["captured_at_utc"]).to_pylist())
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
-        captured_ms, captured = None, NOT_RECORDED
+        captured_ms = None
+        captured = NOT_RECORDED
         if captured_us is not None and 0 <= captured_us <= _MOST_US:
             captured_ms = captured_us // 1000
             # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
@@ -379,7 +378,8 @@ def store_page(
     stage: Callable[[str], Callable[[int, int], None] | None] = lambda _: None,
 ) -> tuple[str, int, list[Unreadable]]:
     """Return the page of a store, of how many runs it is, and what of them cannot be read; their own pages are written before."""
-    found, failed = stored_runs(store, on_progress=stage("reading runs")), []
+    found = stored_runs(store, on_progress=stage("reading runs"))
+    failed = []
     found = replace(found, runs=_with_works(found.runs, store))
     run_ids = found.runs["run_id"].to_pylist()
     if pages is not None:
@@ -391,7 +391,8 @@ def store_page(
 
 def _with_works(runs: pa.Table, store: Path) -> pa.Table:
     """Return rows of `INDEX` with the work of the latest runs that a former nsyspipe saved without it."""
-    works, run_ids = runs[WORK].to_pylist(), runs["run_id"].to_pylist()
+    works = runs[WORK].to_pylist()
+    run_ids = runs["run_id"].to_pylist()
     for at in [at for at, work in enumerate(works) if work is None][-_MOST_READ:]:
         with contextlib.suppress(DatasetError, OptionError):
             works[at] = Work.of([open_saved(store, run_ids[at])]).saved()

@@ -57,10 +57,9 @@ _SCRIPTS = (
     "timeline",
     "difference_timelines",
 )
-_REST, _NEUTRAL = (
-    "not split",
-    "ink3",
-)  # a part that a side did not record; and a colour that stands for no part
+# a part that a side did not record; and a colour that stands for no part
+_REST = "not split"
+_NEUTRAL = "ink3"
 _MOST_TILE_ROWS = 2  # judged metrics with key figures on the first screen
 _FIRST_METRICS = 6  # rows of the table of metrics that are shown at once
 _MOST_CHANGES = 8  # facts that changed, on the first screen
@@ -137,11 +136,14 @@ def _kernels(difference: RunDifference) -> PageBlock:
 
 def _notes(difference: RunDifference) -> Iterator[PageBlock]:
     """Yield problems of both sides, and what to know of the figures."""
-    if problems := [*_problems(difference)]:
+    problems = [*_problems(difference)]
+    if problems:
         yield Troubles(problems)
-    if same := report.same_facts(difference):
+    same = report.same_facts(difference)
+    if same:
         yield Notes([f"Same on both sides: {listed(same)}."])
-    if texts := report.notes(difference):
+    texts = report.notes(difference)
+    if texts:
         yield Notes(texts)
     yield Commands("What a metric means", ["nsyspipe explain METRIC"])
 
@@ -166,7 +168,8 @@ def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | 
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    name, unit = metric_label(row["metric"]).capitalize(), row["unit"]
+    name = metric_label(row["metric"]).capitalize()
+    unit = row["unit"]
     why = (row["why"] or "not decided").partition(", not comparable")[0]
     relative = percent_change(row)
 
@@ -205,7 +208,8 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
         f"The axis begins at {ms_text(bars['from'])}, not at 0." * (bars["from"] > 0),
         table.note,
     ]
-    note, table = " ".join(filter(None, about)), replace(table, note=None)
+    note = " ".join(filter(None, about))
+    table = replace(table, note=None)
     label = "From the mean step time of the baseline to that of the candidate, by part"
     return Chart(
         "waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND
@@ -231,7 +235,8 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
         sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
         return {"name": name, "category": category, "start": start, "end": end} | sides
 
-    bars, at = [bar("baseline", _NEUTRAL, 0.0, before, {})], before
+    bars = [bar("baseline", _NEUTRAL, 0.0, before, {})]
+    at = before
     rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
     if any("cause" in row for row in rows):  # idle time by cause, if causes are known
         rows = [row for row in rows if row.get("part") != "idle"]
@@ -248,7 +253,8 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
 
 def _axis_start(ends: list[float]) -> float:
     """Return where the axis begins: at 0, unless what changed is less than a twentieth of it, too little to be seen."""
-    lowest, highest = min(ends), max(ends)
+    lowest = min(ends)
+    highest = max(ends)
     span = highest - lowest
     if not span or span >= highest / 20:
         return 0.0
@@ -263,7 +269,8 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
         name: _drawn(name, side, at)
         for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))
     }
-    if drawn := [step for step in found.values() if step is not None]:
+    drawn = [step for step in found.values() if step is not None]
+    if drawn:
         yield _timeline_chart(difference, drawn)
     for name in (name for name, step in found.items() if step is None):
         why = "The run was saved without a timeline, or no step was recorded on every rank."
@@ -280,7 +287,8 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         row | {"rank": f"{rank} of the {side}"}
         for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)
     ]
-    table, colours = timeline_table(bars, windows), lane_legend(ranks, data["names"])
+    table = timeline_table(bars, windows)
+    colours = lane_legend(ranks, data["names"])
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     caption = "The step closest to the median of each side, on the rank with the longest step time."
@@ -288,10 +296,8 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         caption = f"{caption} Each step is from the first capture of the side."
     if len(drawn) == len(SIDES):
         caption = f"{caption} Both timelines share one zoom."
-    label, table = (
-        "Timelines of one step of each side",
-        Table("Timelines of both sides", columns, rows),
-    )
+    label = "Timelines of one step of each side"
+    table = Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
     return Chart(
         "timelines",
@@ -428,7 +434,8 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
 
 
 def _provenance_table(difference: RunDifference) -> Table:
-    columns, captures = [Field("", kind="text")], []
+    columns = [Field("", kind="text")]
+    captures = []
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         for at, run in enumerate(side.runs, start=1):
             number = f", capture {at} of {len(side.runs)}" if len(side.runs) > 1 else ""

@@ -42,7 +42,9 @@ from nsyspipe.report.verdict import verdict
 from nsyspipe.report.words import subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
-_MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
+_MOST_RANKS = 8
+_MOST_ROWS = 12
+_MOST_LINES = 3
 
 
 class Bars(NamedTuple):
@@ -149,7 +151,8 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
     if answered:
         yield from of_whatif.without_effect(answer, is_verbose=False)
     yield from of_whatif.assumption_blocks(answered, is_verbose=False)
-    if reasons := of_whatif.refusals(answer, _MOST_LINES):
+    reasons = of_whatif.refusals(answer, _MOST_LINES)
+    if reasons:
         yield Heading("No estimate:")
         yield Items(reasons)
     if answered:
@@ -240,7 +243,8 @@ def _rank_bars(run: Run) -> Iterator[tuple[str, float | None, Sequence[float | N
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
     shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
     yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
-    if rest := [row for row in rows if row not in shown]:
+    rest = [row for row in rows if row not in shown]
+    if rest:
         is_info = all(row["severity"] == "info" for row in rest)
         noun = "note" if is_info else "warning or note"
         what = (
@@ -256,7 +260,8 @@ def _drawn(
 ) -> Iterator[Bars | Heading]:
     """Yield the chart of bars: label, length and parts in ns, in order of the legend. What was not recorded is not drawn."""
     every = [(label, wall, parts) for label, wall, parts in bars if wall]
-    known, n_more = every[:_MOST_ROWS], len(every[_MOST_ROWS:])
+    known = every[:_MOST_ROWS]
+    n_more = len(every[_MOST_ROWS:])
     if known:
         longest = max(wall for _, wall, _ in known)
         texts = in_one_unit([ms_text(wall) for _, wall, _ in known])

@@ -50,7 +50,10 @@ _CODE = re.compile(
 # Between the words of a name.
 _BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
 _MOST_SHOWN = 2000  # longer than any sentence of ours
-_UNBROKEN, _WHOLE, _LONG_CODE = 9, 27, 36  # letters; what is shorter fits a phone
+# letters; what is shorter fits a phone
+_UNBROKEN = 9
+_WHOLE = 27
+_LONG_CODE = 36
 SUBSECTION = "sub"  # style of a heading inside a section
 MOST_LINKS = 7  # to sections, in the bar
 PART_LEGEND = tuple(

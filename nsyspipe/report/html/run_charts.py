@@ -67,18 +67,24 @@ _SUMMED = (
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to
 # draw speeds over.
 _BY_NUMBER = RankNames()
-_ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
+_ZOOMED_FROM = 12
+_RANK_COLUMNS = 8
+_SIZES = 3
 BAR_HEIGHT = 32  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs
 # steps taken evenly.
-MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
+MOST_COLLECTIVES = 240
+_MOST_ROWS = 400_000
+_SHOWN_WAITS = 10
 THIN = (
     ("waiting", "wait time"),
     ("transfer", "transfer time"),
 )  # in the legend of the bar below that of a rank
-_CALL, _NTH, _LENGTH = ["step", "collective", "seq"], ["nth", "collective"], "length_ns"
+_CALL = ["step", "collective", "seq"]
+_NTH = ["nth", "collective"]
+_LENGTH = "length_ns"
 _MEASURED = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
 _OF_MEDIANS = (*_CALL, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED)
 
@@ -106,7 +112,8 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
 
     Where one of them was not recorded, those of the last three that are known by themselves.
     """
-    compute, hidden = row["compute_ns"], row["overlap_compute_ns"]
+    compute = row["compute_ns"]
+    hidden = row["overlap_compute_ns"]
     parts = {
         "exposed": row["exposed_comm_ns"],
         "copies": row["exposed_memory_ns"],
@@ -151,17 +158,16 @@ def rank_chart(
     )
     columns = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(columns).sort_by("rank").to_pylist()
-    shown, times = (
-        [row for row in rows if row["rank"] in set(ranks)],
-        ("wall", "comm", "wait", "transfer"),
-    )
+    shown = [row for row in rows if row["rank"] in set(ranks)]
+    times = ("wall", "comm", "wait", "transfer")
     drawn = [
         {"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}}
         for row in shown
     ]
     if not drawn:
         return None
-    n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in listed]
+    n_ranks = len(rows)
+    rows = [row for row in rows if listed is None or row["rank"] in listed]
     n_steps = pc.count_distinct(steps["step"]).as_py()
     label = (
         "Where the time of the capture goes, per rank"
@@ -174,7 +180,8 @@ def rank_chart(
         return ms_text(None if total is None else total / n_steps)
 
     def part(name: str, row: Mapping[str, Any]) -> str:
-        time, wall = parts_of(row).get(name), row["wall_ns"]
+        time = parts_of(row).get(name)
+        wall = row["wall_ns"]
         return with_share(mean(time), None if time is None or not wall else time / wall)
 
     parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
@@ -205,10 +212,8 @@ def rank_chart(
     ]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     n_rows = len(drawn) + (after is not None)
-    height, table = (
-        36 + BAR_HEIGHT * n_rows,
-        table_of(label, rows, fields, table_note(len(rows), n_ranks)),
-    )
+    height = 36 + BAR_HEIGHT * n_rows
+    table = table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart(
         "step-bars",
         "Overview",
@@ -290,9 +295,9 @@ def step_chart(
         Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
     told = [
-        one
-        for one in fields
-        if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)
+        field
+        for field in fields
+        if "rank" not in field.heading or any(len(row["walls_ns"]) > 1 for row in rows)
     ]
     note = (
         f"Each column is the slowest of {per_column} steps. --json has all steps."
@@ -304,7 +309,8 @@ def step_chart(
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, told, note)
     caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
-    colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
+    colours = legend(parts, has_comm=has_comm)
+    has_zoom = len(rows) > _ZOOMED_FROM
     return Chart(
         "step-columns",
         "Steps",
@@ -325,7 +331,8 @@ def collective_charts(
 
     The table has the wait of each of few ranks, of many the longest.
     """
-    if not (rows := medians.rows):
+    rows = medians.rows
+    if not rows:
         return []
     ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
     messages = [
@@ -369,7 +376,8 @@ def collective_charts(
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
-    label, section = f"Collectives in the order of {whole}", "Communication"
+    label = f"Collectives in the order of {whole}"
+    section = "Communication"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
     data |= names_in_data(names)
@@ -382,7 +390,8 @@ def collective_charts(
     colours += [("untold", "duration, because transfer and wait time are not known")] * any(
         row["transfer"] is None for row in rows
     )
-    table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
+    table = table_of(label, rows, fields, medians.note)
+    has_zoom = len(rows) > _ZOOMED_FROM
     order = Chart(
         "collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom
     )
@@ -427,7 +436,9 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     """Return the collectives of summary steps, or of a capture as a `whole`; of more than `MOST_COLLECTIVES` those that take most time."""
     in_summary = collectives["in_summary"]
     steps = collectives["step"].filter(in_summary).unique().to_pylist()
-    n_used, n_steps, n_rows = len(steps), len(steps), pc.sum(in_summary).as_py() or 0
+    n_used = len(steps)
+    n_steps = len(steps)
+    n_rows = pc.sum(in_summary).as_py() or 0
     if n_rows > _MOST_ROWS:
         n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]

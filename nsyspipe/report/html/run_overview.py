@@ -186,7 +186,8 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     if change.saving_ns is None or change.step_ns is None:
         return Effect("", "", "")
     condition = "if available" if change.known == CONDITIONAL else ""
-    saving, share = ms_text(change.saving_ns, _DIGITS), short_percent(change.saved_share)
+    saving = ms_text(change.saving_ns, _DIGITS)
+    share = short_percent(change.saved_share)
     if change.low_ns is None or change.high_ns is None:
         return Effect(
             saving=saving,
@@ -272,7 +273,8 @@ def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
     if bars is None:
         column = RATIOS[name][0]
         means = means_of_slowest(run.breakdown(), ["wall_ns", column])
-        part_ns, step_ns = means[column] or 0.0, means["wall_ns"] or 1.0
+        part_ns = means[column] or 0.0
+        step_ns = means["wall_ns"] or 1.0
         return ms_text(part_ns, _DIGITS), short_percent(part_ns / step_ns)
     row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
     return ("0 ms", "0%") if row is None else (row.time, row.percent)
@@ -355,12 +357,15 @@ def opportunity_of(
     change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None
 ) -> Opportunity:
     """Return a recommendation as a row."""
-    gain, saving_range = None, ""
+    gain = None
+    saving_range = ""
     if change.saving_ns is not None:
         low = high = None
         if change.low_ns is not None and change.high_ns is not None:
-            least_ns, most_ns = step_ns - change.high_ns, step_ns - change.low_ns
-            low, high = max(least_ns, 0.0) / longest_ns, min(max(most_ns, 0.0) / longest_ns, 1.0)
+            least_ns = step_ns - change.high_ns
+            most_ns = step_ns - change.low_ns
+            low = max(least_ns, 0.0) / longest_ns
+            high = min(max(most_ns, 0.0) / longest_ns, 1.0)
             saving_range = f"{_number(least_ns, _DIGITS)} to {ms_text(most_ns, _DIGITS)}"
         share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
         gain = Gain(share, low, high, is_bound=low is None)
@@ -411,7 +416,8 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | C
 
 def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
     """Yield what is no recommendation of its own: within noise, little, and what all communication costs."""
-    n_noise, n_little = len(found.within_noise), len(found.little)
+    n_noise = len(found.within_noise)
+    n_little = len(found.little)
     groups = [
         (f"{_changes(n_noise)} with a saving within noise", found.within_noise),
         (f"{_changes(n_little)} with a small saving", found.little),

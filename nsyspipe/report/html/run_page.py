@@ -60,10 +60,13 @@ _SCRIPTS = (
     "step_columns",
     "collectives",
 )
-_OVERVIEW, _ABOUT = "Overview", "About this run"
+_OVERVIEW = "Overview"
+_ABOUT = "About this run"
 # Ranks of a timeline that are drawn at once (a button shows the others), rows of the costliest, and
 # calls.
-_TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 8, 15, 8
+_TIMELINE_RANKS = 8
+_SHOWN_COSTS = 15
+_SHOWN_CALLS = 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
@@ -104,7 +107,8 @@ class Details(NamedTuple):
 
 def run_page(run: Run, top: int | None = None) -> str:
     """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
-    title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
+    title = f"{run.header.label}: nsyspipe"
+    identity = (RUN_ID, run.header.run_id)
     costs = {
         name: replace(one, is_close=True)
         for name, one in cost_tables(run, top or _SHOWN_COSTS).items()
@@ -149,7 +153,8 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
     yield Heading("Steps")
     yield from _step_chart(run)
     yield Heading("Phases", SUBSECTION)
-    if phases := run_report.phase_table(run):
+    phases = run_report.phase_table(run)
+    if phases:
         yield replace(phases, is_close=True)
         yield from (Sentence(text) for text in [words.phases_text(run)] if text)
     elif run.is_capture:
@@ -171,7 +176,8 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     else:
         _, unknown = run_report.why_null("idle_causes", run, summary)
         yield Sentence(f"The causes of idle time are not known: {unknown}.")
-    if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
+    calls = run.idle_calls().to_pylist()[:_SHOWN_CALLS]
+    if calls:
         fields = [
             Field("call", of("call"), "name"),
             Field("idle per step", of("blocked_ns_per_step", ms_text)),
@@ -258,7 +264,8 @@ def _about_section(run: Run) -> Iterator[Any]:
     """Yield what the metrics rest on: notes, all metrics, the capture, and the definitions of all columns."""
     yield Heading(_ABOUT)
     yield Heading("Notes and warnings", SUBSECTION)
-    if troubles := words.troubles(run.problem_rows):
+    troubles = words.troubles(run.problem_rows)
+    if troubles:
         yield Troubles(troubles, is_close=True)
     else:
         yield Sentence("There are none.")
@@ -310,8 +317,8 @@ def _definitions() -> Iterator[Sentence | Details]:
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
         rows = [
-            [one.name, one.unit, meaning_of(schema, one), one.source or absent]
-            for one in schema.columns
+            [column.name, column.unit, meaning_of(schema, column), column.source or absent]
+            for column in schema.columns
         ]
         yield Details(
             schema.name,
@@ -359,7 +366,8 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
         ]
     if any(row["mark"] for row in steps):
         hints.append("Shaded steps are not used.")
-    if unseen := words.unseen_idle(run):
+    unseen = words.unseen_idle(run)
+    if unseen:
         hints.append(
             f"Dashed parts were not recorded. Idle time is a lower bound, because {unseen}."
         )
@@ -368,10 +376,8 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
 
 def _clock_text(run: Run) -> str:
     """Return how well bars of different ranks can be compared; nothing for one rank."""
-    errors, codes = (
-        run.ranks["clock_error_ns"].to_pylist(),
-        [row["code"] for row in run.problem_rows],
-    )
+    errors = run.ranks["clock_error_ns"].to_pylist()
+    codes = [row["code"] for row in run.problem_rows]
     if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
         return ""
     if "no-common-clock" in codes:
@@ -397,7 +403,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         _choice(run, _ONLY if n_steps(run) == 1 else "closest to the median", data, bars, listed),
         *(_choice(run, *one, first) for one in others),
     ]
-    n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
+    n_kept = len(data["ranks"])
+    n_ranks = run.ranks.num_rows
     left_out = (
         f"{n_kept} of {n_ranks} ranks are in this file. --perfetto writes all."
         if n_kept < n_ranks
@@ -424,7 +431,8 @@ def _choice(
     data |= charts.names_in_data(run.rank_names)
     of_used = "" if what == _ONLY else " of the steps used"
     texts = [] if run.is_capture else [f"Step {step}: {what}{of_used}."]
-    if stretch := data["stretch"]:
+    stretch = data["stretch"]
+    if stretch:
         length = ms_text(stretch["end"] - stretch["start"])
         slowest = f"rank {run.rank_names.name(stretch['rank'])} (the slowest rank)"
         place = slowest if data["n_ranks"] > 1 else "the GPU"
@@ -435,7 +443,8 @@ def _choice(
         .filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"]
         .to_pylist()
     )
-    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
+    outside = [phase for phase in LOOP if phase in ran and phase not in drawn]
+    if outside:
         subject = (
             f"The {outside[0]} phase has"
             if len(outside) == 1
@@ -458,7 +467,8 @@ def _other_steps(
     run: Run, data: Mapping[str, Any], first: list[int]
 ) -> list[tuple[str, dict[str, Any], pa.Table]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
-    room, steps = MOST_BARS - n_bars(data), []
+    room = MOST_BARS - n_bars(data)
+    steps = []
     times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
     if data["step"] not in times or (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ:
         return []
@@ -574,7 +584,8 @@ def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
 
 def provenance(run: Run) -> list[tuple[str, str]]:
     """Return what identifies the run and its capture, as pairs."""
-    header, world = run.header, run.header.world_size
+    header = run.header
+    world = run.header.world_size
     ranks = f"{header.n_ranks}" + (f" of {world}" if world is not None else "")
     if header.has_shared_processes:
         ranks = words.ranks_text(header)

@@ -23,7 +23,8 @@ from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, ans
 from nsyspipe.report.html.page import PART_LEGEND, Chart
 from nsyspipe.report.units import STEP_PARTS, absent, ms_text, with_share
 
-_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
+_ROW_HEIGHT = 30
+_FRAME_HEIGHT = 62
 _MOST_WARNINGS = 3  # on the first screen
 
 
@@ -127,5 +128,6 @@ def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _part_text(row: Mapping[str, Any], column: str) -> str:
-    time, whole = row[column], row["mean_step_time_ns"]
+    time = row[column]
+    whole = row["mean_step_time_ns"]
     return with_share(ms_text(time), time / whole) if time is not None and whole else absent

@@ -89,10 +89,8 @@ def timeline_data(
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
     ranks = []
     for rank in kept:
-        own, called = (
-            table.filter(pc.field("rank") == rank),
-            {"compute": _UNTOLD} if rank in untold else {},
-        )
+        own = table.filter(pc.field("rank") == rank)
+        called = {"compute": _UNTOLD} if rank in untold else {}
         bars_of = ((lane, own.filter(pc.field("lane") == lane)) for lane in _LANES)
         lanes = {
             called.get(lane, lane): _bars(bars, origin) for lane, bars in bars_of if bars.num_rows
@@ -125,10 +123,8 @@ def _stretch(
     if not compute.num_rows:
         return None
     begin, end = window
-    starts, ends = (
-        np.append(begin, compute["end_ns"].to_numpy()),
-        np.append(compute["start_ns"].to_numpy(), end),
-    )
+    starts = np.append(begin, compute["end_ns"].to_numpy())
+    ends = np.append(compute["start_ns"].to_numpy(), end)
     at = int(np.argmax(ends - starts))
     known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
     return known if ends[at] - starts[at] > _LEAST_STRETCH * (end - begin) else None
@@ -209,7 +205,8 @@ def timeline_table(
         for one in _BUSY
         if one[1] in {"compute", "memory"} or any(row["comm_ns"] != 0 for row in rows)
     ]
-    ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
+    ran = {phase for _, phase in spans}
+    whole = "capture" if is_capture else "step"
     spans |= {(row["rank"], whole): (row["start_ns"], row["end_ns"]) for row in rows}
 
     def lane_time(lane: str, known: str, row: Mapping[str, Any]) -> str:

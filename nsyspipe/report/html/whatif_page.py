@@ -22,7 +22,10 @@ from nsyspipe.run.run import Run
 
 # These change the work of a step, so its time without communication is another one.
 _CHANGES_OF_WORK = frozenset({"no_wait", "no_grad_copy", "no_sync"})
-_WORK, _COMMUNICATION, _WHOLE = "untold", "exposed", "accent"  # categories of the palette
+# categories of the palette
+_WORK = "untold"
+_COMMUNICATION = "exposed"
+_WHOLE = "accent"
 _NAMES = {  # in the order in which they are drawn
     _WORK: "with zero communication time",
     _COMMUNICATION: "added by communication",
@@ -63,7 +66,8 @@ def _introduction(found: WhatIf, run: Run, sentences: Sequence[str]) -> Iterator
     yield from (Sentence(text) for text in sentences)
     yield from report.few_steps_blocks(found)
     yield Facts([*report.subject(found, run), steps_text(run)], "Run")
-    if tiles := _tiles(found):
+    tiles = _tiles(found)
+    if tiles:
         yield Tiles(tiles)
 
 
@@ -74,7 +78,8 @@ def _tiles(found: WhatIf) -> list[Tile]:
         return []
     steps = f"median of {found.n_steps} steps" if found.n_steps > 1 else "one step"
     tiles = [_tile("Captured step time", captured_ns, steps)]
-    if best := report.best_setting(found):
+    best = report.best_setting(found)
+    if best:
         ends = (
             f"{ms_text(best.low_ns, _DIGITS).removesuffix(' ms')} to "
             f"{ms_text(best.high_ns, _DIGITS)}"
@@ -149,7 +154,8 @@ def _bar(found: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
 
 def divided_step(found: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
     """Return the parts of a step: undivided if the limit is not known, or if the change is one of the work itself."""
-    step_ns, limit_ns = row.step_time_ns or 0.0, found.limit_step_time_ns
+    step_ns = row.step_time_ns or 0.0
+    limit_ns = found.limit_step_time_ns
     if limit_ns is None or step_ns < limit_ns or not _CHANGES_OF_WORK.isdisjoint(row.knobs):
         return [(_WHOLE, step_ns)]
     parts = [(_WORK, limit_ns), (_COMMUNICATION, step_ns - limit_ns)]
