@@ -125,8 +125,8 @@ _RUN_FIGURES = (
         short="step time",
         meaning="slowest rank, median over steps",
         definition=(
-            "The time of the slowest rank in each step, as the median over the steps used. "
-            "nsyspipe analyze prints the mean instead, which is 1e9 / throughput_steps_per_s."
+            "The time of the slowest rank in each step, as the median over the steps used "
+            "(nsyspipe analyze prints the mean)."
         ),
     ),
     Figure(

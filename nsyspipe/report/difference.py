@@ -629,7 +629,7 @@ def change_text(row: Mapping[str, Any]) -> str:
     change = _metric(row, "delta", delta_text)
     relative = percent_change(row)
     if relative != absent:
-        change = f"{change}, {relative}"
+        change = relative if row["delta"] == 0 else f"{change}, {relative}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
     return f"{_without_unit_of(before, after)} -> {after} ({change})"
 
