@@ -34,23 +34,40 @@ class Move(Struct, frozen=True):
 
 
 def numbers_of_rules() -> dict[str, float]:
-    """Return all numbers that modules of `findings` assign on their own level, by module and name."""
+    """Return the numbers that modules of `findings` assign or import, by where they are assigned.
+
+    Names are below `nsyspipe`: ``findings.judge._HIGH``, ``analysis.steps.FEW_STEPS``.
+    """
     found: dict[str, float] = {}
     for folder in findings.__path__:
         for path in sorted(Path(folder).glob("*.py")):
-            if path.stem != "__init__":
-                module = import_module(f"{findings.__name__}.{path.stem}")
-                for name in assigned_names(path.read_text(encoding="utf-8")):
-                    inside = numbers_in(name, vars(module)[name])
-                    found |= {f"{path.stem}.{where}": number for where, number in inside}
+            place = "findings" if path.stem == "__init__" else f"findings.{path.stem}"
+            source = ast.parse(path.read_text(encoding="utf-8"))
+            names = {(place, name) for name in assigned_names(source)} | imported_names(source)
+            for module, name in names:
+                value = vars(import_module(f"nsyspipe.{module}"))[name]
+                found |= dict(numbers_in(f"{module}.{name}", value))
     return found
 
 
-def assigned_names(source: str) -> list[str]:
-    """Return the names that a module assigns on its own level, in tuples too."""
-    assignments = [
-        node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)
+def imported_names(source: ast.Module) -> set[tuple[str, str]]:
+    """Return the constants that a module imports from nsyspipe, each with the module that has it."""
+    imports = [
+        node
+        for node in source.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nsyspipe.")
     ]
+    return {
+        ((node.module or "").removeprefix("nsyspipe."), imported.name)
+        for node in imports
+        for imported in node.names
+        if imported.name.isupper()
+    }
+
+
+def assigned_names(source: ast.Module) -> list[str]:
+    """Return the names that a module assigns on its own level, in tuples too."""
+    assignments = [node for node in source.body if isinstance(node, ast.Assign | ast.AnnAssign)]
     targets = [
         target
         for node in assignments
@@ -89,8 +106,8 @@ def moves() -> list[Move]:
 @contextmanager
 def moved(limit: str, value: float) -> Iterator[None]:
     """Give a limit another value, in all modules that import it too."""
-    module_name, name, *field = limit.split(".")
-    owner = import_module(f"{findings.__name__}.{module_name}")
+    room, module_name, name, *field = limit.split(".")
+    owner = import_module(f"nsyspipe.{room}.{module_name}")
     original = vars(owner)[name]
     changed = replace(original, **{field[0]: value}) if field else value
     modules = [owner, *modules_that_import(name, original)]
@@ -107,11 +124,10 @@ def modules_that_import(name: str, value: object) -> list[ModuleType]:
     """Return the modules of nsyspipe that hold a value under a public name; private names stay in their module."""
     if name.startswith("_"):
         return []
-    package = findings.__name__.partition(".")[0]
     return [
         module
         for module in [*sys.modules.values()]
-        if module.__name__.partition(".")[0] == package and vars(module).get(name) is value
+        if module.__name__.partition(".")[0] == "nsyspipe" and vars(module).get(name) is value
     ]
 
 

@@ -38,10 +38,10 @@ OF_COMM, OF_HOST = "test_limits_communication", "test_limits_host"
 OF_LATENESS, OF_GRADIENTS = "test_limits_lateness", "test_limits_gradients"
 
 LIMITS = {
-    "communication._LEAST_EXPOSED": Limit(
+    "findings.communication._LEAST_EXPOSED": Limit(
         0.049, 0.051, (on_both_sides(COMM, "comm_bound, 5 % of step time"),)
     ),
-    "communication._LEAST_OF_GRADIENTS": Limit(
+    "findings.communication._LEAST_OF_GRADIENTS": Limit(
         0.49,
         0.51,
         (
@@ -52,7 +52,7 @@ LIMITS = {
             ),
         ),
     ),
-    "communication._MOSTLY": Limit(
+    "findings.communication._MOSTLY": Limit(
         0.66,
         0.67,
         (
@@ -68,16 +68,16 @@ LIMITS = {
             ),
         ),
     ),
-    "communication._LEAST_SLOWDOWN": Limit(
+    "findings.communication._LEAST_SLOWDOWN": Limit(
         0.0185, 0.0205, (on_both_sides(COMM, "comm_slows_compute, 20 of 1000, 220 hidden"),)
     ),
-    "communication._LEAST_SHARE": Limit(
+    "findings.communication._LEAST_SHARE": Limit(
         0.00245, 0.00255, (on_both_sides(COMM, "comm_slows_compute, 100 of 1000, 28 hidden"),)
     ),
-    "communication.LEAST_OVERLAP_SHARE": Limit(
+    "findings.communication.LEAST_OVERLAP_SHARE": Limit(
         0.019, 0.021, (on_both_sides(COMM, "comm_slows_compute, 200 of 1000, 20 hidden"),)
     ),
-    "communication._MOSTLY_WAITS": Limit(
+    "findings.communication._MOSTLY_WAITS": Limit(
         0.49,
         0.51,
         (
@@ -88,7 +88,7 @@ LIMITS = {
             ),
         ),
     ),
-    "communication._LEAST_NS": Limit(
+    "findings.communication._LEAST_NS": Limit(
         0.94,
         1.06,
         (
@@ -99,7 +99,7 @@ LIMITS = {
             ),
         ),
     ),
-    "gradients._LEAST_SHARE": Limit(
+    "findings.gradients._LEAST_SHARE": Limit(
         0.009,
         0.0101,
         (
@@ -112,14 +112,16 @@ LIMITS = {
             ),
         ),
     ),
-    "gradients._MOST_OVERLAP": Limit(
+    "findings.gradients._MOST_OVERLAP": Limit(
         0.099, 0.102, (on_both_sides(COMM, "single_bucket, a tenth hidden"),)
     ),
-    "gradients._MOST_ALL_REDUCES": Limit(
+    "findings.gradients._MOST_ALL_REDUCES": Limit(
         2, 4, (on_both_sides(COMM, "single_bucket, a loss and a norm, and one more"),)
     ),
-    "gradients._DOMINANT": Limit(0.945, 0.955, (on_both_sides(COMM, "single_bucket, 95 %"),)),
-    "gradients._MANY": Limit(
+    "findings.gradients._DOMINANT": Limit(
+        0.945, 0.955, (on_both_sides(COMM, "single_bucket, 95 %"),)
+    ),
+    "findings.gradients._MANY": Limit(
         19,
         21,
         (
@@ -127,7 +129,7 @@ LIMITS = {
             held(ROLES, "small_shards, their latency", "small_shards, 19 of them"),
         ),
     ),
-    "gradients._FLOOR_NS": Limit(
+    "findings.gradients._FLOOR_NS": Limit(
         99_999,
         100_001,
         (
@@ -138,7 +140,7 @@ LIMITS = {
             ),
         ),
     ),
-    "gradients._SMALL_BUCKET_BYTES": Limit(
+    "findings.gradients._SMALL_BUCKET_BYTES": Limit(
         3.99e6,
         4.01e6,
         (
@@ -149,10 +151,10 @@ LIMITS = {
             ),
         ),
     ),
-    "gradients._LEAST_COPIED": Limit(
+    "findings.gradients._LEAST_COPIED": Limit(
         0.00099, 0.00101, (on_both_sides(DEVICE, "grad_copy, a thousandth of step time"),)
     ),
-    "gradients._FEW_BYTES": Limit(
+    "findings.gradients._FEW_BYTES": Limit(
         15.9e6,
         16.1e6,
         (
@@ -163,10 +165,10 @@ LIMITS = {
             ),
         ),
     ),
-    "gradients._LEAST_COPIED_OF_FEW": Limit(
+    "findings.gradients._LEAST_COPIED_OF_FEW": Limit(
         0.00499, 0.00501, (on_both_sides(DEVICE, "grad_copy, less than 16 MB"),)
     ),
-    "gradients._LEAST_COMPRESSED": Limit(
+    "findings.gradients._LEAST_COMPRESSED": Limit(
         0.099,
         0.101,
         (
@@ -178,7 +180,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host.LEAST_IDLE_SHARE": Limit(
+    "findings.host.LEAST_IDLE_SHARE": Limit(
         0.019,
         0.0201,
         (
@@ -192,7 +194,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host._LEAST_TURN": Limit(
+    "findings.host._LEAST_TURN": Limit(
         0.249,
         0.251,
         (
@@ -203,7 +205,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host._MOSTLY_PAUSES": Limit(
+    "findings.host._MOSTLY_PAUSES": Limit(
         0.49,
         0.51,
         (
@@ -214,7 +216,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host._SOME_PAUSES": Limit(
+    "findings.host._SOME_PAUSES": Limit(
         0.245,
         0.255,
         (
@@ -230,7 +232,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host._LEAST_COPY_SHARE": Limit(
+    "findings.host._LEAST_COPY_SHARE": Limit(
         0.00099,
         0.00101,
         (
@@ -241,7 +243,7 @@ LIMITS = {
             ),
         ),
     ),
-    "host._DISTORTED": Limit(
+    "findings.host._DISTORTED": Limit(
         1.49,
         1.51,
         (
@@ -249,10 +251,10 @@ LIMITS = {
             held(DEVICE, "profiler_overhead, of three ranks a first step of (300, 150, 149)"),
         ),
     ),
-    "host._LEAST_OVERHEAD": Limit(
+    "findings.host._LEAST_OVERHEAD": Limit(
         0.009, 0.0101, (on_both_sides(DEVICE, "profiler_overhead, 1 % of own work"),)
     ),
-    "judge._HIGH": Limit(
+    "findings.judge._HIGH": Limit(
         0.099,
         0.101,
         (
@@ -263,7 +265,7 @@ LIMITS = {
             ),
         ),
     ),
-    "judge._MEDIUM": Limit(
+    "findings.judge._MEDIUM": Limit(
         0.029,
         0.031,
         (
@@ -274,7 +276,7 @@ LIMITS = {
             ),
         ),
     ),
-    "lateness.LIMITS.min_share": Limit(
+    "findings.lateness.LIMITS.min_share": Limit(
         0.0296,
         0.0304,
         (
@@ -286,7 +288,7 @@ LIMITS = {
             ),
         ),
     ),
-    "lateness.LIMITS.min_share_of_few_steps": Limit(
+    "findings.lateness.LIMITS.min_share_of_few_steps": Limit(
         0.099,
         0.101,
         (
@@ -294,7 +296,7 @@ LIMITS = {
             on_both_sides(LATE, "straggler, 10 % of two steps"),
         ),
     ),
-    "lateness.LIMITS.noticeable_share": Limit(
+    "findings.lateness.LIMITS.noticeable_share": Limit(
         0.009,
         0.0101,
         (
@@ -311,7 +313,7 @@ LIMITS = {
             ),
         ),
     ),
-    "lateness.LIMITS.min_part_of_delays": Limit(
+    "findings.lateness.LIMITS.min_part_of_delays": Limit(
         0.09,
         0.101,
         (
@@ -327,10 +329,10 @@ LIMITS = {
             ),
         ),
     ),
-    "lateness.LIMITS.min_part_behind": Limit(
+    "findings.lateness.LIMITS.min_part_behind": Limit(
         0.24, 0.26, (held(LATE, "straggler, one behind the last", "straggler, one hardly behind"),)
     ),
-    "lateness.LIMITS.min_slower_share": Limit(
+    "findings.lateness.LIMITS.min_slower_share": Limit(
         0.029,
         0.031,
         (
@@ -348,7 +350,7 @@ LIMITS = {
             ),
         ),
     ),
-    "model._LEAST_EXPOSED": Limit(
+    "findings.model._LEAST_EXPOSED": Limit(
         0.049,
         0.051,
         (
@@ -358,7 +360,7 @@ LIMITS = {
             on_both_sides(ROLES, "flat_all_reduce, 5 % of step time"),
         ),
     ),
-    "model._MOSTLY": Limit(
+    "findings.model._MOSTLY": Limit(
         0.66,
         0.67,
         (
@@ -369,7 +371,7 @@ LIMITS = {
             ),
         ),
     ),
-    "model.MOST_BELIEVED": Limit(
+    "findings.model.MOST_BELIEVED": Limit(
         0.97,
         1.03,
         (
@@ -385,10 +387,10 @@ LIMITS = {
             ),
         ),
     ),
-    "parallelism._LEAST_BUBBLE": Limit(
+    "findings.parallelism._LEAST_BUBBLE": Limit(
         0.0495, 0.0505, (on_both_sides(ROLES, "pipeline_bubble, 5 % of step time"),)
     ),
-    "parallelism._LEAST_AGAIN": Limit(
+    "findings.parallelism._LEAST_AGAIN": Limit(
         0.24,
         0.26,
         (
@@ -399,7 +401,7 @@ LIMITS = {
             ),
         ),
     ),
-    "settings._LEAST_EXPOSED": Limit(
+    "findings.settings._LEAST_EXPOSED": Limit(
         0.049,
         0.051,
         (
@@ -407,25 +409,27 @@ LIMITS = {
             on_both_sides(SETTINGS, "blocking_launches, exposed"),
         ),
     ),
-    "settings._LEAST_IDLE": Limit(
+    "findings.settings._LEAST_IDLE": Limit(
         0.019, 0.021, (on_both_sides(SETTINGS, "blocking_launches, idle"),)
     ),
-    "slow_link._LEAST_SHARE": Limit(
+    "findings.slow_link._LEAST_SHARE": Limit(
         0.0498, 0.0502, (on_both_sides(LINK, "slow_link, 5 % of step time"),)
     ),
-    "slow_link._SLOW_RATIO": Limit(
+    "findings.slow_link._SLOW_RATIO": Limit(
         0.1497, 0.1502, (on_both_sides(LINK, "slow_link, 15 % of NVLink"),)
     ),
-    "slow_link._MUCH_MORE": Limit(1.49, 1.51, (on_both_sides(LINK, "slow_link, as much as that"),)),
-    "slow_link._LARGE_BYTES": Limit(
+    "findings.slow_link._MUCH_MORE": Limit(
+        1.49, 1.51, (on_both_sides(LINK, "slow_link, as much as that"),)
+    ),
+    "findings.slow_link._LARGE_BYTES": Limit(
         15.9e6,
         16.1e6,
         (held(LINK, "slow_link, 15 % of NVLink", "slow_link, small messages"),),
     ),
-    "slow_link._MOSTLY_GRADIENTS": Limit(
+    "findings.slow_link._MOSTLY_GRADIENTS": Limit(
         0.943, 0.953, (held(LINK, "slow_link, a metric is gathered", "slow_link, much else"),)
     ),
-    "slow_link._LEAST_BUCKET_BYTES": Limit(
+    "findings.slow_link._LEAST_BUCKET_BYTES": Limit(
         2**20 - 1,
         2**20 + 1,
         (
@@ -436,7 +440,7 @@ LIMITS = {
             ),
         ),
     ),
-    "straggler.MIN_PART_OF_PHASE": Limit(
+    "findings.straggler.MIN_PART_OF_PHASE": Limit(
         0.599,
         0.605,
         (
@@ -448,20 +452,75 @@ LIMITS = {
             ),
         ),
     ),
-    "straggler.MIN_PART_OF_HOST": Limit(
+    "findings.straggler.MIN_PART_OF_HOST": Limit(
         0.59, 0.61, (on_both_sides(LATE, "straggler, 60 % idle for launches"),)
+    ),
+}
+
+# Limits of other modules that rules decide by.
+LIMITS |= {
+    "analysis.kernels.ENOUGH_COMPARED": Limit(
+        29,
+        31,
+        (
+            held(COMM, "comm_slows_compute, 30 kernels", "comm_slows_compute, 29 kernels"),
+            held(
+                OF_COMM,
+                "test_30_compared_kernels_are_enough_for_one_fix",
+                "test_29_compared_kernels_are_too_few_for_that_fix",
+            ),
+        ),
+    ),
+    "analysis.launching.MIN_SLOWER_SHARE": Limit(
+        0.029,
+        0.031,
+        (
+            held(
+                DEVICE,
+                "launch_bound, a slower host, for which others wait",
+                "launch_bound, a host hardly slower",
+            ),
+        ),
+    ),
+    "analysis.steps.FEW_STEPS": Limit(
+        2,
+        4,
+        (
+            held(
+                LATE,
+                "straggler, 3 % of three steps",
+                "straggler, 10 % of two steps, not quite",
+            ),
+        ),
+    ),
+    "analysis.traffic.SMALL_BYTES": Limit(
+        65_535,
+        65_537,
+        (
+            held(
+                OF_GRADIENTS,
+                "test_a_small_message_of_one_backward_pass_is_left_out",
+                "test_a_message_that_is_not_small_counts_in_its_backward_pass",
+            ),
+            held(
+                OF_GRADIENTS,
+                "test_unknown_all_reduces_of_small_messages_are_no_gradients",
+                "test_unknown_all_reduces_of_larger_messages_may_be_gradients",
+            ),
+        ),
     ),
 }
 
 SHOWN = "how many rows or names are shown"
 NO_LIMITS = {
-    "communication._SHOWN_KERNELS": SHOWN,
-    "gradients.BUCKET_MB": "a size that is advised",
-    "gradients.LARGE_BUCKET_MB": "a size that is advised",
-    "host._SHOWN_CALLS": SHOWN,
-    "host._SHOWN_RANKS": SHOWN,
-    "lateness._FAR": "a time that no rank has",
-    "model.AT_MOST": "a factor of what was measured",
-    "slow_link._PER_S": "a unit",
-    "straggler._MOST_NAMED": SHOWN,
+    "model.names.LONGEST_CALL": "how many letters are shown",
+    "findings.communication._SHOWN_KERNELS": SHOWN,
+    "findings.gradients.BUCKET_MB": "a size that is advised",
+    "findings.gradients.LARGE_BUCKET_MB": "a size that is advised",
+    "findings.host._SHOWN_CALLS": SHOWN,
+    "findings.host._SHOWN_RANKS": SHOWN,
+    "findings.lateness._FAR": "a time that no rank has",
+    "findings.model.AT_MOST": "a factor of what was measured",
+    "findings.slow_link._PER_S": "a unit",
+    "findings.straggler._MOST_NAMED": SHOWN,
 }

@@ -65,6 +65,27 @@ def test_less_than_half_of_communication_is_not_mostly_waiting():
     assert fix_with_wait(99) == fix_with_wait(0)
 
 
+def fix_with_compared_kernels(n_kernels):
+    """Return what brings the slowdown where so many kernels can be compared, 500 of 40 500 ns."""
+    kernels = [
+        kernel("gemm", n_kernels, 500, 147),
+        kernel("other", 0, 0, 0) | {"overlapped_ns": 40_000},
+    ]
+    return comm_slows_compute(evidence(steps(2, hidden=200), kernels=kernels)).fix
+
+
+def test_few_compared_kernels_have_a_fix_of_their_own():
+    assert fix_with_compared_kernels(10) != fix_with_compared_kernels(50)
+
+
+def test_30_compared_kernels_are_enough_for_one_fix():
+    assert fix_with_compared_kernels(30) == fix_with_compared_kernels(50)
+
+
+def test_29_compared_kernels_are_too_few_for_that_fix():
+    assert fix_with_compared_kernels(29) == fix_with_compared_kernels(10)
+
+
 def saving_of_ranks_that_hide(*hidden_ns_of_rank_1):
     """Return the saving where rank 0 hides 226 in each step and rank 1 so much, and kernels take twice as long.
 
