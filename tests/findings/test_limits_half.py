@@ -109,11 +109,11 @@ def is_idle_in_forward(idle_ns):
 
 
 # 101 of 200 are 50.5 %.
-def test_a_phase_whose_device_idles_for_more_than_half_of_the_excess_is_idle():
+def test_a_phase_that_idles_for_more_than_half_of_the_excess_is_idle():
     assert is_idle_in_forward(101)
 
 
-def test_a_phase_whose_device_idles_for_half_of_the_excess_is_not():
+def test_a_phase_that_idles_for_half_of_the_excess_is_not():
     assert not is_idle_in_forward(100)
 
 
