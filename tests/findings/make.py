@@ -196,6 +196,10 @@ class Later:
     def __getattr__(self, name):
         return getattr(self._made(), name)
 
+    def build_again(self):
+        """Forget the evidence and the figures that it keeps."""
+        self._made.cache_clear()
+
 
 def evidence(step_rows, collectives=(), **more):
     """Return what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
