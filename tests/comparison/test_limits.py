@@ -1,4 +1,4 @@
-"""Each limit of a comparison from both sides: what is decided just below it, and what just above it."""
+"""Each limit of a comparison from both sides: what is decided just below and just above it."""
 
 import math
 from fractions import Fraction

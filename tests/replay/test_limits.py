@@ -73,7 +73,7 @@ def test_an_idle_share_above_two_per_cent_needs_a_clock(share, n_reasons):
 
 
 def timeline(**others):
-    """Return what one rank did: an all-reduce of one step, beside kernels that were all launched."""
+    """Return what one rank did: an all-reduce of one step, and kernels that were all launched."""
     collectives = SimpleNamespace(
         start=np.array([10]),
         launch=np.array([5]),
