@@ -16,9 +16,9 @@ COMM_START = (270, 310)  # of each rank, in a step
 
 
 def rank_of(rank):
-    """Return a rank of four steps of 1000 ns: compute [100, 300), an all-reduce up to 330 and a copy [340, 350).
+    """Return a rank of four steps of 1000 ns: compute [100, 300), an all-reduce, a copy [340, 350).
 
-    Rank 0 enters the all-reduce at 270 and waits for rank 1 up to 310. Until 300 it computes.
+    The all-reduce ends at 330. Rank 0 enters it at 270 and waits for rank 1 up to 310.
     """
     builder = TraceBuilder(NEW, pid=1000 + rank).domain("NCCL", 1)
     builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu().host("node0")
