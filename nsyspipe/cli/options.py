@@ -83,7 +83,7 @@ def check_address_space() -> None:
 class Sectioned(TyperCommand):
     """A command whose help has its options in sections."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer or Click
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer
         """Return what follows the name of the command."""
         pieces = []
         for parameter in self.params:
@@ -92,7 +92,7 @@ class Sectioned(TyperCommand):
                 pieces.append(metavar if parameter.required else f"[{metavar}]")
         return [*pieces, "[OPTIONS]"]
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer or Click
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer
         """Refuse an option that takes one value and is given two."""
         parameters: list[Any]
         _, _, parameters = self.make_parser(ctx).parse_args(args=[*args])
@@ -220,7 +220,8 @@ def _options_of(group: Any) -> list[Field[Any]]:  # noqa: ANN401 - a dataclass
     return [each for each in fields(group) if "option" in each.metadata]
 
 
-def _parameter(declared: Field[Any], kind: Any, section: str) -> inspect.Parameter:  # noqa: ANN401 - a type
+# A kind is any type.
+def _parameter(declared: Field[Any], kind: Any, section: str) -> inspect.Parameter:  # noqa: ANN401
     """Return the parameter that Typer reads for an option with values of a type."""
     declaration: _Declaration = declared.metadata["option"]
     long = f"--{declared.name.replace('_', '-')}"

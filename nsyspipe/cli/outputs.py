@@ -85,9 +85,9 @@ def print_error(error: NsyspipeError) -> None:
 
 def lenient_encoding() -> None:
     """Let a terminal that knows few letters show the rest as question marks."""
-    # None if whoever started the program closed it.
+    # None if whoever started the program closed it. The file in its place is never closed.
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the program's life
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

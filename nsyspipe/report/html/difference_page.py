@@ -440,10 +440,10 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
 
 def _with_verdicts(
     difference: RunDifference, table: Table, common_reason: str | None
-) -> list[Sequence[Cell]]:
+) -> list[list[Cell]]:
     """Return the rows of the table of metrics, with the verdict and its reason in the last cell."""
     rows, _ = metric_rows(difference)
-    with_verdicts = []
+    with_verdicts: list[list[Cell]] = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         verdict = Word(
             report.verdict_word(row["verdict"]),

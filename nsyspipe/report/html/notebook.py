@@ -194,8 +194,8 @@ def _simulated_bars(answer: WhatIf, rows: Sequence[of_whatif.MenuRow]) -> Iterat
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
-    for block in of_difference.gate_blocks(change):
-        yield Heading(block.text)
+    for sentence in of_difference.gate_blocks(change):
+        yield Heading(sentence.text)
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change.cause))
     yield Heading("Mean step time on the slowest rank, by part:")

@@ -293,7 +293,7 @@ class Columns(Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """One step that a chart can show: what stands above it then, and the same figures as a table."""
+    """One step that a chart can show, with the text above it and the same values as a table."""
 
     step: int
     words: str

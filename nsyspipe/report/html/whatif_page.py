@@ -96,7 +96,7 @@ def _tiles(answer: WhatIf) -> list[Tile]:
     return tiles
 
 
-def _tiles_of_best(best: report.MenuRow, captured_ns: float) -> list[Tile]:
+def _tiles_of_best(best: Scenario, captured_ns: float) -> list[Tile]:
     """Return the step time with the best setting, and what it saves."""
     low = ms_text(best.low_ns, _DIGITS_OF_ESTIMATE).removesuffix(" ms")
     high = ms_text(best.high_ns, _DIGITS_OF_ESTIMATE)
