@@ -82,8 +82,8 @@ def convert(
     sources = find_captures(reports)
     nsys: Nsys | str | None = export.nsys
     # On a cluster, the workers look for it.
-    if nsys is not None and not running.cluster:
-        nsys = find(nsys)
+    if export.nsys is not None and not running.cluster:
+        nsys = find(export.nsys)
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         outcomes = attempt_exports(
             sources,
