@@ -15,17 +15,21 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.options import DEFAULT_FINDINGS, parse_findings
 
 _GLOB = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$")
-_LONGEST_NAMES = 100
+# Letters of the names of reports in a suggested command.
+MAX_LETTERS_OF_REPORTS = 100
 _STRICT = "Exit with 2 if there is an error or a warning about the reports."
 
 
 def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
-    """Return the reports as one types them again; None with options that change the figures, or too many names."""
+    """Return the reports as one types them again.
+
+    None with options that change the metrics, or if the names are too long.
+    """
     shown = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
     if shown != NamedRunOptions():
         return None
     names = " ".join(f'"{name}"' if _GLOB.search(name) else shlex.quote(name) for name in reports)
-    return names if len(names) <= _LONGEST_NAMES else None
+    return names if len(names) <= MAX_LETTERS_OF_REPORTS else None
 
 
 @with_options

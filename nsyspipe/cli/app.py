@@ -34,7 +34,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[Callable[..., None], str] = {  # in the order of work
+# In the order of work.
+_COMMANDS: dict[Callable[..., None], str] = {
     doctor: "Check what this machine or some reports can answer.",
     convert: "Export .nsys-rep reports to SQLite, several at once.",
     analyze: "Show where the time of each step goes, and what to change first.",
@@ -97,58 +98,68 @@ def run() -> None:
     except BrokenPipeError:
         _exit(_BROKEN_PIPE)
     except Exception as error:
-        told = _of_use(error) or (
-            error if isinstance(error, NsyspipeError) else shortage(error) or _unwritten(error)
-        )
-        if told is None:
+        user_error = _user_error(error)
+        if user_error is None:
             raise
-        print_error(told)
-        _exit(told.exit_code)
+        print_error(user_error)
+        _exit(user_error.exit_code)
     except SystemExit as end:
         if end.code == 1:  # Typer's way to say that the reader of its help (head, less) has left
             _exit(_BROKEN_PIPE)
         raise
 
 
-def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Click
-    """Return the error for words that no command takes, with what it would take; None for any other error."""
+def _user_error(error: Exception) -> NsyspipeError | None:
+    """Return the error to print; None for a bug of nsyspipe."""
     usage_error: Any = typer.BadParameter.__base__  # Click's, or Typer's copy of it
-    if not isinstance(error, usage_error):
-        return None
+    if isinstance(error, usage_error):
+        has_option = bool(getattr(error, "option_name", None))
+        return _option_error(error) if has_option else _usage_error(error)
+    if isinstance(error, NsyspipeError):
+        return error
+    return shortage(error) or _unwritten(error)
+
+
+def _option_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
+    """Return the error for an option that is unknown or lacks a value."""
+    name = error.option_name
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    parameters = {
+        command_name: parameter
+        for command_name, command in commands.items()
+        for parameter in command.params
+        if name in parameter.opts
+    }
+    if not hasattr(error, "possibilities"):
+        metavars = [parameter.metavar for parameter in parameters.values() if parameter.metavar]
+        metavar = metavars[0] if metavars else ""
+        problem, *_ = error.format_message().rstrip(".?").split(" Did you mean ")
+        problem = problem.removeprefix(f"Option {name!r} ")
+        return OptionError(name, problem, fix=f"{name} {metavar}".rstrip())
+    program = error.ctx.command_path
+    if parameters:
+        fix = f"it is an option of {' and '.join(parameters)}"
+    else:
+        known = [option for parameter in error.ctx.command.params for option in parameter.opts]
+        fix = nearest_name(name, known, cutoff=0.75) or f"{program} --help"
+    return OptionError(name, f"{program} has no such option", fix=fix)
+
+
+def _usage_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
+    """Return the error for words that no command takes, with what it would take."""
     problem, *meant = error.format_message().rstrip(".?").split(" Did you mean ")
-    name = getattr(error, "option_name", None)
-    if name:
-        commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-        taken = {
-            of: param
-            for of, command in commands.items()
-            for param in command.params
-            if name in param.opts
-        }
-        if not hasattr(error, "possibilities"):
-            metavar = next((one.metavar for one in taken.values() if one.metavar), "")
-            return OptionError(
-                name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip()
-            )
-        program = error.ctx.command_path
-        known = [option for param in error.ctx.command.params for option in param.opts]
-        elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
-        fix = elsewhere if taken else nearest_name(name, known, cutoff=0.75) or elsewhere
-        return OptionError(name, f"{program} has no such option", fix=fix)
-    is_program = not isinstance(error.ctx.command, Sectioned)
-    fix = (
-        "nsyspipe analyze REPORTS, or see nsyspipe --help"
-        if is_program
-        else error.ctx.get_usage().partition(" ")[2]
-    )
-    fix = f"nsyspipe {meant[-1].replace(chr(39), '')}" if meant else fix
-    return OptionError(
-        error.ctx.command_path, f"{problem[:1].lower()}{problem[1:].rstrip('.?')}", fix=fix
-    )
+    if meant:
+        fix = f"nsyspipe {meant[-1].replace(chr(39), '')}"
+    elif isinstance(error.ctx.command, Sectioned):
+        fix = error.ctx.get_usage().partition(" ")[2]
+    else:
+        fix = "nsyspipe analyze REPORTS, or see nsyspipe --help"
+    problem = f"{problem[:1].lower()}{problem[1:].rstrip('.?')}"
+    return OptionError(error.ctx.command_path, problem, fix=fix)
 
 
 def _unwritten(error: Exception) -> OutputError | None:
-    """Return the error for a device that took no more of what Typer printed, as help; None for any other error."""
+    """Return the error for a full device to which Typer printed; None for any other error."""
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _NO_ROOM:
         return None
     return OutputError(
@@ -157,7 +168,7 @@ def _unwritten(error: Exception) -> OutputError | None:
 
 
 def _exit(code: int) -> NoReturn:
-    """Exit, and send what is still buffered nowhere: whoever should have read it is gone."""
+    """Exit, and drop what is still buffered, because its reader is gone."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

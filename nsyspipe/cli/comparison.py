@@ -1,6 +1,7 @@
 """``nsyspipe diff`` and ``nsyspipe compare``: differences between runs, and a gate for CI."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,8 +49,9 @@ class RuleOptions:
     )
     metric: list[str] | None = None
 
-    def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
-        """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
+    # As `GateSettings` has them.
+    def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401
+        """Return the checked options with `more`, completed by the nearest file of settings."""
         effect = None if self.min_effect is None else gate_rules.parse_min_effect(self.min_effect)
         confidence = (
             None if self.confidence is None else gate_rules.check_confidence(self.confidence)
@@ -79,25 +81,27 @@ class GateOptions(RuleOptions):
     )
 
     def settings(self) -> gate_rules.GateSettings:
-        """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
+        """Return the options, completed by the nearest file; refuse a gate that can never fail."""
         metrics = gate_rules.check_metrics(",".join(self.metric)) if self.metric else None
         fail_on = None if self.fail_on is None else gate_rules.check_gate(self.fail_on)
-        found = self.settled(fail_on=fail_on, metrics=metrics)
-        if found.fail_on and found.metrics:
+        settings = self.settled(fail_on=fail_on, metrics=metrics)
+        if settings.fail_on and settings.metrics:
             from nsyspipe.model.figures import METRICS
 
-            judged = {name: METRICS[name].better for name in found.metrics}
-            names = (
-                ()
-                if fail_on
-                else (f"{found.path}: fail-on", f'fail-on = "{gate_rules.ANY_CHANGE}"')
-            )
-            gate_rules.check_can_fail(found.fail_on, judged, *names)
-        return found
+            judged = {name: METRICS[name].better for name in settings.metrics}
+            names: tuple[str, ...] = ()
+            if not fail_on:
+                setting = f'fail-on = "{gate_rules.ANY_CHANGE}"'
+                names = (f"{settings.path}: fail-on", setting)
+            gate_rules.check_can_fail(settings.fail_on, judged, *names)
+        return settings
 
 
 def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
-    """Return from where on a change counts, and how sure intervals are; say on stderr from which file, where no text says it."""
+    """Return the smallest change that matters, and the confidence of intervals.
+
+    If no text is printed, stderr tells which file they are from.
+    """
     if settings.file and is_quiet:
         typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
     effect = (
@@ -179,12 +183,19 @@ def diff(
             raise typer.Exit(gate.exit_code)
 
 
+def _names_in_only_place(named: Sequence[NamedRuns]) -> tuple[list[str], list[str]]:
+    """Return runs and labels of a place that is all that a user names; else none."""
+    if len(named) == 1 and len(named[0].places) == 1:
+        return names_in(named[0].places[0])
+    return [], []
+
+
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
+    """Return the two sides of a difference, or refuse another number of runs."""
     if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
     place = named[0].places[0]
-    there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
-    found = [one.label or one.places[0] for one in named]
+    names = [run.label or run.places[0] for run in named]
     fix = (
         'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several '
         "captures of one side"
@@ -192,18 +203,32 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     problem = f"takes exactly two runs, but got {len(named)}"
     if len(named) == 1:
         problem = "takes exactly two runs, but the candidate is missing"
-        fix = (
-            "nsyspipe diff BASELINE CANDIDATE, "
-            f"{'each with its own label' if len(named[0].places) > 1 else fix}"
-        )
-    if len(there) > 1:
-        problem = f"takes exactly two runs, but {place} has {len(there)}"
-        found = there
-        fix = f"nsyspipe diff {there[0]} {there[1]}"
-        if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
-            found = labels
+        has_several_captures = len(named[0].places) > 1
+        how = "each with its own label" if has_several_captures else fix
+        fix = f"nsyspipe diff BASELINE CANDIDATE, {how}"
+    runs, labels = _names_in_only_place(named)
+    if len(runs) > 1:
+        problem = f"takes exactly two runs, but {place} has {len(runs)}"
+        names = runs
+        fix = f"nsyspipe diff {runs[0]} {runs[1]}"
+        # A run that cannot be read has no label.
+        has_two_labels = len(labels) == 2 and all(labels)  # noqa: PLR2004 - the sides
+        if has_two_labels:
+            names = labels
             fix = f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
-    raise OptionError("diff", problem, found=few(found, 4), fix=fix)
+    raise OptionError("diff", problem, found=few(names, 4), fix=fix)
+
+
+def _check_is_not_a_place_of_several_runs(named: Sequence[NamedRuns]) -> None:
+    """Refuse one directory or glob with the reports of several runs."""
+    place = named[0].places[0]
+    if len(named) > 1 or len(named[0].places) > 1 or is_saved(Path(place)):
+        return
+    runs, _ = names_in(place)
+    if len(runs) > 1:
+        problem = f"takes each run as an argument, but {place} has {len(runs)} runs"
+        fix = f"nsyspipe compare {' '.join(runs)}"
+        raise OptionError("compare", problem, found=few(runs, 4), fix=fix)
 
 
 @with_options
@@ -239,12 +264,7 @@ def compare(
 
         sort = check_sort(sort, "--sort")
     named = parse_runs(runs, is_any_number=True)
-    if len(named) == len(named[0].places) == 1 and not is_saved(Path(place := named[0].places[0])):
-        there, _ = names_in(place)
-        if len(there) > 1:
-            problem = f"takes each run as an argument, but {place} has {len(there)} runs"
-            fix = f"nsyspipe compare {' '.join(there)}"
-            raise OptionError("compare", problem, found=few(there, 4), fix=fix)
+    _check_is_not_a_place_of_several_runs(named)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats

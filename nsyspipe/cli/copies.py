@@ -1,7 +1,8 @@
-"""``nsyspipe convert`` and ``nsyspipe redact``: reports as SQLite, and copies that can be shown to others."""
+"""``nsyspipe convert`` and ``nsyspipe redact``: reports as SQLite, and copies to share."""
 
 import contextlib
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -75,11 +76,14 @@ def convert(
     """
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, Exported, attempt_exports
     from nsyspipe.nsys.find_reports import find_captures
-    from nsyspipe.nsys.programs import find
+    from nsyspipe.nsys.programs import Nsys, find
 
     refuse_saved_runs(reports)
     sources = find_captures(reports)
-    nsys = None if export.nsys is None else export.nsys if running.cluster else find(export.nsys)
+    nsys: Nsys | str | None = export.nsys
+    # On a cluster, the workers look for it.
+    if export.nsys is not None and not running.cluster:
+        nsys = find(export.nsys)
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         outcomes = attempt_exports(
             sources,
@@ -94,27 +98,32 @@ def convert(
     for outcome in outcomes:
         if isinstance(outcome, NsyspipeError):
             print_error(outcome)
-    made = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
-    n_failed = len(outcomes) - len(made)
+    exports = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
+    n_failed = len(outcomes) - len(exports)
     if not running.quiet:
-        paths = [printable(str(one.path)) for one in made]
-        # Another program must not take one for an option.
-        write_stdout("".join(f"{'./' if path.startswith('-') else ''}{path}\n" for path in paths))
+        paths = [printable(str(exported.path)) for exported in exports]
+        write_stdout("".join(map(_path_line, paths)))
+        n_by_status = Counter(exported.status for exported in exports)
         counts = [
-            (sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)
+            (n_by_status[EXPORTED], EXPORTED),
+            (n_by_status[UP_TO_DATE], UP_TO_DATE),
+            (n_failed, "failed"),
         ]
-        typer.echo(
-            ", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True
-        )
+        typer.echo(", ".join(f"{number} {status}" for number, status in counts if number), err=True)
     if n_failed:
         raise typer.Exit(2)
+
+
+def _path_line(path: str) -> str:
+    """Return a line with a path that no program takes for an option."""
+    return f"./{path}\n" if path.startswith("-") else f"{path}\n"
 
 
 @contextlib.contextmanager
 def _exporters(
     running: ExportingOptions, program: str | None
 ) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
-    """Yield the workers of the cluster that is asked for, and name those without nsys; None without a cluster."""
+    """Yield the workers of the cluster, without those that have no nsys; None without a cluster."""
     if running.cluster is None:
         yield None
         return
@@ -122,21 +131,24 @@ def _exporters(
     from nsyspipe.run.cluster import MOST_NAMES, Cluster, is_unwanted
 
     with Cluster(running.cluster) as cluster:
-        found = cluster.on_each_worker(find, program)
-        without = [worker for worker, one in found.items() if isinstance(one, Exception)]
-        if without and len(without) == len(found):
-            problem = "was not found on any worker"
-            fix = "--nsys PATH as the workers see the path, or leave out --scheduler"
+        results = cluster.on_each_worker(find, program)
+        without_nsys = [
+            worker for worker, result in results.items() if isinstance(result, Exception)
+        ]
+        if without_nsys and len(without_nsys) == len(results):
             raise NsysNotFoundError(
-                program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix
+                program or "nsys",
+                "was not found on any worker",
+                found=listed(without_nsys, MOST_NAMES),
+                fix="--nsys PATH as the workers see the path, or leave out --scheduler",
             )
-        if without:
-            cluster.take_only(found.keys() - without)
-            said = (
-                f"{len(without)} of {len(found)} workers have no nsys and export nothing: "
-                f"{listed(without, MOST_NAMES)}"
+        if without_nsys:
+            cluster.take_only(results.keys() - without_nsys)
+            message = (
+                f"{len(without_nsys)} of {len(results)} workers have no nsys and export nothing: "
+                f"{listed(without_nsys, MOST_NAMES)}"
             )
-            typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
+            typer.echo("" if running.quiet else f"{message}\n", err=True, nl=False)
         yield cluster, is_unwanted
 
 

@@ -69,19 +69,18 @@ def dashboard(
         text, n_runs, unreadable = store_page(
             store, target, page.pages, force=page.force, stage=stage
         )
-    for one in unreadable:
-        typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
+    for run in unreadable:
+        typer.echo(printable(f"warning: {run.run_id}: {run.table} {run.message}"), err=True)
     if target is None:
         write_stdout(text)
         return
     from nsyspipe.report.files import write_text
 
     write_text(target, text, [store], may_replace=lambda: True)
-    runs = f"{n_runs} run{'s'[: n_runs != 1]}"
-    say_written(
-        f"{target} ({runs})",
-        *([] if page.pages is None else [f"{page.pages}/"]),
-        quiet=running.quiet,
-    )
+    runs = "1 run" if n_runs == 1 else f"{n_runs} runs"
+    written = [f"{target} ({runs})"]
+    if page.pages is not None:
+        written.append(f"{page.pages}/")
+    say_written(*written, quiet=running.quiet)
     if page.open:
         open_page(target)

@@ -1,7 +1,8 @@
-"""``nsyspipe doctor``: what this machine or some reports can and cannot answer, and which runs a store has."""
+"""``nsyspipe doctor``: what this machine or some reports can answer, and the runs of a store."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +18,10 @@ _REPORTS = (
     "run store, to list its runs. "
     "Without arguments, doctor checks this machine."
 )
+
+
+# Options that tell steps, phases and communication.
+_PATTERNS = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
 
 
 @with_options
@@ -46,53 +51,78 @@ def doctor(
     outputs.check()
     reading.check_logs()
     reports, logs = split_logs(reports or [], reading.nccl_log)
-    if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
-        from nsyspipe.report.doctor import store_blocks, store_document
-        from nsyspipe.store.index import stored_runs
-
-        reading.refuse_given(
-            f"{reports[0]} has saved runs, which are analyzed already", "pass the reports"
-        )
-        stored = stored_runs(store_of(reports))
-        inputs = [Path(reports[0])]
-        document = store_document(stored)
-        blocks = list(store_blocks(stored, reports[0], is_verbose=reading.verbose))
-    elif reports:
-        refuse_saved_runs(reports, "reports, or a whole run store,")
-        from nsyspipe.reader.fabric import read_nccl_logs, read_topology
-        from nsyspipe.report.doctor import reports_blocks, reports_document
-        from nsyspipe.run.doctor import examine
-        from nsyspipe.run.questions import Beside
-
-        parse_skip_first(reading.skip_first)
-        parse_findings(reading.findings)
-        patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
-        told = Reading.from_text(
-            n_steps=reading.steps, **{name: getattr(reading, name) for name in patterns}
-        )
-        found_logs = find_logs(logs)
-        topology = [] if reading.topology is None else [Path(reading.topology)]
-        with progress(shown=running.is_shown) as stage:
-            paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
-        # Files beside reports are read first: a wrong one is told before long work.
-        rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
-        log = read_nccl_logs(found_logs) if found_logs else None
-        links = read_topology(topology[0]) if topology else None
-        beside = Beside(
-            rank_map=rank_map, log=log, topology=links, looks_beside=not reading.no_logs
-        )
-        with running.executor(paths) as executor:
-            found = examine(paths, told, beside, executor=executor)
-        inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
-        document = reports_document(found)
-        blocks = list(reports_blocks(found, is_verbose=reading.verbose))
+    if not reports:
+        answer = _answer_of_machine(is_verbose=reading.verbose)
+    elif is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
+        answer = _answer_of_store(reports, reading)
     else:
-        from nsyspipe.nsys.machine import check_machine
-        from nsyspipe.report.doctor import machine_blocks, machine_document
+        answer = _answer_of_reports(reports, logs, reading, running)
+    formats = doctor_formats(answer.blocks, answer.document)
+    # A file does not tell what it is about, so none is replaced without --force.
+    identity = object()
+    outputs.answer(formats, answer.blocks, answer.inputs, identity, quiet=running.quiet)
 
-        checks = check_machine()
-        inputs = []
-        document = machine_document(checks)
-        blocks = list(machine_blocks(checks, is_verbose=reading.verbose))
-    # Whose a file of it is cannot be told, so that none may be replaced but by force.
-    outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)
+
+class _Answer(NamedTuple):
+    """What doctor found."""
+
+    document: dict[str, Any]
+    blocks: list[Any]
+    inputs: list[Path]
+
+
+def _answer_of_machine(*, is_verbose: bool) -> _Answer:
+    from nsyspipe.nsys.machine import check_machine
+    from nsyspipe.report.doctor import machine_blocks, machine_document
+
+    checks = check_machine()
+    blocks = [*machine_blocks(checks, is_verbose=is_verbose)]
+    return _Answer(machine_document(checks), blocks, [])
+
+
+def _answer_of_store(arguments: Sequence[str], reading: ExaminingOptions) -> _Answer:
+    from nsyspipe.report.doctor import store_blocks, store_document
+    from nsyspipe.store.index import stored_runs
+
+    store = arguments[0]
+    reading.refuse_given(f"{store} has saved runs, which are analyzed already", "pass the reports")
+    stored = stored_runs(store_of(arguments))
+    document = store_document(stored)
+    blocks = [*store_blocks(stored, store, is_verbose=reading.verbose)]
+    return _Answer(document, blocks, [Path(store)])
+
+
+def _answer_of_reports(
+    arguments: Sequence[str],
+    log_arguments: Sequence[str],
+    reading: ExaminingOptions,
+    running: RunningOptions,
+) -> _Answer:
+    refuse_saved_runs(arguments, "reports, or a whole run store,")
+    from nsyspipe.reader.fabric import read_nccl_logs, read_topology
+    from nsyspipe.report.doctor import reports_blocks, reports_document
+    from nsyspipe.run.doctor import examine
+    from nsyspipe.run.questions import Beside
+
+    parse_skip_first(reading.skip_first)
+    parse_findings(reading.findings)
+    patterns = {name: getattr(reading, name) for name in _PATTERNS}
+    how_to_read = Reading.from_text(n_steps=reading.steps, **patterns)
+    logs = find_logs(log_arguments)
+    topology = None if reading.topology is None else Path(reading.topology)
+    with progress(shown=running.is_shown) as stage:
+        paths, chosen = reports_to_read(arguments, reading, jobs=running.jobs, stage=stage)
+    # Other files are read before the reports, so that a wrong one is refused before long work.
+    side_files = Beside(
+        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
+        log=read_nccl_logs(logs) if logs else None,
+        topology=None if topology is None else read_topology(topology),
+        looks_beside=not reading.no_logs,
+    )
+    with running.executor(paths) as executor:
+        examination = examine(paths, how_to_read, side_files, executor=executor)
+    inputs = [*paths, *map(source_of, paths), *logs]
+    if topology is not None:
+        inputs.append(topology)
+    blocks = [*reports_blocks(examination, is_verbose=reading.verbose)]
+    return _Answer(reports_document(examination), blocks, inputs)

@@ -69,7 +69,8 @@ def explain(
     outputs.answer(formats, blocks, [], object())
 
 
-def _explanation_of(topic: str) -> Any:  # noqa: ANN401 - the type is imported only when the command runs
+# The type of the result is imported only when the command runs.
+def _explanation_of(topic: str) -> Any:  # noqa: ANN401
     """Return the explanation of an ID, or raise with the IDs that are most similar."""
     from nsyspipe.report.explanations import subjects
 

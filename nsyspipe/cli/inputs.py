@@ -1,4 +1,7 @@
-"""From a command's RUN arguments to opened runs: labels, reports read by worker processes, saved runs found."""
+"""From the RUN arguments of a command to opened runs.
+
+An argument has a label, and names reports, which worker processes read, or a saved run.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import contextlib
 import glob
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -44,16 +48,16 @@ ONE_RUN = (
     "glob. Or a saved run: STORE, "
     "STORE:ID, or STORE:LABEL (the latest run of that label). LABEL= in front sets the label."
 )
+# Of each side, its captures.
 Opened = list[tuple["Run", ...]]
 
 
 def reports_to_read(
     arguments: Sequence[str], reading: ReadingOptions, *, jobs: int | None, stage: Stage
 ) -> tuple[list[Path], ChosenRanks | None]:
-    """Return the exports of the reports that are named and read, and the ranks that were asked for; None for all."""
+    """Return the exports of the reports that are read, and the chosen ranks; None for all ranks."""
     try:
-        named = find_named(arguments)
-        chosen = None
+        reports = find_named(arguments)
     except ReportNotFoundError as error:
         fix = next(filter(None, map(_meant_run, arguments)), None)
         if fix:
@@ -61,61 +65,60 @@ def reports_to_read(
                 error.subject, error.problem, found=error.found, fix=fix
             ) from error
         raise
+    chosen = None
     if reading.ranks is not None:
         from nsyspipe.run.ranks import choose_ranks
 
-        chosen = choose_ranks(reading.ranks, named, reading.rank_map)
-        named = [*chosen.paths]
-    is_any_raw = any(path.suffix in RAW_SUFFIXES for path in named)
-    return exported_reports(
-        named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None
-    ), chosen
+        chosen = choose_ranks(reading.ranks, reports, reading.rank_map)
+        reports = [*chosen.paths]
+    on_progress = None
+    if any(path.suffix in RAW_SUFFIXES for path in reports):
+        on_progress = stage("exporting reports")
+    return exported_reports(reports, jobs=jobs, on_progress=on_progress), chosen
 
 
 def _meant_run(place: str) -> str | None:
-    """Return the saved run that a place where nothing lies may mean, ``stor:NAME`` or ``STORE/NAME``, as a shell names it."""
+    """Return the saved run that a missing path may mean, quoted for a shell.
+
+    The path may be ``stor:NAME``, with a misspelt store, or ``STORE/NAME``.
+    """
     if os.path.lexists(place) or glob.has_magic(place):
         return None
-    before, colon, name = place.rpartition(":")
-    store, name = (Path(before), name) if colon else (Path(place).parent, Path(place).name)
+    before_colon, colon, name = place.rpartition(":")
+    store = Path(before_colon)
+    if not colon:
+        store = Path(place).parent
+        name = Path(place).name
     with contextlib.suppress(OSError, NsyspipeError):
         if colon:
             stores = [
                 path.name for path in store.parent.iterdir() if path.is_dir() and is_saved(path)
             ]
             store = store.with_name(nearest_name(store.name, stores) or store.name)
-        named = layout.labels_by_time(store)
-        return layout.argument_of(store, name) if name in {*named, *named.values()} - {""} else None
+        labels = layout.labels_by_time(store)
+        names = {*labels, *labels.values()} - {""}
+        if name in names:
+            return layout.argument_of(store, name)
     return None
 
 
 @contextlib.contextmanager
 def opened_run(
-    named: Sequence[str], reading: OneRunOptions, running: RunningOptions
+    arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
 ) -> Iterator[tuple[Run, Stage]]:
-    """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
+    """Yield the run that all arguments name together, and what starts a stage of the progress bar.
+
+    The processes that read the reports end with the context.
+    """
     reading.check_logs()
-    labels, places = zip(*map(split_label, named), strict=True)
-    if len({*labels}) > 1:
-        raise OptionError(
-            shlex.join(named),
-            "names several runs, but this command needs one",
-            fix=shlex.quote(named[0]),
-        )
-    options = reading.chosen("label", "run_id", "topology") | {
-        "nccl_log": reading.nccl_log or [],
-        "reports": places,
-    }
-    if labels[0] is not None and options["label"] not in (None, labels[0]):
-        fix = f"leave out one of them: --label {shlex.quote(options['label'])}, or {labels[0]}="
-        raise OptionError(
-            f"--label {options['label']}", f"differs from the label of {named[0]}", fix=fix
-        )
-    options["label"] = options["label"] or labels[0]
+    labels, places = zip(*map(split_label, arguments), strict=True)
+    options = reading.chosen("label", "run_id", "topology")
+    options["label"] = _label_of_run(arguments, labels, options["label"])
+    options["nccl_log"] = reading.nccl_log or []
+    options["reports"] = places
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        if (
-            labels[0] and len(places) == 1 and is_saved(Path(places[0]))
-        ):  # the run is called so, whatever its label is
+        if labels[0] and len(places) == 1 and is_saved(Path(places[0])):
+            # The run gets the label of the argument, whatever label it was saved with.
             options["reports"] = place_of(*find_saved(Path(places[0]), reading.run_id))
         elif not any(is_saved(Path(place)) for place in places):
             reports, logs = split_logs(places, reading.nccl_log)
@@ -123,15 +126,38 @@ def opened_run(
             paths, options["ranks"] = reports_to_read(
                 reports, reading, jobs=running.jobs, stage=stage
             )
-            executor = processes.enter_context(running.executor(paths))
-            options.update(reports=paths, executor=executor, on_progress=stage("reading reports"))
-        from nsyspipe.api import load  # heavy, so imported while the workers do the same
+            options["reports"] = paths
+            options["executor"] = processes.enter_context(running.executor(paths))
+            options["on_progress"] = stage("reading reports")
+        # Heavy, so it is imported while the workers do the same.
+        from nsyspipe.api import load
 
         yield load(**options), stage
 
 
+def _label_of_run(
+    arguments: Sequence[str], labels: Sequence[str | None], label_option: str | None
+) -> str | None:
+    """Return the label of the one run that arguments name, by LABEL= or by --label."""
+    if len({*labels}) > 1:
+        raise OptionError(
+            shlex.join(arguments),
+            "names several runs, but this command needs one",
+            fix=shlex.quote(arguments[0]),
+        )
+    label = labels[0]
+    if label is not None and label_option not in (None, label):
+        option = f"--label {shlex.quote(str(label_option))}"
+        raise OptionError(
+            f"--label {label_option}",
+            f"differs from the label of {arguments[0]}",
+            fix=f"leave out one of them: {option}, or {label}=",
+        )
+    return label_option or label
+
+
 def store_of(arguments: Sequence[str]) -> Path:
-    """Return the one store that is named where all of its runs are meant; one of its runs, or others, are refused."""
+    """Return the run store that is meant as a whole, or refuse anything else."""
     first = Path(arguments[0])
     store = find_saved(first)[0] if is_one_run(first) else first
     if len(arguments) > 1 or store != first:
@@ -144,27 +170,29 @@ def store_of(arguments: Sequence[str]) -> Path:
 class NamedRuns:
     """What a user names as one thing to look at: one capture, or several under one label."""
 
-    label: str | None  # what stands before ``=``; None: the runs name themselves
-    places: tuple[
-        str, ...
-    ]  # one argument per capture: a glob, a directory, a report, or a saved run
+    # What stands before ``=``; None if the runs have their own labels.
+    label: str | None
+    # One argument per capture: a glob, a directory, a report, or a saved run.
+    places: tuple[str, ...]
 
 
 def parse_runs(
     arguments: Sequence[str], *, is_any_number: bool = False, start: str = ""
 ) -> list[NamedRuns]:
-    """Group RUN arguments by their labels, in the order in which each first stands.
+    """Group RUN arguments by their labels, in the order of their first arguments.
 
-    A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has
-    no path separator. A glob that matches nothing but saved runs stands for each of them; where any
-    number is welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused,
-    with the `start` of a command.
+    A path that exists, or a glob that matches, is never read as ``LABEL=...``, and a label has no
+    path separator. A glob that matches only saved runs stands for each of them. So does a store, if
+    the command takes any number of runs. Ranks of one run, as a shell leaves of a glob, are
+    refused. `start` is the start of the command that fixes it.
     """
+    # Arguments without a label are runs of their own, whose key is number and place.
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
         for saved_run in _saved_runs(place, is_any_number=is_any_number) or [place]:
-            groups.setdefault((number, saved_run) if label is None else label, []).append(saved_run)
+            key = (number, saved_run) if label is None else label
+            groups.setdefault(key, []).append(saved_run)
     reports = [place for label, place in map(split_label, arguments) if label is None]
     if any(len(group) > 1 for group in words_of_runs(reports).values()):
         from nsyspipe.run.ranks import check_several_runs
@@ -176,21 +204,30 @@ def parse_runs(
     ]
 
 
-def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
-    """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
-    found = layout.runs_by_label(place, label, others)
-    for name, (_, partial) in found.items():
-        if partial:
-            words = listed([f"{place.rstrip('/')}:{run_id}" for run_id in partial], 4)
+def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
+    """Return all runs of a label in a store, and those that they are compared with.
+
+    A candidate is a RUN argument, or another label of the store.
+    """
+    runs_by_label = layout.runs_by_label(place, label, candidates)
+    sides = []
+    for name, (places, incomplete_run_ids) in runs_by_label.items():
+        sides.append(NamedRuns(name, tuple(places)))
+        if incomplete_run_ids:
+            left_out = [f"{place.rstrip('/')}:{run_id}" for run_id in incomplete_run_ids]
+            words = listed(left_out, 4)
             typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
-    sides = [NamedRuns(name, tuple(places)) for name, (places, _) in found.items()]
+    if len(sides) > 1:
+        return sides
     start = f"{shlex.join(['nsyspipe', 'diff', '--against', label, place])} "
-    return sides if len(sides) > 1 else [*sides, *parse_runs(others, start=start)]
+    return [*sides, *parse_runs(candidates, start=start)]
 
 
 def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
-    """Refuse what is no report where only reports will do; of one run, which has to be there, say what takes it."""
-    for place in (Path(argument) for argument in arguments if is_saved(Path(argument))):
+    """Refuse a store or a saved run in place of reports, also a saved run that is missing."""
+    for place in map(Path, arguments):
+        if not is_saved(place):
+            continue
         what = "a run store"
         fix = "pass the original reports"
         if is_one_run(place):
@@ -206,8 +243,10 @@ def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
 def split_label(argument: str) -> tuple[str | None, str]:
     """Split ``LABEL=PLACE``; no label is None."""
     label, equals, place = argument.partition("=")
-    # Of files a whole argument is a path or a glob; the first says no to names that are too long.
-    is_place = os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
+    # The whole argument may be a path or a glob, also an absolute one, which pathlib cannot match.
+    # The path is checked first, because glob fails with names that are too long.
+    is_glob = glob.has_magic(argument)
+    is_place = os.path.lexists(argument) or (is_glob and bool(glob.glob(argument)))  # noqa: PTH207
     if not equals or os.sep in label or is_place:
         return None, argument
     check_name("label ", label, "LABEL=PATH, or ./PATH for a path with = in it")
@@ -217,90 +256,130 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
-    if is_any_number and len(ids := [*layout.labels_by_time(Path(place))]) > 1:
-        return [place_of(place, run_id) for run_id in ids]
-    found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
-    return found if all(is_saved(Path(one)) for one in found) else []
+    """Return the saved runs that a glob stands for, or a store if any number of runs is taken."""
+    if is_any_number:
+        run_ids = [*layout.labels_by_time(Path(place))]
+        if len(run_ids) > 1:
+            return [place_of(place, run_id) for run_id in run_ids]
+    if os.path.lexists(place) or not glob.has_magic(place):
+        return []
+    # The glob may be absolute, which pathlib cannot match.
+    paths = sorted(glob.glob(place))  # noqa: PTH207
+    return paths if all(is_saved(Path(path)) for path in paths) else []
 
 
 def names_in(place: str) -> tuple[list[str], list[str]]:
-    """Return the runs that a directory or glob has by the names of reports, or a store, as arguments; and a store's labels."""
+    """Return the runs of a directory, glob or store as arguments, and the labels of a store.
+
+    The runs of a directory or a glob are told apart by the names of their reports.
+    """
     if not is_saved(Path(place)):
         return [*words_of_runs(find_named([place]))], []
     labels = layout.labels_by_time(Path(place))
-    return [layout.argument_of(Path(place), run_id) for run_id in labels], [
-        *dict.fromkeys(labels.values())
-    ]
+    run_arguments = [layout.argument_of(Path(place), run_id) for run_id in labels]
+    return run_arguments, [*dict.fromkeys(labels.values())]
 
 
 @contextlib.contextmanager
 def opened_runs(
     named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
 ) -> Iterator[Opened]:
-    """Yield the captures of each run, read one after the other; the processes that read end with the context."""
+    """Yield the captures of each run, which are read one after the other.
+
+    The processes that read the reports end with the context.
+    """
     reading.check_logs()
-    options = reading.chosen()
-    logs = reading.nccl_log or []
-    maps = reading.topology or []
-    saved = {
-        place: find_saved(Path(place))
-        for one in named
-        for place in one.places
-        if is_saved(Path(place))
-    }
-    reports = [(one, place) for one in named for place in one.places if place not in saved]
-    if not reports:
+    saved = _find_saved_places(named)
+    captures = [(run, place) for run in named for place in run.places if place not in saved]
+    if not captures:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
-    logs_of = _by_label(logs, named)
-    maps_of = _by_label(maps, named)
-    files = {label: find_logs(found) for label, found in logs_of.items()}
+    log_arguments = _by_label(reading.nccl_log or [], named)
+    topologies = _by_label(reading.topology or [], named)
+    logs = {label: find_logs(arguments) for label, arguments in log_arguments.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        found = {
-            key: reports_to_read([key[1]], reading, jobs=running.jobs, stage=stage)
-            for key in reports
+        reports = {
+            (run, place): reports_to_read([place], reading, jobs=running.jobs, stage=stage)
+            for run, place in captures
         }
-        every = [path for paths, _ in found.values() for path in paths]
-        executor = processes.enter_context(running.executor(every)) if reports else None
+        executor = None
+        if reports:
+            paths = [*chain.from_iterable(exports for exports, _ in reports.values())]
+            executor = processes.enter_context(running.executor(paths))
+        opener = _RunOpener(
+            saved=saved,
+            reports=reports,
+            logs=logs,
+            topologies=topologies,
+            options=reading.chosen() | {"executor": executor},
+            stage=stage,
+        )
+        yield [opener.open_captures(run) for run in named]
 
-        def open_one(one: NamedRuns, place: str) -> Run:
-            # Each imported where it is used: what reads reports is heavy, and workers import it at
-            # the same time.
-            if place in saved:
-                from nsyspipe.store.saved_run import SavedRun
 
-                return SavedRun(*saved[place], one.label)
-            from nsyspipe.api import load
+def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]]:
+    """Return store and ID of each place that is a saved run."""
+    places = chain.from_iterable(run.places for run in named)
+    return {place: find_saved(Path(place)) for place in places if is_saved(Path(place))}
 
-            paths, options["ranks"] = found[one, place]
-            own_logs = [
-                path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])
-            ]
-            own_map = [*maps_of.get(one.label, []), *maps_of.get(None, []), None][0]
-            bar = stage(f"reading {one.label or place}")
-            options.update(
-                label=one.label,
-                nccl_log=own_logs,
-                topology=own_map,
-                executor=executor,
-                on_progress=bar,
-            )
-            run = load(paths, **options)
-            _ = run.steps()  # read now, one after the other, each with its own bar
-            return run
 
-        yield [tuple(open_one(one, place) for place in one.places) for one in named]
+@dataclass(frozen=True)
+class _RunOpener:
+    """Opens runs one after the other, saved ones or from reports, each with its own bar."""
+
+    # Store and ID of each place that is a saved run.
+    saved: Mapping[str, tuple[Path, str]]
+    # Exports and ranks of each capture that is read.
+    reports: Mapping[tuple[NamedRuns, str], tuple[list[Path], ChosenRanks | None]]
+    # By label; None for all runs.
+    logs: Mapping[str | None, Sequence[Path]]
+    topologies: Mapping[str | None, Sequence[str]]
+    # Arguments of `load` for all runs.
+    options: Mapping[str, Any]
+    stage: Stage
+
+    def open_captures(self, run: NamedRuns) -> tuple[Run, ...]:
+        """Return the captures of a run."""
+        return tuple(self._open(run, place) for place in run.places)
+
+    def _open(self, named: NamedRuns, place: str) -> Run:
+        # Each is imported where it is used: what reads reports is heavy, and workers import it at
+        # the same time.
+        if place in self.saved:
+            from nsyspipe.store.saved_run import SavedRun
+
+            return SavedRun(*self.saved[place], named.label)
+        from nsyspipe.api import load
+
+        paths, ranks = self.reports[named, place]
+        labels = dict.fromkeys((None, named.label))
+        topologies = [
+            *self.topologies.get(named.label, []),
+            *self.topologies.get(None, []),
+        ]
+        options = dict(self.options)
+        options["ranks"] = ranks
+        options["label"] = named.label
+        options["nccl_log"] = [path for label in labels for path in self.logs.get(label, [])]
+        options["topology"] = topologies[0] if topologies else None
+        options["on_progress"] = self.stage(f"reading {named.label or place}")
+        run = load(paths, **options)
+        # The steps are read now, so that runs are read one after the other.
+        _ = run.steps()
+        return run
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
-    known = [one.label for one in named if one.label is not None]
-    grouped: dict[str | None, list[str]] = {}
+    """Return ``LABEL=FILE`` arguments by the labels of runs; None for files without a label."""
+    labels = [run.label for run in named if run.label is not None]
+    files_by_label: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
-        if label is not None and label not in known:
-            found = ", ".join(known) or "no labels"
-            fix = "LABEL=RUN and LABEL=FILE"
+        if label is not None and label not in labels:
             raise OptionError(
-                repr(file), "does not start with the label of a run", found=found, fix=fix
+                repr(file),
+                "does not start with the label of a run",
+                found=", ".join(labels) or "no labels",
+                fix="LABEL=RUN and LABEL=FILE",
             )
-        grouped.setdefault(label, []).append(place)
-    return grouped
+        files_by_label.setdefault(label, []).append(place)
+    return files_by_label

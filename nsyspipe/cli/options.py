@@ -1,4 +1,4 @@
-"""The options that several commands share: how reports are read, and what is said meanwhile."""
+"""The options that several commands share: how reports are read, and what is printed."""
 
 import contextlib
 import functools
@@ -9,9 +9,9 @@ import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -23,75 +23,95 @@ from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 # The sections of a command's help, in the order of work.
 _SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output", "Running")
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
-# Of the parameters of commands that are dataclasses of options; and of options that do not stand
-# with the others there.
-_SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
-_ELSEWHERE = dict.fromkeys(
-    ("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT
-)
-_ELSEWHERE |= {
+# The section of the options of a parameter, by its name.
+_SECTION_OF_PARAMETER = {
+    "reading": STEPS,
+    "changes": CHANGES,
+    "rule": JUDGING,
+    "running": RUNNING,
+}
+# The section of options that do not stand with the others of their parameter.
+_SECTION_OF_OPTION = {
+    "rank_map": INPUT,
+    "ranks": INPUT,
+    "label": INPUT,
+    "run_id": INPUT,
+    "nccl_log": INPUT,
+    "topology": INPUT,
+    "no_logs": INPUT,
     "findings": OUTPUT,
     "top": OUTPUT,
     "verbose": OUTPUT,
     "nsys": RUNNING,
     "timeout": RUNNING,
 }
-_LONGEST_NAME = 100  # of a run
-_LEAST_ADDRESS_SPACE = (
-    512 << 20
-)  # below, native code may abort where it should say that no memory is left
-SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
+# Letters of the label or the ID of a run.
+MAX_LETTERS_OF_NAME = 100
+# With less, native code may abort where it should say that no memory is left.
+MIN_ADDRESS_SPACE_BYTES = 512 << 20
+# An environment variable in place of --scheduler, which no file of settings has.
+SCHEDULER = "NSYSPIPE_SCHEDULER"
 EXIT_CODES = (
     "Exit codes: 0 success, 2 unusable input or option, 130 interrupted, 1 a bug in nsyspipe."
 )
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 
+class _Declaration(NamedTuple):
+    """What a field of a dataclass says of its option."""
+
+    # The option with one letter.
+    short: str | None
+    # Arguments of `typer.Option`.
+    settings: dict[str, Any]
+    # The lowest number that the option takes.
+    least: int | None
+
+
 def check_address_space() -> None:
-    """Refuse a limit of memory below which libraries end the process before anything can be said."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        problem = (
-            f"allows {limit >> 20} MB, but nsyspipe needs at least {_LEAST_ADDRESS_SPACE >> 20} MB"
-        )
+    """Refuse a memory limit with which libraries end the process before it can print an error."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE_BYTES:
+        needed_mb = MIN_ADDRESS_SPACE_BYTES >> 20
         raise InputError(
             "the memory limit (ulimit -v)",
-            problem,
-            fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more",
+            f"allows {limit >> 20} MB, but nsyspipe needs at least {needed_mb} MB",
+            fix=f"ulimit -v {MIN_ADDRESS_SPACE_BYTES >> 10}, or more",
         )
 
 
 class Sectioned(TyperCommand):
     """A command whose help has its options in sections."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer or Click
-        """Return what stands behind the command's name."""
-        arguments = (param for param in self.params if param.param_type_name == "argument")
-        return [
-            *(
-                f"{argument.metavar}" if argument.required else f"[{argument.metavar}]"
-                for argument in arguments
-            ),
-            "[OPTIONS]",
-        ]
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer
+        """Return what follows the name of the command."""
+        pieces = []
+        for parameter in self.params:
+            if parameter.param_type_name == "argument":
+                metavar = f"{parameter.metavar}"
+                pieces.append(metavar if parameter.required else f"[{metavar}]")
+        return [*pieces, "[OPTIONS]"]
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer or Click
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer
         """Refuse an option that takes one value and is given two."""
-        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
-        taking_one: list[Any] = [
-            one for one in given if not (one.multiple or getattr(one, "is_flag", True))
+        parameters: list[Any]
+        _, _, parameters = self.make_parser(ctx).parse_args(args=[*args])
+        single = [
+            parameter
+            for parameter in parameters
+            if not (parameter.multiple or getattr(parameter, "is_flag", True))
         ]
-        for one in taking_one:
-            if taking_one.count(one) > 1:
+        for parameter in single:
+            if single.count(parameter) > 1:
                 raise OptionError(
-                    max(one.opts, key=len),
+                    max(parameter.opts, key=len),
                     "takes one value, but got several",
                     fix="pass the option once",
                 )
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
-        """Refuse to work in a directory that was removed: no path can be told from there."""
+        """Refuse to work in a directory that was removed, from where no path can be resolved."""
         try:
             os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
         except OSError as error:
@@ -109,8 +129,11 @@ class Sectioned(TyperCommand):
         for parameter in parameters:
             if parameter.param_type_name == "argument":
                 sections["Arguments"].append((parameter.metavar, parameter.help))
-            elif record := parameter.get_help_record(ctx):
-                sections[getattr(parameter, "rich_help_panel", None) or RUNNING].append(record)
+                continue
+            record = parameter.get_help_record(ctx)
+            if record:
+                section = getattr(parameter, "rich_help_panel", None) or RUNNING
+                sections[section].append(record)
         for name, records in sections.items():
             if records:
                 with formatter.section(name):
@@ -126,12 +149,13 @@ def option(
     least: int | None = None,
     is_hidden: bool = False,
 ) -> Any:  # noqa: ANN401 - a field
-    """Declare a field of a dataclass as an option with the same name: its help, and what stands for its value.
+    """Declare a field of a dataclass as an option with the same name.
 
-    A hidden option is accepted, but the help does not show it.
+    `text` is its help, and `metavar` stands for its value there. A hidden option is accepted, but
+    the help does not show it.
     """
-    declared = {"help": text, "metavar": metavar, "hidden": is_hidden}
-    return field(default=default, metadata={"option": (short, declared, least)})
+    settings = {"help": text, "metavar": metavar, "hidden": is_hidden}
+    return field(default=default, metadata={"option": _Declaration(short, settings, least)})
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
@@ -142,22 +166,19 @@ def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
 def _number(
     kind: type[int | float], least: int | None, option: str, metavar: str
 ) -> Callable[[object], float]:
-    """Return what reads the number that an option has, or says in an `OptionError` which it takes."""
+    """Return a function that reads the number of an option, or raises an `OptionError`."""
+    noun = "an integer" if kind is int else "a number"
+    bound = "" if least is None else f" of at least {least}"
 
     def number(text: object) -> float:
         with contextlib.suppress(ValueError):
             value = kind(str(text))
             if least is None or value >= least:
                 return value
-        what = (
-            "is not "
-            f"{'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
-        )
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
+        hint = ", without a unit" if has_unit else ""
         raise OptionError(
-            f"{option} {text}",
-            what,
-            fix=f"{option} {metavar}{', without a unit' if has_unit else ''}",
+            f"{option} {text}", f"is not {noun}{bound}", fix=f"{option} {metavar}{hint}"
         )
 
     return number
@@ -167,45 +188,58 @@ def with_options(command: Command) -> Command:
     """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
     signature = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {
-        name: one.annotation for name, one in signature.items() if is_dataclass(one.annotation)
+        name: parameter.annotation
+        for name, parameter in signature.items()
+        if is_dataclass(parameter.annotation)
     }
-    members = {
-        name: [one for one in fields(group) if "option" in one.metadata]
-        for name, group in groups.items()
-    }
-    annotated: Any = Annotated  # of types that are known at run time
+    options = {name: _options_of(group) for name, group in groups.items()}
     parameters = []
-    for name, plain in signature.items():
-        kinds = get_type_hints(groups[name]) if name in groups else {}
-        for one in members.get(name, ()):
-            (short, declared, least), long = (
-                one.metadata["option"],
-                f"--{one.name.replace('_', '-')}",
-            )
-            declared = declared | {
-                "rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))
-            }
-            for kind in {int, float}.intersection(get_args(kinds[one.name]) or [kinds[one.name]]):
-                declared["parser"] = _number(kind, least, long, declared["metavar"])
-            shown = annotated[
-                kinds[one.name], typer.Option(*filter(None, (long, short)), **declared)
-            ]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(
-                inspect.Parameter(one.name, keyword, default=one.default, annotation=shown)
-            )
-        if name not in groups:
-            parameters.append(plain.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    for name, parameter in signature.items():
+        if name in groups:
+            section = _SECTION_OF_PARAMETER.get(name, OUTPUT)
+            types = get_type_hints(groups[name])
+            parameters += [_parameter(each, types[each.name], section) for each in options[name]]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
     def called(**values: Any) -> None:  # noqa: ANN401 - of any type
         for name, group in groups.items():
-            values[name] = group(**{one.name: values.pop(one.name) for one in members[name]})
+            values_of_group = {each.name: values.pop(each.name) for each in options[name]}
+            values[name] = group(**values_of_group)
         command(**values)
 
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
+    # Typer reads the signature.
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called  # type: ignore[return-value]
+
+
+def _options_of(group: Any) -> list[Field[Any]]:  # noqa: ANN401 - a dataclass
+    """Return the fields of a dataclass that are options."""
+    return [each for each in fields(group) if "option" in each.metadata]
+
+
+# A kind is any type.
+def _parameter(declared: Field[Any], kind: Any, section: str) -> inspect.Parameter:  # noqa: ANN401
+    """Return the parameter that Typer reads for an option with values of a type."""
+    declaration: _Declaration = declared.metadata["option"]
+    long = f"--{declared.name.replace('_', '-')}"
+    settings = dict(declaration.settings)
+    settings["rich_help_panel"] = _SECTION_OF_OPTION.get(declared.name, section)
+    # The type may be a union with None.
+    for number in {int, float}.intersection(get_args(kind) or [kind]):
+        settings["parser"] = _number(number, declaration.least, long, settings["metavar"])
+    names = [long] if declaration.short is None else [long, declaration.short]
+    # The types are known at run time only.
+    annotated: Any = Annotated
+    annotation = annotated[kind, typer.Option(*names, **settings)]
+    return inspect.Parameter(
+        declared.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=declared.default,
+        annotation=annotation,
+    )
 
 
 def _phase(name: str) -> Any:  # noqa: ANN401 - a field
@@ -247,31 +281,29 @@ class ReadingOptions:
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
-        """Return those of every command by name, and further ones that this one has."""
-        names = [one.name for one in fields(ReadingOptions) if one.name != "no_logs"]
-        return {name: getattr(self, name) for name in (*names, *more)} | {"logs": not self.no_logs}
+        """Return the options of every command by name, and `more` options that this one has."""
+        names = [each.name for each in fields(ReadingOptions) if each.name != "no_logs"]
+        values = {name: getattr(self, name) for name in (*names, *more)}
+        return values | {"logs": not self.no_logs}
 
     def check_logs(self) -> None:
-        """Refuse logs and topologies that are given where none is to be used."""
-        given = (
-            f"--{name.replace('_', '-')}"
-            for name in ("nccl_log", "topology")
-            if getattr(self, name, None)
-        )
-        if self.no_logs and (first := next(given, None)):
-            raise logs_refused(first)
+        """Refuse logs and topologies together with --no-logs."""
+        if not self.no_logs:
+            return
+        for name in ("nccl_log", "topology"):
+            if getattr(self, name, None):
+                raise logs_refused(f"--{name.replace('_', '-')}")
 
     def refuse_given(self, why: str, fix: str) -> None:
-        """Refuse those that are given where nothing is read."""
-        given = [
-            one.name
-            for one in fields(self)
-            if (getattr(self, one.name) or one.default) != one.default
+        """Refuse options about reports where no report is read."""
+        changed = [
+            each.name
+            for each in fields(self)
+            if (getattr(self, each.name) or each.default) != each.default
         ]
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        if changed:
             raise OptionError(
-                names,
+                ", ".join(f"--{name.replace('_', '-')}" for name in changed),
                 f"changes how reports are read, but {why}",
                 fix=f"leave out this option, or {fix}",
             )
@@ -297,15 +329,17 @@ class OneRunOptions(ReadingOptions):
 
 
 def check_name(option: str, name: str | None, fix: str) -> None:
-    """Refuse a label or an identifier of a run that is empty, too long, or has what cannot be printed."""
-    if name is not None and not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        problem = f"is empty, longer than {_LONGEST_NAME} characters, or not printable"
-        raise OptionError(f"{option}{name[:_LONGEST_NAME]!r}", problem, fix=fix)
+    """Refuse a label or an ID of a run that is empty, too long, or not printable."""
+    if name is None:
+        return
+    if not (name.isprintable() and 0 < len(name) <= MAX_LETTERS_OF_NAME):
+        problem = f"is empty, longer than {MAX_LETTERS_OF_NAME} characters, or not printable"
+        raise OptionError(f"{option}{name[:MAX_LETTERS_OF_NAME]!r}", problem, fix=fix)
 
 
 @dataclass(frozen=True)
 class NamedRunOptions(OneRunOptions):
-    """How the reports of a run are read that is named, and how much of it is shown."""
+    """How the reports of a run with a name are read, and how much of the run is shown."""
 
     label: str | None = option("Label of the run. [default: from the file names]", "TEXT")
     run_id: str | None = option("ID of the run. [default: from the capture]", "TEXT")
@@ -330,7 +364,10 @@ class NamedRunOptions(OneRunOptions):
 
 @dataclass(frozen=True)
 class ExaminingOptions(NamedRunOptions):
-    """How reports are read whose contents are examined. Options about the answers of an analysis have no effect."""
+    """How reports are read that are examined only.
+
+    The options about the answers of an analysis have no effect.
+    """
 
     findings: str = option(
         "Has no effect here.", "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True
@@ -357,7 +394,7 @@ class SeveralRunsOptions(ReadingOptions):
 
 @dataclass(frozen=True)
 class QuietOptions:
-    """What is said meanwhile; a command has those that are declared as options."""
+    """What is printed meanwhile. A command has the options that are declared as such."""
 
     jobs: int | None = None
     quiet: bool = flag("Print no summary and no progress, only errors and requested outputs.", "-q")
@@ -371,7 +408,7 @@ class QuietOptions:
 
 @dataclass(frozen=True)
 class RunningOptions(QuietOptions):
-    """By how many processes, or whose, and what is said meanwhile."""
+    """Which processes do the work, and what is printed meanwhile."""
 
     jobs: int | None = option(
         "Number of processes. [default: chosen by cores, memory and report sizes]",
@@ -388,7 +425,7 @@ class RunningOptions(QuietOptions):
 
     @property
     def cluster(self) -> str | None:
-        """The scheduler whose workers do the work; None: it is done here."""
+        """The scheduler whose workers do the work; None if this machine does it."""
         if self.scheduler is not None and self.jobs is not None:
             problem = "counts processes of this machine, but a cluster has its own processes"
             raise OptionError(
@@ -401,7 +438,9 @@ class RunningOptions(QuietOptions):
                 problem,
                 fix="--scheduler ADDRESS, or leave out --scheduler",
             )
-        return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
+        if self.scheduler is None and self.jobs is None:
+            return os.environ.get(SCHEDULER) or None
+        return self.scheduler
 
     def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:
         """Return what runs the work on some reports; its processes end with the context."""

@@ -1,4 +1,7 @@
-"""What commands write: every file that was asked for, each whole or not at all; results to stdout, the rest to stderr."""
+"""What commands write: the files that were asked for, each complete or not at all.
+
+Results go to stdout, and everything else to stderr.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,29 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
+# Starts a stage of the progress bar by its name.
+Stage = Callable[[str], OnProgress | None]
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
 STDOUT = "-"
-_FORMATS = tuple(
-    dict.fromkeys(["json", "markdown", "csv", *FORMATS])
-)  # in this order they are written
-_OF_OTHERS = "which was of other reports"
-_TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
+# In this order they are written.
+_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+# What a message says of a saved run that is replaced by a run of other reports.
+_OF_OTHER_REPORTS = "which was of other reports"
+_TO_FILES_ONLY = (
+    "out",
+    *(name for name, file_format in FORMATS.items() if not file_format.is_printed),
+)
+
+_PERFETTO_STEPS = "--perfetto-steps"
 
 Kind = TypeVar("Kind", bound="type[Outputs]")
-_STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
+_STEPS = re.compile(r"(?P<first>-?[0-9]{1,18})?(?P<colon>:)?(?P<last>-?[0-9]{1,18})?")
 
 
 def write_stdout(text: str) -> None:
     """Write a result, now rather than at exit."""
-    if sys.stdout is None:  # closed by whoever started the program
+    # None if whoever started the program closed it.
+    if sys.stdout is None:
         raise OutputError("standard output", "is closed", fix="write to a file: --json FILE")
     try:
         sys.stdout.write(text)
@@ -66,7 +76,7 @@ def text_of(blocks: Iterable[Block]) -> str:
 
 
 def print_error(error: NsyspipeError) -> None:
-    """Print an error: one line that says it, then what was found and what fixes it."""
+    """Print an error: a line with the problem, then what was found and what fixes it."""
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     word = typer.style("error:", fg="red", bold=True) if is_coloured else "error:"
     first, *rest = (printable(naming_sources(line)) for line in error.lines())
@@ -75,8 +85,9 @@ def print_error(error: NsyspipeError) -> None:
 
 def lenient_encoding() -> None:
     """Let a terminal that knows few letters show the rest as question marks."""
-    if sys.stderr is None:  # closed by whoever started the program
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the program's life
+    # None if whoever started the program closed it. The file in its place is never closed.
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -98,7 +109,10 @@ def open_page(path: Path) -> None:
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Stage]:
-    """Yield what starts a stage: it replaces the bar of the one before, and returns what moves its own."""
+    """Yield a function that starts a stage, and returns what moves its bar.
+
+    The bar replaces that of the stage before.
+    """
     if not shown or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -114,9 +128,10 @@ def progress(*, shown: bool) -> Iterator[Stage]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def start(name: str) -> OnProgress:
-            for old in bar.task_ids:
-                bar.remove_task(old)
-            task = bar.add_task(name, total=None)  # it moves until something is counted
+            for task_before in bar.task_ids:
+                bar.remove_task(task_before)
+            # Without a total, the bar moves until something is counted.
+            task = bar.add_task(name, total=None)
             return lambda done, total: bar.update(task, completed=done, total=total)
 
         yield start
@@ -126,9 +141,34 @@ def _format(name: str) -> Any:  # noqa: ANN401 - a field
     return option(FORMATS[name].help, "FILE" if name in _TO_FILES_ONLY else "FILE|-")
 
 
+def _check_printable(name: str, value: str) -> None:
+    """Refuse to print a format that is written to files only."""
+    if value == STDOUT and name in _TO_FILES_ONLY:
+        place = "DIR" if name == "out" else "FILE"
+        raise OptionError(f"--{name} -", "cannot be printed", fix=f"--{name} {place}")
+
+
+def _check_suffix(name: str, value: str) -> None:
+    """Refuse a file whose name has the extension of another format."""
+    if name not in FORMATS:
+        return
+    suffix = Path(value).suffix.lower()
+    of_suffix = [format_name for format_name, known in FORMATS.items() if suffix in known.suffixes]
+    if of_suffix and of_suffix[0] != name:
+        renamed = Path(value).with_suffix(FORMATS[name].suffixes[0])
+        raise OptionError(
+            f"--{name} {value}",
+            f"has the file name extension of --{of_suffix[0]}",
+            fix=f"--{name} {renamed}, or --{of_suffix[0]} {value}",
+        )
+
+
 @dataclass(frozen=True)
 class Outputs:
-    """The files of an answer, by the options that ask for them; a command has those that are declared as options."""
+    """The files of an answer, by the options that ask for them.
+
+    A command has the options that are declared as such.
+    """
 
     out: str | None = None
     events: bool = False
@@ -143,13 +183,13 @@ class Outputs:
 
     @property
     def _named(self) -> dict[str, str]:
-        return {
-            name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None
-        }
+        """The formats that are asked for, with their files."""
+        values = {name: getattr(self, name, None) for name in _FORMATS}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def printed(self) -> str | None:
-        """The format that is printed, so that nothing else may be; `check` lets through one at most."""
+        """The format that is printed, so that nothing else may be; `check` allows one at most."""
         return next((name for name, value in self._named.items() if value == STDOUT), None)
 
     def check(self) -> None:
@@ -158,39 +198,29 @@ class Outputs:
 
         if self.open and self.html is None:
             raise OptionError("--open", "needs an output file", fix="--html FILE --open")
-        seen: dict[str, str] = {}
-        for name, value in (
-            self._named if self.out is None else {"out": self.out} | self._named
-        ).items():
-            shown = f"--{name}"
-            if value == STDOUT and name in _TO_FILES_ONLY:
+        outputs = self._named
+        if self.out is not None:
+            outputs = {"out": self.out, **outputs}
+        option_of_target: dict[str, str] = {}
+        for name, value in outputs.items():
+            _check_printable(name, value)
+            _check_suffix(name, value)
+            is_printed = value == STDOUT
+            target = value if is_printed else os.path.realpath(value)
+            first_option = option_of_target.setdefault(target, f"--{name}")
+            if first_option != f"--{name}":
                 raise OptionError(
-                    f"{shown} -",
-                    "cannot be printed",
-                    fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}",
-                )
-            own = next(
-                (of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes),
-                name,
-            )
-            if own != name and name in FORMATS:
-                fix = (
-                    f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} "
-                    f"{value}"
-                )
-                raise OptionError(
-                    f"{shown} {value}", f"has the file name extension of --{own}", fix=fix
-                )
-            other = seen.setdefault(value if value == STDOUT else os.path.realpath(value), shown)
-            if other != shown:
-                raise OptionError(
-                    f"{other} and {shown}",
+                    f"{first_option} and --{name}",
                     f"both write to {value}",
                     fix="use a different file for each",
                 )
-            is_made = self.out is not None and Path(value).parent == Path(self.out)
-            if value != STDOUT and name != "out" and not is_made:
+            is_file = not is_printed and name != "out"
+            if is_file and not self._makes_directory_of(value):
                 check_directory(value, f"run{FORMATS[name].suffixes[0]}")
+
+    def _makes_directory_of(self, file: str) -> bool:
+        """Tell whether a file goes to the run store, which is made first."""
+        return self.out is not None and Path(file).parent == Path(self.out)
 
     def answer(
         self,
@@ -201,35 +231,53 @@ class Outputs:
         *,
         quiet: bool = False,
     ) -> None:
-        """Write all files, once it is known that all can be; then print the format that is to be, else the blocks."""
-        files = self._files(inputs, lambda name, path: formats[name].identity_of(path) == identity)
+        """Write all files, then print one format or the blocks.
+
+        Nothing is written before it is known that all files can be.
+        """
+
+        def is_same(name: str, path: Path) -> bool:
+            return formats[name].identity_of(path) == identity
+
+        files = self._files(inputs, is_same)
         texts = {name: formats[name].text() for name in self._named}
         for name, opened in files.items():
             with opened() as file:
                 file.write(texts[name].encode("utf-8", errors="replace"))
-        if self.printed or not quiet:
-            write_stdout(texts[self.printed] if self.printed else text_of(blocks))
+        if self.printed:
+            write_stdout(texts[self.printed])
+        elif not quiet:
+            write_stdout(text_of(blocks))
         self._say_written(quiet=quiet)
 
-    def _say_written(self, *more: str, quiet: bool) -> None:
-        say_written(
-            *(value for value in self._named.values() if value != STDOUT), *more, quiet=quiet
-        )
+    @property
+    def _paths(self) -> dict[str, str]:
+        """The files that are written, by format."""
+        return {name: value for name, value in self._named.items() if value != STDOUT}
+
+    def _say_written(self, *stores: str, quiet: bool) -> None:
+        say_written(*self._paths.values(), *stores, quiet=quiet)
         if self.open:
             open_page(Path(str(self.html)))
 
     def _files(
         self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
     ) -> dict[str, Opener]:
+        """Return what opens each file, or refuse one that may not be replaced.
+
+        `is_same` tells whether the file of a format is of the same runs.
+        """
         from nsyspipe.report.files import check_target, writing
 
+        def may_replace(name: str, path: Path) -> bool:
+            return self.force or is_same(name, path)
+
         files: dict[str, Opener] = {}
-        for name, path in (
-            (name, Path(value)) for name, value in self._named.items() if value != STDOUT
-        ):
-            may_replace = partial(lambda *named: self.force or is_same(*named), name, path)
-            check_target(path, inputs, may_replace=may_replace)
-            files[name] = partial(writing, path, inputs, may_replace=may_replace)
+        for name, value in self._paths.items():
+            path = Path(value)
+            may_replace_path = partial(may_replace, name, path)
+            check_target(path, inputs, may_replace=may_replace_path)
+            files[name] = partial(writing, path, inputs, may_replace=may_replace_path)
         return files
 
 
@@ -257,25 +305,29 @@ class ScoreboardOutputs(ComparisonOutputs):
 
 
 def _replacing(run: Run, store: Path) -> str:
-    """Name a run that is saved, and the one of other reports whose place it takes."""
+    """Return the name of a run that is saved, and of the run of other reports that it replaces."""
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
-    new = run.header
-    more = ""
+    header = run.header
+    missing_ranks = ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
-        more = (
-            f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a "
-            "later capture is saved"
+        missing_ranks = (
+            f", {header.n_ranks} of {header.n_job_ranks} ranks: {store}:{header.label} means it "
+            "until a later capture is saved"
         )
-    if not has_run(store, new.run_id):
-        return f"run {new.run_id}{more}"
-    with contextlib.suppress(DatasetError):  # nobody can tell
-        old = SavedRun(store, new.run_id).header
-        if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
-            when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
-            more = f", {_OF_OTHERS}: {listed(old.reports, 2)}{when}{more}"
-    return f"replaced run {new.run_id}{more}"
+    if not has_run(store, header.run_id):
+        return f"run {header.run_id}{missing_ranks}"
+    other_reports = ""
+    # A saved run that cannot be read is replaced without a word about its reports.
+    with contextlib.suppress(DatasetError):
+        replaced = SavedRun(store, header.run_id).header
+        is_same_capture = replaced.captured_at_utc == header.captured_at_utc
+        if replaced.reports != header.reports or not is_same_capture:
+            other_reports = f", {_OF_OTHER_REPORTS}: {listed(replaced.reports, 2)}"
+            if replaced.captured_at_utc:
+                other_reports += f", captured {replaced.captured_at_utc[:19]} UTC"
+    return f"replaced run {header.run_id}{other_reports}{missing_ranks}"
 
 
 def _with_formats(outputs: Kind) -> Kind:
@@ -316,94 +368,108 @@ class AnalysisOutputs(Outputs):
             check_run_id(run_id)
         if self.events and self.out is None:
             raise OptionError("--events", "needs --out", fix="--out DIR --events")
-        for name, given in (("steps", self.perfetto_steps), ("ranks", self.perfetto_ranks)):
-            if given is not None and self.perfetto is None:
-                fix = f"--perfetto run.pftrace --perfetto-{name} {shlex.quote(given)}"
+        for name, value in (("steps", self.perfetto_steps), ("ranks", self.perfetto_ranks)):
+            if value is not None and self.perfetto is None:
+                fix = f"--perfetto run.pftrace --perfetto-{name} {shlex.quote(value)}"
                 raise OptionError(f"--perfetto-{name}", "needs --perfetto", fix=fix)
         self._ranks()
         self._steps()
         self.check()
 
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
-        """Write them all, with so many of the costliest; what is printed comes last."""
-        formats = {name: FORMATS[name] for name in self._named}
-        shown: dict[str, dict[str, Any]] = {
-            name: {"top": top} if FORMATS[name].has_top else {} for name in formats
-        }
+        """Write all outputs, with `top` rows in the tables of costs. What is printed comes last."""
+        settings = {name: self._settings(name, top) for name in self._named}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps(min(numbers), max(numbers))
+
+        def is_same(name: str, path: Path) -> bool:
+            return FORMATS[name].run_id_of(path) == run.header.run_id
+
         # Nothing is written before it is known that all can be.
-        files = self._files(
-            run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id
-        )
+        files = self._files(run.inputs, is_same)
         if self.out is not None:
-            from nsyspipe.store.write import check_store, save
+            from nsyspipe.store.write import check_store
 
             check_store(run, Path(self.out))
         if self.events:
             run.operations(steps)
         if self.perfetto is not None:
-            from nsyspipe.report.perfetto import large_trace, left_out, traced_ranks
-
-            ranks = self._ranks() or traced_ranks(run)
-            run.operations(steps, ranks)
-            shown["perfetto"] = {"ranks": ranks}
-            hints = [
-                None if self._ranks() else left_out(run),
-                large_trace(run, ranks) if steps is None else None,
-            ]
-            sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
-        stores = []
-        if self.out is not None:
-            stores = [f"{self.out.rstrip('/')}/ ({_replacing(run, Path(self.out))})"]
-            save(
-                run,
-                Path(self.out),
-                events=self.events,
-                force=self.force,
-                on_progress=stage("saving the run"),
-            )
+            settings["perfetto"] = {"ranks": self._read_trace(run, steps)}
+        stores = [] if self.out is None else [self._save(run, self.out, stage)]
         for name, opened in files.items():
             with opened() as file:
-                formats[name].write(run, file, steps, stage(f"writing {name}"), **shown[name])
+                on_progress = stage(f"writing {name}")
+                FORMATS[name].write(run, file, steps, on_progress, **settings[name])
         if self.printed:
             printed = io.BytesIO()
-            formats[self.printed].write(run, printed, None, None, **shown[self.printed])
+            FORMATS[self.printed].write(run, printed, None, None, **settings[self.printed])
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
-        if quiet and any(_OF_OTHERS in store for store in stores):
+        if quiet and any(_OF_OTHER_REPORTS in store for store in stores):
             say_written(*stores, quiet=False)
 
+    def _settings(self, name: str, top: int | None) -> dict[str, Any]:
+        """Return the further arguments with which a format is written."""
+        return {"top": top} if FORMATS[name].has_top else {}
+
+    def _read_trace(self, run: Run, steps: tuple[int, int] | None) -> list[int]:
+        """Read the operations of the trace, and return its ranks. Hints go to stderr."""
+        from nsyspipe.report.perfetto import large_trace, left_out, traced_ranks
+
+        chosen = self._ranks()
+        ranks = chosen or traced_ranks(run)
+        run.operations(steps, ranks)
+        hints = []
+        if not chosen:
+            hints.append(left_out(run))
+        if steps is None:
+            hints.append(large_trace(run, ranks))
+        sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
+        return ranks
+
+    def _save(self, run: Run, store: str, stage: Stage) -> str:
+        """Save the run, and return the store and the run in words."""
+        from nsyspipe.store.write import save
+
+        saved = f"{store.rstrip('/')}/ ({_replacing(run, Path(store))})"
+        on_progress = stage("saving the run")
+        save(run, Path(store), events=self.events, force=self.force, on_progress=on_progress)
+        return saved
+
     def _ranks(self) -> list[int] | None:
-        return (
-            None
-            if self.perfetto_ranks is None
-            else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
-        )
+        """Return the ranks of the trace; None without a choice."""
+        if self.perfetto_ranks is None:
+            return None
+        return sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
     def _steps(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
-        """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
+        """Return the first and the last step of the trace; None for all steps.
+
+        `lowest` and `highest` stand for an end that is left out.
+        """
         if self.perfetto_steps is None:
             return None
-        ends = _STEPS.fullmatch(self.perfetto_steps)
-        option = "--perfetto-steps"
-        if ends is None or not (ends[1] or ends[3]):
+        ends = _ends_of_steps(self.perfetto_steps)
+        first = int(ends["first"] or lowest)
+        last_by_default = highest if ends["colon"] else first
+        last = int(ends["last"] or last_by_default)
+        if ends["first"] and ends["last"] and last < first:
             raise OptionError(
-                f"{option} {self.perfetto_steps!r}",
-                "is not a range FROM:TO of step numbers",
-                fix=f"{option} 3:5",
-            )
-        if ends[3] and not ends[2]:  # 14-15
-            fix = f"{option} {ends[1]}:{ends[3].removeprefix('-')}"
-            raise OptionError(
-                f"{option} {self.perfetto_steps}", "is not a range FROM:TO of step numbers", fix=fix
-            )
-        first = int(ends[1] or lowest)
-        last = int(ends[3] or (highest if ends[2] else first))
-        if ends[1] and ends[3] and last < first:
-            raise OptionError(
-                f"{option} {self.perfetto_steps}",
+                f"{_PERFETTO_STEPS} {self.perfetto_steps}",
                 "ends before it starts",
-                fix=f"{option} {last}:{first}",
+                fix=f"{_PERFETTO_STEPS} {last}:{first}",
             )
         return first, max(first, last)
+
+
+def _ends_of_steps(text: str) -> re.Match[str]:
+    """Return the parts of a range of steps: ``first``, ``colon`` and ``last``."""
+    problem = "is not a range FROM:TO of step numbers"
+    ends = _STEPS.fullmatch(text)
+    if ends is None or not (ends["first"] or ends["last"]):
+        raise OptionError(f"{_PERFETTO_STEPS} {text!r}", problem, fix=f"{_PERFETTO_STEPS} 3:5")
+    # As in 14-15.
+    if ends["last"] and not ends["colon"]:
+        fix = f"{_PERFETTO_STEPS} {ends['first']}:{ends['last'].removeprefix('-')}"
+        raise OptionError(f"{_PERFETTO_STEPS} {text}", problem, fix=fix)
+    return ends

@@ -256,7 +256,7 @@ def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows
     rows = schema.COLLECTIVES.from_rows([row(0, seq, 0) for seq in range(3)])
     capture = module.collective_medians(rows, "the capture")
     worded(capture.note, "capture")
-    monkeypatch.setattr(module, "_MOST_ROWS", 4)
+    monkeypatch.setattr(module, "MAX_ROWS_OF_MEDIANS", 4)
     found = medians(*(row(step, 0, 0, wait=step) for step in range(8)))
     assert found.rows[0]["wait"][0] == 3.0  # every other step: 0, 2, 4, 6, whose median is 3
     worded(found.note, "every other step")

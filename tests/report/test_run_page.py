@@ -15,7 +15,7 @@ from nsyspipe.model.problems import EXPORT_AGAIN
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows
-from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
+from nsyspipe.report.html.page import LIBRARY, _code, _typeset, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import (
     idle_table,
     link_table,
@@ -196,7 +196,7 @@ def test_no_two_figures_of_a_finding_have_one_name(name, real):
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
     # A number keeps its unit on its line.
-    assert _told("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
+    assert _typeset("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
 
 
 def without_version(text):

@@ -1,4 +1,7 @@
-"""The pages of answers (diff, compare, whatif): verdict and one picture on the first screen, then a section for each detail."""
+"""The pages of answers (diff, compare, whatif).
+
+The first screen has the verdict and one picture. Then there is a section for each detail.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,21 @@ class StackedBar(Struct, frozen=True):
     cells: Sequence[str] = ()
     low: float | None = None
     high: float | None = None
-    is_faint: bool = False  # what is compared with, or what nobody can set
+    # Of what is compared with, or what nobody can set.
+    is_faint: bool = False
 
 
 class StackedBars(Struct, frozen=True):
     """Step times below each other, with a line at one of them."""
 
     caption: str
-    columns: Sequence[str]  # of label, bar, and each cell
+    # Headings of the label, the bar, and each cell.
+    columns: Sequence[str]
     bars: Sequence[StackedBar]
-    legend: Sequence[tuple[str, str]]  # category of the palette, and words
-    mark: float | None = None  # where the line is, as a share
+    # Categories of the palette, and words.
+    legend: Sequence[tuple[str, str]]
+    # Where the line is, as a share.
+    mark: float | None = None
     note: str = ""
 
 
@@ -80,12 +87,16 @@ class AnswerPage(Struct, frozen=True):
 
 
 def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
-    """Return a page as one HTML file: complete, offline, the same bytes for the same answer."""
+    """Return a page as one HTML file.
+
+    The file is complete and needs no network. The same answer gives the same bytes.
+    """
+    short_titles = {
+        section.title: section.short_title for section in page.sections if section.short_title
+    }
     context = {
         "brand": page.title.rpartition(": nsyspipe")[0] or page.title,
-        "short": {
-            section.title: section.short_title for section in page.sections if section.short_title
-        },
+        "short": short_titles,
         "sections": [(section.anchor, section.title) for section in page.sections],
         "verdict": page.verdict,
         "introduction": _named(page.introduction),

@@ -1,11 +1,11 @@
-"""The page of a difference: verdict, where the change comes from, one step of each side, metrics and kernels."""
+"""The page of a difference: verdict, parts of the change, a step of each side, metrics, kernels."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from nsyspipe.model.names import grouped, listed, ranges
 from nsyspipe.report import difference as report, difference_screen as screen
 from nsyspipe.report.blocks import (
     Block,
+    Cell,
     Commands,
     Field,
     Line,
@@ -49,7 +50,6 @@ from nsyspipe.report.units import (
 )
 from nsyspipe.report.words import troubles
 
-_Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
 _SCRIPTS = (
     "difference_waterfall",
     "timeline_layout",
@@ -57,17 +57,49 @@ _SCRIPTS = (
     "timeline",
     "difference_timelines",
 )
-# a part that a side did not record; and a colour that stands for no part
-_REST = "not split"
+# The name of a part that a side did not record.
+_NOT_SPLIT = "not split"
+# A colour that stands for no part.
 _NEUTRAL = "ink3"
-_MOST_TILE_ROWS = 2  # judged metrics with key figures on the first screen
-_FIRST_METRICS = 6  # rows of the table of metrics that are shown at once
-_MOST_CHANGES = 8  # facts that changed, on the first screen
+# Judged metrics with key figures on the first screen.
+MAX_JUDGED_METRICS_WITH_TILES = 2
+# Rows of the table of metrics that are shown at once, unless more metrics are judged.
+MAX_UNFOLDED_METRICS = 6
+# Facts that changed, on the first screen.
+MAX_SHOWN_CHANGES = 8
+# Letters of the label of a side above its timeline.
+MAX_LETTERS_OF_LABEL = 60
+# If the step time is more than so many times the change, the axis does not begin at 0.
+MAX_STEP_TIME_OVER_CHANGE = 20
+# Where the scale of the changes may end, in percent.
+_ENDS_OF_SCALE = (1, 2, 5, 10, 20, 50)
+_LAST_END_OF_SCALE = 100
+_TRACK_LEGEND = (
+    "Bar: the change, in percent of the baseline or in percentage points. Line: its confidence "
+    "interval. Gray band: less "
+    "than the minimum effect. Arrow: outside of the scale."
+)
+
+
+class _SideTimeline(NamedTuple):
+    """The step of a side that is drawn."""
+
+    title: str
+    # The first cells of its row in the table: side, step number and rank.
+    cells: Sequence[str]
+    # Bars and step window on one rank. Times count from the start of the window, and the rank is
+    # replaced by the place of the side.
+    bars: pa.Table
+    window: pa.Table
 
 
 def difference_page(difference: RunDifference) -> str:
-    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
-    before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
+    """Return the page of a difference as one HTML file.
+
+    The file is complete and needs no network. The same runs give the same bytes.
+    """
+    before = cut(difference.baseline.name)
+    after = cut(difference.candidate.name)
     verdict, *sentences = (
         block for block in report.answer_blocks(difference) if isinstance(block, Sentence)
     )
@@ -90,12 +122,13 @@ def difference_page(difference: RunDifference) -> str:
 
 
 def _introduction(difference: RunDifference, sentences: Sequence[Sentence]) -> Iterator[PageBlock]:
-    """Yield what the change comes from, what a gate decided, both sides, doubts, and the key figures."""
+    """Yield cause of the change, result of the gate, both sides, doubts, and key figures."""
     yield from sentences
     yield from report.gate_blocks(difference)
     yield from screen.side_blocks(difference)
     rows = {row["metric"]: row for row in difference.judged_rows}
-    yield from (Tiles(_tiles(rows[name])) for name in difference.judged[:_MOST_TILE_ROWS])
+    for metric in difference.judged[:MAX_JUDGED_METRICS_WITH_TILES]:
+        yield Tiles(_tiles(rows[metric]))
 
 
 def _picture(difference: RunDifference) -> PageBlock:
@@ -108,7 +141,7 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
     table = report.changes_table(difference)
     lines = [Line(report.change_text_of_fact(row)) for row in report.shown_changes(difference)]
     if lines:
-        yield Lines("", lines[:_MOST_CHANGES])
+        yield Lines("", lines[:MAX_SHOWN_CHANGES])
     elif report.same_facts(difference):
         yield Sentence("No other difference was found in what both sides recorded.")
     if table.rows:
@@ -121,12 +154,12 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
 def _metrics(difference: RunDifference) -> list[PageBlock]:
     """Return the metrics that matter most, and the others folded."""
     table = figure_table(difference, report.metrics_table(difference))
-    n_shown = max(_FIRST_METRICS, len(difference.judged))
+    n_shown = max(MAX_UNFOLDED_METRICS, len(difference.judged))
     if len(table.rows) <= n_shown:
         return [table]
-    first = replace(table, rows=table.rows[:n_shown])
-    others = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
-    return [first, Fold(f"Show {len(others.rows)} more metrics", [others])]
+    shown = replace(table, rows=table.rows[:n_shown])
+    folded = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
+    return [shown, Fold(f"Show {len(folded.rows)} more metrics", [folded])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:
@@ -135,7 +168,7 @@ def _kernels(difference: RunDifference) -> PageBlock:
 
 
 def _notes(difference: RunDifference) -> Iterator[PageBlock]:
-    """Yield problems of both sides, and what to know of the figures."""
+    """Yield problems of both sides, and what to know of the metrics."""
     problems = [*_problems(difference)]
     if problems:
         yield Troubles(problems)
@@ -149,265 +182,312 @@ def _notes(difference: RunDifference) -> Iterator[PageBlock]:
 
 
 def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield the rows of `Troubles` of both sides. A problem of several captures is one row."""
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        rows = grouped(
+        rows_by_run = grouped(
             (row["run_id"], row) for row in difference.problem_rows if row["side"] == name
         )
-        told = (
-            (one, at)
-            for at, run in enumerate(side.runs, 1)
-            for one in troubles(rows.get(run.header.run_id, ()))
+        n_captures = len(side.runs)
+        captures_by_problem = grouped(
+            (problem, capture)
+            for capture, run in enumerate(side.runs, start=1)
+            for problem in troubles(rows_by_run.get(run.header.run_id, ()))
         )
-        for (grave, what, place, fix), those in grouped(told).items():
-            some = (
-                f", capture {', '.join(ranges(those))} of {len(side.runs)}"
-                if len(those) < len(side.runs)
-                else ""
-            )
-            yield grave, f"{name}{some}: {what}", place, fix
+        for (severity, message, place, fix), captures in captures_by_problem.items():
+            subject = name
+            if len(captures) < n_captures:
+                subject += f", capture {', '.join(ranges(captures))} of {n_captures}"
+            yield severity, f"{subject}: {message}", place, fix
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    name = metric_label(row["metric"]).capitalize()
+    """Return the key figures of a judged metric: both sides, the change, and its interval."""
+    metric = metric_label(row["metric"]).capitalize()
     unit = row["unit"]
-    why = (row["why"] or "not decided").partition(", not comparable")[0]
+    why_missing = (row["why"] or "not decided").partition(", not comparable")[0]
+    tiles = [_tile_of_side(metric, side, row, why_missing) for side in SIDES]
     relative = percent_change(row)
+    change = Tile("Change", "", "", why_missing, "not recorded")
+    if row["delta"] is not None:
+        is_absent = relative == absent
+        meaning = "candidate - baseline" if is_absent else f"{relative} of the baseline"
+        change = _tile("Change", delta_text(unit, row["delta"]), meaning)
+    interval_name = f"{sure_text(row['confidence'])} CI"
+    interval = Tile(interval_name, "", "", why_missing, "none")
+    if row["ci_low"] is not None:
+        interval = _tile(interval_name, report.interval_text(row), "of the change")
+    return [*tiles, change, interval]
 
-    def tile(
-        name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded"
-    ) -> Tile:
-        number, _, unit = text.rpartition(" ")
-        if value is None:
-            return Tile(name, "", "", why, missing)
-        return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
-    numbers = [row[f"n_{side}"] for side in SIDES]
-    over = [
-        "of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers
-    ]
-    sides = zip(SIDES, over, strict=True)
-    below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
-    sure = f"{sure_text(row['confidence'])} CI"
-    return [
-        *(
-            tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps)
-            for side, of_steps in sides
-        ),
-        tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
-        tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
-    ]
+def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: str) -> Tile:
+    name = f"{metric}, {side}"
+    value = row[side]
+    if value is None:
+        return Tile(name, "", "", why_missing, "not recorded")
+    n_steps = row[f"n_{side}"]
+    meaning = f"{row['statistic'] or MEDIAN} of {n_steps} steps"
+    if n_steps == 1:
+        meaning = "of one step"
+    return _tile(name, value_text(row["unit"], value), meaning)
+
+
+def _tile(name: str, text: str, meaning: str) -> Tile:
+    """Return a key figure; the last word of a text of several words is the unit."""
+    number, _, last_word = text.rpartition(" ")
+    return Tile(name, number, last_word, meaning) if number else Tile(name, text, "", meaning)
 
 
 def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     bars = waterfall(difference)
     if bars is None:
         return None
-    about = [
-        "Means over steps of the slowest rank. The parts add up exactly.",
-        "The verdict uses medians." * (difference.statistic != MEAN),
-        f"The axis begins at {ms_text(bars['from'])}, not at 0." * (bars["from"] > 0),
-        table.note,
-    ]
-    note = " ".join(filter(None, about))
-    table = replace(table, note=None)
-    label = "From the mean step time of the baseline to that of the candidate, by part"
+    sentences = ["Means over steps of the slowest rank. The parts add up exactly."]
+    if difference.statistic != MEAN:
+        sentences.append("The verdict uses medians.")
+    if bars["from"] > 0:
+        sentences.append(f"The axis begins at {ms_text(bars['from'])}, not at 0.")
+    if table.note:
+        sentences.append(table.note)
     return Chart(
-        "waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND
+        name="waterfall",
+        section=PARTS,
+        label="From the mean step time of the baseline to that of the candidate, by part",
+        height=32 * len(bars["bars"]) + 28,
+        data=bars,
+        table=replace(table, note=None),
+        caption=" ".join(sentences),
+        legend=PART_LEGEND,
     )
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     """Return the bars of the chart; None where a side has no steps.
 
-    ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole
-    one. ``bars``: each with ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are
-    the sum so far without and with it), ``baseline``, ``candidate`` and ``delta``. The first is the
-    baseline, the last the candidate, and between them every bar begins where the one before ends,
-    exactly. A part that a side did not record is in the bar ``not split``.
+    ``from`` is where the axis begins, in ns. It is above 0 if the change could not be seen on a
+    whole axis. ``bars`` each have ``name``, ``category``, ``start`` and ``end`` (ns; of a part, the
+    sum so far without it and with it), ``baseline``, ``candidate`` and ``delta``. The first is the
+    baseline, the last the candidate, and between them every bar begins exactly where the one before
+    ends. A part that a side did not record is in the bar ``not split``.
     """
-    before, after, delta = difference.mean_step_time
-    if before is None or after is None or delta is None:
+    before_ns, after_ns, delta_ns = difference.mean_step_time
+    if before_ns is None or after_ns is None or delta_ns is None:
         return None
-
-    def bar(
-        name: str, category: str, start: float, end: float, row: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
-        return {"name": name, "category": category, "start": start, "end": end} | sides
-
-    bars = [bar("baseline", _NEUTRAL, 0.0, before, {})]
-    at = before
-    rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
-    if any("cause" in row for row in rows):  # idle time by cause, if causes are known
-        rows = [row for row in rows if row.get("part") != "idle"]
-    for row in rows:
-        category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
+    bars = [_waterfall_bar("baseline", _NEUTRAL, 0.0, before_ns, {})]
+    end_ns = before_ns
+    for row in _rows_of_parts(difference):
         name = f"idle: {row['cause']}" if "cause" in row else row["name"]
-        bars.append(bar(name, category, at, at + row["delta_ns"], row))
-        at = bars[-1]["end"]
-    if at != after or difference.step_time_parts["delta_ns"].null_count:
-        bars.append(bar(_REST, _NEUTRAL, at, after, {"delta_ns": after - at}))
-    bars.append(bar("candidate", _NEUTRAL, 0.0, after, {}))
-    return {"from": _axis_start([one["end"] for one in bars]), "bars": bars}
+        category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
+        start_ns = end_ns
+        end_ns = start_ns + row["delta_ns"]
+        bars.append(_waterfall_bar(name, category, start_ns, end_ns, row))
+    if end_ns != after_ns or difference.step_time_parts["delta_ns"].null_count:
+        rest = {"delta_ns": after_ns - end_ns}
+        bars.append(_waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest))
+    bars.append(_waterfall_bar("candidate", _NEUTRAL, 0.0, after_ns, {}))
+    return {"from": _axis_start([bar["end"] for bar in bars]), "bars": bars}
 
 
-def _axis_start(ends: list[float]) -> float:
-    """Return where the axis begins: at 0, unless what changed is less than a twentieth of it, too little to be seen."""
-    lowest = min(ends)
-    highest = max(ends)
-    span = highest - lowest
-    if not span or span >= highest / 20:
+def _rows_of_parts(difference: RunDifference) -> list[Mapping[str, Any]]:
+    """Return the parts of the step time whose change is known, idle time by cause if possible."""
+    rows: list[Mapping[str, Any]] = [
+        row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None
+    ]
+    if any("cause" in row for row in rows):
+        return [row for row in rows if row.get("part") != "idle"]
+    return rows
+
+
+def _waterfall_bar(
+    name: str, category: str, start_ns: float, end_ns: float, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
+    return {"name": name, "category": category, "start": start_ns, "end": end_ns, **sides}
+
+
+def _axis_start(ends_ns: Sequence[float]) -> float:
+    """Return where the axis begins, in ns: at 0, unless the change would be too small to see."""
+    lowest_ns = min(ends_ns)
+    highest_ns = max(ends_ns)
+    span_ns = highest_ns - lowest_ns
+    if not span_ns or span_ns >= highest_ns / MAX_STEP_TIME_OVER_CHANGE:
         return 0.0
-    unit = 10.0 ** math.floor(math.log10(span))
-    return max(unit * math.floor((lowest - span / 2) / unit), 0.0)
+    unit_ns = 10.0 ** math.floor(math.log10(span_ns))
+    n_units = math.floor((lowest_ns - span_ns / 2) / unit_ns)
+    return max(unit_ns * n_units, 0.0)
 
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
-    """Yield the representative step of each side's first capture, on the rank whose window of it is the longest (tie: the lowest)."""
+    """Yield the representative step of the first capture of each side, on one rank.
+
+    That is the rank whose step is the longest (of several, the lowest).
+    """
     sides = (difference.baseline, difference.candidate)
-    found = {
-        name: _drawn(name, side, at)
-        for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))
-    }
-    drawn = [step for step in found.values() if step is not None]
+    timelines = [
+        _side_timeline(name, side, place)
+        for place, (name, side) in enumerate(zip(SIDES, sides, strict=True))
+    ]
+    drawn = [timeline for timeline in timelines if timeline is not None]
     if drawn:
         yield _timeline_chart(difference, drawn)
-    for name in (name for name, step in found.items() if step is None):
-        why = "The run was saved without a timeline, or no step was recorded on every rank."
-        yield Sentence(f"There is no timeline of the {name}. {why}")
+    for name, timeline in zip(SIDES, timelines, strict=True):
+        if timeline is None:
+            why = "The run was saved without a timeline, or no step was recorded on every rank."
+            yield Sentence(f"There is no timeline of the {name}. {why}")
 
 
-def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart:
-    titles, steps, bars_of, window_of = zip(*drawn, strict=True)
-    bars, windows = (
-        pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of)
-    )
+def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline]) -> Chart:
+    bars = pa.concat_tables([timeline.bars for timeline in timelines]).combine_chunks()
+    windows = pa.concat_tables([timeline.window for timeline in timelines]).combine_chunks()
     data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
-    ranks = [
-        row | {"rank": f"{rank} of the {side}"}
-        for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)
-    ]
+    ranks = []
+    for row, timeline in zip(data["ranks"], timelines, strict=True):
+        side, _, rank = timeline.cells
+        ranks.append(row | {"rank": f"{rank} of the {side}"})
     table = timeline_table(bars, windows)
-    colours = lane_legend(ranks, data["names"])
-    rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
+    rows = [
+        [*timeline.cells, *row[1:]] for timeline, row in zip(timelines, table.rows, strict=True)
+    ]
     caption = "The step closest to the median of each side, on the rank with the longest step time."
     if difference.has_spread_between_captures:
         caption = f"{caption} Each step is from the first capture of the side."
-    if len(drawn) == len(SIDES):
+    if len(timelines) == len(SIDES):
         caption = f"{caption} Both timelines share one zoom."
-    label = "Timelines of one step of each side"
-    table = Table("Timelines of both sides", columns, rows)
-    data |= {"titles": [*titles], "ranks": ranks}
     return Chart(
-        "timelines",
-        "Timelines of both sides",
-        label,
-        120,
-        data,
-        table,
-        caption,
-        colours,
+        name="timelines",
+        section="Timelines of both sides",
+        label="Timelines of one step of each side",
+        height=120,
+        data=data | {"titles": [timeline.title for timeline in timelines], "ranks": ranks},
+        table=Table("Timelines of both sides", columns, rows),
+        caption=caption,
+        legend=lane_legend(ranks, data["names"]),
         has_zoom=True,
         hint=IS_PAINTED,
     )
 
 
-def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
-    """Return a side's line, the words of its row, bars and window from that window's start, in the place of a rank; or None."""
+def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
+    """Return the step of a side that is drawn in a place; None without a timeline."""
     run = side.runs[0]
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(
-        pc.unique(bars["rank"])
+    is_drawn_rank = pc.field("rank").isin(pc.unique(bars["rank"]))
+    windows = run.steps().filter((pc.field("step") == bars["step"][0]) & is_drawn_rank)
+    lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
+    windows = windows.append_column("length", lengths_ns)
+    longest = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
+    (window,) = longest.to_pylist()
+    rank = window["rank"]
+    start_ns = window["start_ns"]
+    # The label comes last, because it is cut where there is no room.
+    title = (
+        f"{name}: {ms_text(window['length'])}, step {window['step']} on rank "
+        f"{run.rank_names.name(rank)}, {cut(side.name, MAX_LETTERS_OF_LABEL)}"
     )
-    windows = run.steps().filter(is_drawn)
-    windows = windows.append_column("length", pc.subtract(windows["end_ns"], windows["start_ns"]))
-    window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
-    rank, step, start, length = (
-        window[column][0].as_py() for column in ("rank", "step", "start_ns", "length")
+    return _SideTimeline(
+        title=title,
+        cells=[name, str(window["step"]), str(rank)],
+        bars=_from_start(bars.filter(pc.equal(bars["rank"], rank)), start_ns, place),
+        window=_from_start(longest.drop_columns("length"), start_ns, place),
     )
 
-    def moved(table: pa.Table) -> pa.Table:
-        columns = {column: table[column] for column in table.column_names}
-        columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
-        columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
-        return pa.table(columns, schema=table.schema)
 
-    where = run.rank_names.name(rank)
-    # The label comes last: where there is no room, it is cut.
-    title = f"{name}: {ms_text(length)}, step {step} on rank {where}, {cut(side.name, 60)}"
-    of_rank = bars.filter(pc.equal(bars["rank"], rank))
-    return title, [name, str(step), str(rank)], moved(of_rank), moved(window.drop_columns("length"))
+def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:
+    """Return rows with times since a start, all of step 0, and with a place as their rank."""
+    columns = {name: table[name] for name in table.column_names}
+    columns["start_ns"] = pc.subtract(table["start_ns"], start_ns)
+    columns["end_ns"] = pc.subtract(table["end_ns"], start_ns)
+    columns["rank"] = [place] * table.num_rows
+    columns["step"] = [0] * table.num_rows
+    return pa.table(columns, schema=table.schema)
 
 
-def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
-    """Return the smallest of a few round ends that holds what it must and half of the others; else the largest.
+def scale_around(judged: Iterable[float], not_judged: Iterable[float]) -> float:
+    """Return where the scale ends, in percent: the smallest round value that has enough room.
 
-    All of them would be too many: what changed tenfold would leave no room to see the rest.
+    It has room for all changes of `judged` metrics and half of the others. All of these would be
+    too many: a metric that changed tenfold would leave no room to see the rest.
     """
-    sizes = sorted(map(abs, others))
-    most = max([*map(abs, judged), *sizes[: (len(sizes) + 1) // 2]], default=0)
-    return next((end for end in (1, 2, 5, 10, 20, 50) if most <= end), 100)
-
-
-_TRACK_LEGEND = (
-    "Bar: the change, in percent of the baseline or in percentage points. Line: its confidence "
-    "interval. Gray band: less "
-    "than the minimum effect. Arrow: outside of the scale."
-)
+    sizes = sorted(map(abs, not_judged))
+    smaller_half = sizes[: (len(sizes) + 1) // 2]
+    largest = max([*map(abs, judged), *smaller_half], default=0)
+    return next((end for end in _ENDS_OF_SCALE if largest <= end), _LAST_END_OF_SCALE)
 
 
 def figure_table(difference: RunDifference, table: Table) -> Table:
-    """Return the table of figures with each difference and its interval beside zero, and why it is inconclusive.
+    """Return the table of metrics with each change drawn, and why a verdict is inconclusive.
 
-    The track is in per cent of the baseline, of ratios in points: as the words beside it.
+    The track is in percent of the baseline, for ratios in percentage points, as are the words next
+    to it.
     """
     rows, _ = metric_rows(difference)
-    shares = [*map(_in_percent, rows)]
-    reach = [
-        max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0)
-        for share in shares
-    ]
-    n_judged = len(difference.judged)
-    limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
-    tracks = [
-        Track(**{name: value and value / limit for name, value in share.items()})
-        for share in shares
-    ]
-    reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
-    mostly = next((why for why, n in reasons if n > len(rows) / 2), None)
-    verdicts = []
-    for (*cells, _), row in zip(table.rows, rows, strict=True):
-        settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        why = (
-            ", ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-        )
-        verdicts.append(
-            [
-                *cells,
-                Word(
-                    report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row)
-                ),
-            ]
-        )
-    common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
-    note = " ".join(filter(None, [table.note, common]))
+    common_reason = _common_reason(rows)
+    note = table.note or ""
+    if common_reason is not None:
+        reason = f"Inconclusive without a reason: {common_reason.replace(':', ',')}."
+        note = f"{note} {reason}" if note else reason
+    table = replace(table, rows=_with_verdicts(difference, table, common_reason), note=note)
+    changes = list(map(_in_percent, rows))
+    limit = _end_of_scale(changes, len(difference.judged))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
-    table = with_column(
-        replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks
-    )
+    tracks = [_track(change, limit) for change in changes]
+    table = with_column(table, len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="steps used for this metric: baseline, candidate")
-    numbers = [
-        ", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows
-    ]
-    return with_column(table, len(table.columns), steps, numbers)
+    return with_column(table, len(table.columns), steps, [_n_steps_text(row) for row in rows])
+
+
+def _with_verdicts(
+    difference: RunDifference, table: Table, common_reason: str | None
+) -> list[list[Cell]]:
+    """Return the rows of the table of metrics, with the verdict and its reason in the last cell."""
+    rows, _ = metric_rows(difference)
+    with_verdicts: list[list[Cell]] = []
+    for (*cells, _), row in zip(table.rows, rows, strict=True):
+        verdict = Word(
+            report.verdict_word(row["verdict"]),
+            _why_inconclusive(row, common_reason),
+            report.is_outweighed(difference, row),
+        )
+        with_verdicts.append([*cells, verdict])
+    return with_verdicts
+
+
+def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why most of the rows are inconclusive; None without such a reason."""
+    counts = Counter(row["why"] for row in rows if row["why"])
+    for reason, n_rows in counts.most_common(1):
+        if n_rows > len(rows) / 2:
+            return str(reason)
+    return None
+
+
+def _why_inconclusive(row: Mapping[str, Any], common_reason: str | None) -> str | None:
+    """Return why a row is inconclusive, unless the note has it, and what would settle it."""
+    parts = []
+    if row["why"] and row["why"] != common_reason:
+        parts.append(row["why"])
+    if row["settle_steps"] or row["settle_captures"]:
+        parts.append(report.settle_text(row))
+    return ", ".join(filter(None, parts)) or None
+
+
+def _n_steps_text(row: Mapping[str, Any]) -> str:
+    """Return the numbers of steps of both sides; one number if they have the same."""
+    numbers = [count_text(row[f"n_{side}"]) for side in SIDES]
+    return ", ".join(dict.fromkeys(numbers))
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
-    base = row["baseline"]
-    unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
+    """Return the change of a metric, its interval and the minimum effect in percent.
+
+    The percents are of the baseline, for ratios of 1. All are None without a baseline.
+    """
+    baseline = row["baseline"]
+    whole = abs(baseline) if baseline else None
+    if row["unit"] == "ratio":
+        whole = 1
     values = {
         "at": row["delta"],
         "low": row["ci_low"],
@@ -415,16 +495,35 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
         "band": row["min_effect"],
     }
     return {
-        name: None if value is None or unit is None else 100 * value / unit
+        name: None if value is None or whole is None else 100 * value / whole
         for name, value in values.items()
     }
 
 
+def _end_of_scale(changes: Sequence[Mapping[str, float | None]], n_judged: int) -> float:
+    """Return where the scale of changes in percent ends. Those of judged metrics come first."""
+    sizes = [_size_of(change) for change in changes]
+    return scale_around(sizes[:n_judged], filter(None, sizes[n_judged:]))
+
+
+def _size_of(change: Mapping[str, float | None]) -> float:
+    """Return how far a change or an end of its interval is from 0."""
+    return max(abs(change[name] or 0) for name in ("at", "low", "high"))
+
+
+def _track(change: Mapping[str, float | None], limit: float) -> Track:
+    """Return a change in percent as shares of a track that ends at a limit."""
+    shares = {
+        name: None if percent is None else percent / limit for name, percent in change.items()
+    }
+    return Track(**shares)
+
+
 def kernel_table(difference: RunDifference, table: Table) -> Table:
-    """Return the table of kernels with the sign of each difference drawn, and how often each runs."""
+    """Return the table of kernels with each difference drawn, and how often each kernel runs."""
     rows = difference.top_kernels.to_pylist()
-    most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
-    tracks = [Track(row["delta_ns_per_step"] / most) for row in rows]
+    largest_ns = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
+    tracks = [Track(row["delta_ns_per_step"] / largest_ns) for row in rows]
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
@@ -437,11 +536,17 @@ def _provenance_table(difference: RunDifference) -> Table:
     columns = [Field("", kind="text")]
     captures = []
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        for at, run in enumerate(side.runs, start=1):
-            number = f", capture {at} of {len(side.runs)}" if len(side.runs) > 1 else ""
-            columns.append(Field(cut(f"{name} {side.name}{number}"), kind="name"))
+        for number, run in enumerate(side.runs, start=1):
+            heading = f"{name} {side.name}"
+            if len(side.runs) > 1:
+                heading += f", capture {number} of {len(side.runs)}"
+            columns.append(Field(cut(heading), kind="name"))
             captures.append(dict(provenance(run)))
-    # Not every capture has every fact; the order is that of whoever has it.
-    names = dict.fromkeys(name for capture in captures for name in capture)
-    rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
+    # Not every capture has every fact. The facts are in the order of the first capture that has
+    # them.
+    facts = dict.fromkeys(fact for capture in captures for fact in capture)
+    rows = []
+    for fact in facts:
+        values = [cut(capture.get(fact, absent)) for capture in captures]
+        rows.append([fact, *values])
     return Table("About both runs", columns, rows)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run or an answer: verdict, one chart and a table, as HTML without scripts."""
+"""What a notebook shows of a run or an answer: verdict, chart, table, as HTML without scripts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from nsyspipe.report import (
 )
 from nsyspipe.report.blocks import (
     Block,
+    Cell,
     Facts,
     Heading,
     Items,
@@ -42,16 +43,39 @@ from nsyspipe.report.verdict import verdict
 from nsyspipe.report.words import subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
-_MOST_RANKS = 8
-_MOST_ROWS = 12
-_MOST_LINES = 3
+MAX_RANKS = 8
+MAX_BARS = 12
+# Lines of a list: recommendations, problems, or changes without an estimate.
+MAX_LINES = 3
+# Changes that a difference lists.
+MAX_CHANGES = 8
+
+
+class Bar(NamedTuple):
+    """A bar of `Bars`."""
+
+    label: str
+    # Its length in words.
+    text: str
+    # Category of the palette, share of the longest bar, and words.
+    segments: Sequence[tuple[str, float, str]]
 
 
 class Bars(NamedTuple):
-    """Lengths beside each other: `rows` of label, text, and segments of category, share of the longest, and words."""
+    """A chart of bars below each other, as shares of the longest."""
 
-    rows: Sequence[tuple[str, str, Sequence[tuple[str, float, str]]]]
+    rows: Sequence[Bar]
+    # Categories of the palette, and words.
     legend: Sequence[tuple[str, str]]
+
+
+class _StepTime(NamedTuple):
+    """A step time and its parts, to be drawn as a bar."""
+
+    label: str
+    wall_ns: float | None
+    # In the order of the legend; None where a part was not recorded.
+    parts_ns: Sequence[float | None]
 
 
 def headline(shown: ShownInNotebooks) -> str:
@@ -71,7 +95,7 @@ def headline(shown: ShownInNotebooks) -> str:
 
 
 def notebook_html(shown: ShownInNotebooks) -> str:
-    """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
+    """Return HTML for the output of a cell. All names are escaped, and nothing is loaded or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
     colours = re.findall(
         r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css")
@@ -80,18 +104,20 @@ def notebook_html(shown: ShownInNotebooks) -> str:
 
 
 def _in_python(block: Block | Bars) -> Block | Bars:
+    """Return a block that names functions and arguments in place of commands and options."""
     match block:
         case Sentence() | Heading():
             return replace(block, text=in_python(block.text))
         case Items() | Notes():
-            return replace(block, texts=[in_python(text) for text in block.texts])
+            return replace(block, texts=list(map(in_python, block.texts)))
         case Table():
-            rows = [
-                [in_python(cell) if isinstance(cell, str) else cell for cell in row]
-                for row in block.rows
-            ]
+            rows = [list(map(_cell_in_python, row)) for row in block.rows]
             return replace(block, rows=rows, note=block.note and in_python(block.note))
     return block
+
+
+def _cell_in_python(cell: Cell) -> Cell:
+    return in_python(cell) if isinstance(cell, str) else cell
 
 
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
@@ -122,20 +148,20 @@ def _verdict_lines(shown: ShownInNotebooks) -> list[str]:
 
 
 def _scoreboard_blocks(board: Scoreboard) -> Iterator[Block | Bars]:
-    rows = board.table.to_pylist()
     yield Heading("Mean step time on the slowest rank, by part:")
-    bars = [
-        (row["label"], row["mean_step_time_ns"], [row[part.column] for part in STEP_PARTS])
-        for row in rows
-    ]
-    yield from _drawn(bars)
+    yield from _chart_blocks(_side_bars(board))
     for block in of_scoreboard.scoreboard_blocks(board):
         yield from _troubles(block)
-        if (
-            isinstance(block, Facts | Heading)
-            or getattr(block, "caption", None) == of_scoreboard.RESULTS
-        ):
+        is_results = isinstance(block, Table) and block.caption == of_scoreboard.RESULTS
+        if is_results or isinstance(block, Facts | Heading):
             yield block
+
+
+def _side_bars(board: Scoreboard) -> Iterator[_StepTime]:
+    """Yield the mean step time of each side of a comparison."""
+    for row in board.table.to_pylist():
+        parts_ns = [row[part.column] for part in STEP_PARTS]
+        yield _StepTime(row["label"], row["mean_step_time_ns"], parts_ns)
 
 
 def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
@@ -146,12 +172,12 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
         if row.step_time_ns is not None
     ]
     if len(rows) > 1:
-        yield from _drawn(_simulated_bars(answer, rows), STEP_LEGEND)
+        yield from _chart_blocks(_simulated_bars(answer, rows), STEP_LEGEND)
         yield of_whatif.menu(answer, answered, is_verbose=False)
     if answered:
         yield from of_whatif.without_effect(answer, is_verbose=False)
     yield from of_whatif.assumption_blocks(answered, is_verbose=False)
-    reasons = of_whatif.refusals(answer, _MOST_LINES)
+    reasons = of_whatif.refusals(answer, MAX_LINES)
     if reasons:
         yield Heading("No estimate:")
         yield Items(reasons)
@@ -159,25 +185,21 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
         yield from _problems(answer.problem_rows)
 
 
-def _simulated_bars(
-    answer: WhatIf, rows: Sequence[of_whatif.MenuRow]
-) -> Iterator[tuple[str, float | None, Sequence[float | None]]]:
-    """Yield each change with its step time, and the parts of it in the order of the legend."""
+def _simulated_bars(answer: WhatIf, rows: Sequence[of_whatif.MenuRow]) -> Iterator[_StepTime]:
+    """Yield the step time after each change."""
     for row in rows:
-        parts = dict(divided_step(answer, row))
-        yield row.label, row.step_time_ns, [parts.get(category) for category, _ in STEP_LEGEND]
+        parts_ns = dict(divided_step(answer, row))
+        in_order = [parts_ns.get(category) for category, _ in STEP_LEGEND]
+        yield _StepTime(row.label, row.step_time_ns, in_order)
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
-    yield from (Heading(block.text) for block in of_difference.gate_blocks(change))
+    for sentence in of_difference.gate_blocks(change):
+        yield Heading(sentence.text)
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change.cause))
-    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
-    sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     yield Heading("Mean step time on the slowest rank, by part:")
-    yield from _drawn(
-        (side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides
-    )
+    yield from _chart_blocks(_bars_of_sides(change))
     for block in of_difference.difference_blocks(change):
         yield from _troubles(block)
     table = difference_screen.parts_or_metrics(change)
@@ -186,98 +208,131 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
         Line(of_difference.change_text_of_fact(row)) for row in of_difference.shown_changes(change)
     ]
     if changes:
-        yield Lines("Also changed", changes[:_MOST_RANKS])
-    yield Notes(
-        [
-            *of_difference.not_compared_texts(change),
-            *of_difference.spread_text(change, "a list of runs"),
-            "All metrics: .metrics",
-        ]
-    )
+        yield Lines("Also changed", changes[:MAX_CHANGES])
+    notes = [
+        *of_difference.not_compared_texts(change),
+        *of_difference.spread_text(change, "a list of runs"),
+        "All metrics: .metrics",
+    ]
+    yield Notes(notes)
+
+
+def _bars_of_sides(change: RunDifference) -> Iterator[_StepTime]:
+    """Yield the mean step time of each side of a difference."""
+    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
+    baseline_ns, candidate_ns, _ = change.mean_step_time
+    sides = (change.baseline, change.candidate)
+    for name, side, wall_ns in zip(SIDES, sides, (baseline_ns, candidate_ns), strict=True):
+        yield _StepTime(side.name, wall_ns, [row[f"{name}_ns"] for row in rows])
 
 
 def _without_bars(table: Table) -> Table:
-    """Return a table without its column of bars, which are made of letters."""
-    places = [at for at, column in enumerate(table.columns) if column.heading]
-    rows = [[row[at] for at in places] for row in table.rows]
-    return replace(table, columns=[table.columns[at] for at in places], rows=rows)
+    """Return a table without its column of bars, which are made of letters and have no heading."""
+    places = [place for place, column in enumerate(table.columns) if column.heading]
+
+    def select(cells: Sequence[Any]) -> list[Any]:
+        return [cells[place] for place in places]
+
+    return replace(table, columns=select(table.columns), rows=list(map(select, table.rows)))
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
-    if isinstance(block, Troubles):
-        grave = [(severity, message) for severity, message, *_ in block.rows if severity != "info"]
-        yield from (Heading(printable(f"{severity}: {message}")) for severity, message in grave)
+    """Yield the warnings and errors of a block of problems."""
+    if not isinstance(block, Troubles):
+        return
+    for severity, message, *_ in block.rows:
+        if severity != "info":
+            yield Heading(printable(f"{severity}: {message}"))
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
-    yield Heading(", ".join(map(printable, subject_parts(run, run.summary().to_pylist()[0]))))
+    (summary,) = run.summary().to_pylist()
+    yield Heading(", ".join(map(printable, subject_parts(run, summary))))
     if not run.breakdown().num_rows:
-        yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
+        yield from of_run.host_blocks(run.host_steps(), MAX_RANKS)
         yield from _problems(run.problem_rows)
         return
-    yield from _drawn(_rank_bars(run))
+    yield from _chart_blocks(_rank_bars(run))
     if first_screen.do_ranks_differ(run):
-        whole = "capture" if run.is_capture else "mean step"
-        table = of_run.rank_table(run, _MOST_RANKS)
-        yield replace(
-            table,
-            note=" ".join(filter(None, [f"Shares are of each rank's own {whole}.", table.note])),
-        )
-    found = overview.recommendations_of(run)
-    for block in first_screen.alternatives_blocks(found, _MOST_LINES):
+        yield _rank_table(run)
+    recommendations = overview.recommendations_of(run)
+    for block in first_screen.alternatives_blocks(recommendations, MAX_LINES):
         # On a narrow page the last columns have to be scrolled to: the numbers of rows go.
         yield _without_bars(block) if isinstance(block, Table) else block
     yield from _problems(run.problem_rows)
 
 
-def _rank_bars(run: Run) -> Iterator[tuple[str, float | None, Sequence[float | None]]]:
+def _rank_table(run: Run) -> Table:
+    """Return the table of the ranks, with what its shares are of."""
+    table = of_run.rank_table(run, MAX_RANKS)
+    whole = "capture" if run.is_capture else "mean step"
+    note = f"Shares are of each rank's own {whole}."
+    return replace(table, note=f"{note} {table.note}" if table.note else note)
+
+
+def _rank_bars(run: Run) -> Iterator[_StepTime]:
     """Yield the ranks that tell most, with the parts of their steps."""
-    ranks = run.telling_ranks(_MOST_RANKS)
+    ranks = run.telling_ranks(MAX_RANKS)
     for row in of_run.rank_rows(run):
         if row["rank"] in ranks:
-            ns = row["length_ns"]
-            parts = [ns and (row[f"{part.name}_share"] or 0) * ns for part in STEP_PARTS]
-            yield f"rank {run.rank_names.name(row['rank'])}", ns, parts
+            length_ns = row["length_ns"]
+            parts_ns = [
+                length_ns and (row[f"{part.name}_share"] or 0) * length_ns for part in STEP_PARTS
+            ]
+            label = f"rank {run.rank_names.name(row['rank'])}"
+            yield _StepTime(label, length_ns, parts_ns)
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
-    shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
-    yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
-    rest = [row for row in rows if row not in shown]
-    if rest:
-        is_info = all(row["severity"] == "info" for row in rest)
-        noun = "note" if is_info else "warning or note"
-        what = (
-            noun if len(rest) == 1 else noun.replace("warning", "warnings").replace("note", "notes")
-        )
-        more = "more " if shown else ""
-        yield Heading(f"{len(rest)} {more}{what}: .problems")
+    """Yield the first warnings and errors, and how many problems are not shown."""
+    shown = [row for row in rows if row["severity"] != "info"][:MAX_LINES]
+    for row in shown:
+        yield Heading(printable(f"{row['severity']}: {row['message']}"))
+    hidden = [row for row in rows if row not in shown]
+    if not hidden:
+        return
+    is_plural = len(hidden) > 1
+    noun = "notes" if is_plural else "note"
+    if any(row["severity"] != "info" for row in hidden):
+        noun = "warnings or notes" if is_plural else "warning or note"
+    more = "more " if shown else ""
+    yield Heading(f"{len(hidden)} {more}{noun}: .problems")
 
 
-def _drawn(
-    bars: Iterable[tuple[str, float | None, Sequence[float | None]]],
-    legend: Sequence[tuple[str, str]] = PART_LEGEND,
+def _chart_blocks(
+    step_times: Iterable[_StepTime], legend: Sequence[tuple[str, str]] = PART_LEGEND
 ) -> Iterator[Bars | Heading]:
-    """Yield the chart of bars: label, length and parts in ns, in order of the legend. What was not recorded is not drawn."""
-    every = [(label, wall, parts) for label, wall, parts in bars if wall]
-    known = every[:_MOST_ROWS]
-    n_more = len(every[_MOST_ROWS:])
-    if known:
-        longest = max(wall for _, wall, _ in known)
-        texts = in_one_unit([ms_text(wall) for _, wall, _ in known])
-        rows = [
-            (
-                label,
-                text,
-                [
-                    (name, ns / longest, f"{words}: {ms_text(ns)}, {percent_text(ns / wall)}")
-                    for (name, words), ns in zip(legend, parts, strict=False)
-                    if ns
-                ],
-            )
-            for (label, wall, parts), text in zip(known, texts, strict=True)
-        ]
-        drawn = {name for _, _, segments in rows for name, *_ in segments}
-        yield Bars(rows, [(name, words) for name, words in legend if name in drawn])
-    if n_more:
-        yield Heading(f"The chart shows the first {_MOST_ROWS} of {_MOST_ROWS + n_more}.")
+    """Yield the chart of step times, and how many it leaves out.
+
+    Nothing is drawn of what was not recorded.
+    """
+    known = [step_time for step_time in step_times if step_time.wall_ns]
+    drawn = known[:MAX_BARS]
+    if drawn:
+        yield _bars(drawn, legend)
+    if len(known) > len(drawn):
+        yield Heading(f"The chart shows the first {MAX_BARS} of {len(known)}.")
+
+
+def _bars(step_times: Sequence[_StepTime], legend: Sequence[tuple[str, str]]) -> Bars:
+    """Return the bars of known step times, with a legend of what is drawn."""
+    longest_ns = max(step_time.wall_ns or 0 for step_time in step_times)
+    texts = in_one_unit([ms_text(step_time.wall_ns) for step_time in step_times])
+    bars = []
+    drawn = set()
+    for step_time, text in zip(step_times, texts, strict=True):
+        segments = [*_segments(step_time, longest_ns, legend)]
+        drawn |= {category for category, _, _ in segments}
+        bars.append(Bar(step_time.label, text, segments))
+    return Bars(bars, [(category, words) for category, words in legend if category in drawn])
+
+
+def _segments(
+    step_time: _StepTime, longest_ns: float, legend: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, float, str]]:
+    """Yield the parts of a step time that take time: category, share of the longest, and words."""
+    wall_ns = step_time.wall_ns or longest_ns
+    for (category, words), part_ns in zip(legend, step_time.parts_ns, strict=False):
+        if part_ns:
+            text = f"{words}: {ms_text(part_ns)}, {percent_text(part_ns / wall_ns)}"
+            yield category, part_ns / longest_ns, text

@@ -1,4 +1,7 @@
-"""From a template, words and data to one HTML file that fetches nothing: frame, scripts, policy and tables of every page."""
+"""The frame of every page: from a template, words and data to one HTML file that loads nothing.
+
+The frame has scripts, styles, the content security policy, and tables.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,20 +29,23 @@ if TYPE_CHECKING:
 
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
-# In this order: each file may use what stands before it. `start.js` runs the page and comes last of
-# all.
+# In this order: each file may use those before it. `start.js` runs the page and comes last of all.
 _SCRIPTS = ("format", "palette", "tooltip", "options", "zoom", "charts", "furniture", "hints")
-RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
-MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
+# The meta element that says which run a page shows.
+RUN_ID = "nsyspipe-run-id"
+# Letters of a name, which may be megabytes long. Nobody reads more of it.
+MOST_LETTERS = 400
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in
 # old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-run_id_of_page = functools.partial(
-    identity_of_page, name=RUN_ID
-)  # None of what is no such page or cannot be read
+# Types of values that are or may hold texts.
+_MAY_HOLD_TEXT = (str, dict, list, tuple)
+# Returns None for a file that is not such a page or cannot be read.
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points|pp)(?!\w))")
-# Words of an advice that are typed as they are: options, variables, functions and their arguments.
+# Words of a recommendation that are typed as they are: options, variables, functions and their
+# arguments.
 _CODE = re.compile(
     r"(nvidia-smi topo -m(?: > \w+\.txt)?|pip install '[^']+'|nsys export(?: --[\w-]+=\w+)+ "
     r"[A-Z]+\.[\w-]+|nsyspipe [a-z]+(?: [A-Z]+)+\b"
@@ -49,22 +55,26 @@ _CODE = re.compile(
 )
 # Between the words of a name.
 _BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
-_MOST_SHOWN = 2000  # longer than any sentence of ours
-# letters; what is shorter fits a phone
-_UNBROKEN = 9
-_WHOLE = 27
-_LONG_CODE = 36
-SUBSECTION = "sub"  # style of a heading inside a section
-MOST_LINKS = 7  # to sections, in the bar
-PART_LEGEND = tuple(
-    (part.category or "", part.short) for part in STEP_PARTS
-)  # categories of the palette, and words
-
-
-# What legends, lanes and bars call parts that are no figures of the vocabulary.
+# Letters of a text: more than any sentence of nsyspipe has.
+MAX_LETTERS_OF_TEXT = 2000
+# Letters of a word that is never broken, because it fits a phone.
+MAX_UNBROKEN_LETTERS = 9
+# Letters of a word with hyphens that is never broken, though browsers break at hyphens.
+MAX_UNBROKEN_LETTERS_WITH_HYPHEN = 27
+# Letters of code that stands in one line.
+MAX_LETTERS_OF_SHORT_CODE = 36
+# Style of a heading inside a section.
+SUBSECTION = "sub"
+# Links to sections in the bar.
+MOST_LINKS = 7
+# Categories of the palette, and words.
+PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
+# What legends, lanes and bars call parts that are not metrics of the vocabulary.
 _MEANINGS_OF_DRAWINGS = {
     "compute alone": "Compute during which no communication runs on the same GPU.",
-    "compute during communication": "Compute during which communication runs on the same GPU, so that it overlaps.",
+    "compute during communication": (
+        "Compute during which communication runs on the same GPU, so that it overlaps."
+    ),
     "overlapped communication": "Communication during which a compute kernel runs on the same GPU.",
     "launch queue": "Work that the CPU has launched and that the GPU has not started yet.",
     "kernels": "Kernels and CUDA graphs. The reports do not show which of them communicate.",
@@ -81,23 +91,21 @@ def read_asset(name: str) -> str:
 
 
 def csp(scripts: tuple[str, ...]) -> str:
-    """Return a content security policy under which these scripts run and nothing else, and nothing is fetched."""
-    digests = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts
-    )
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    """Return a content security policy that runs these scripts only, and loads nothing."""
+    digests = [hashlib.sha256(text.encode()).digest() for text in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     allowed = f"script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
-    """Return text fit to show: no control characters, and of a very long one the start."""
+    """Return a text fit to show: without control characters, and only the start if it is long."""
     text = printable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def as_json(value: object) -> str:
-    """Write a value as JSON that may stand inside a script element; texts in it are made fit to show."""
+    """Write a value as JSON that may stand inside a script element, with texts fit to show."""
     text = json.dumps(
         _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
     )
@@ -105,16 +113,16 @@ def as_json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
+    """Return a value with all its texts fit to show."""
     match value:
         case str():
             return cut(value)
         case dict():
-            return {cut(str(key)): _shown(one) for key, one in value.items()}
-        case list() | tuple() if any(isinstance(one, str | dict | list | tuple) for one in value):
-            return [_shown(one) for one in value]
-    return (
-        value  # long arrays hold numbers only; looking at each of them costs more than writing them
-    )
+            return {cut(str(key)): _shown(inner) for key, inner in value.items()}
+        case list() | tuple() if any(isinstance(inner, _MAY_HOLD_TEXT) for inner in value):
+            return [_shown(inner) for inner in value]
+    # Long arrays hold numbers only. To look at each would cost more than to write it.
+    return value
 
 
 def render(
@@ -127,42 +135,42 @@ def render(
     scripts: Sequence[str] = (),
     styles: Sequence[str] = (),
 ) -> str:
-    """Return a page as text: the same values give the same bytes, and no clock, locale or network is asked.
+    """Return a page as text. The same values give the same bytes.
 
-    `template` is a file in `templates/` that extends ``base.html.j2``, `context` what it shows;
-    `identity` is name and content of the meta element that says whose page it is; `data` is what
-    the charts draw, by name: plain values that JSON can hold (``nsyspipe.data(name)`` in a script).
-    `scripts` and `styles` are in `assets/`, beside every page's.
+    `template` is a file in `templates/` that extends ``base.html.j2``, and `context` is what it
+    shows. `identity` is name and content of the meta element that says what the page shows. `data`
+    is what the charts draw, by name: plain values that JSON can hold (``nsyspipe.data(name)`` in a
+    script). `scripts` and `styles` are in `assets/`, and are added to those of every page.
     """
     library = read_asset(LIBRARY) if data else ""
     script = "\n".join(read_asset(f"{name}.js") for name in (*_SCRIPTS, *scripts, "start"))
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
-    text: str = (
-        _environment()
-        .get_template(template)
-        .render(
-            **context,
-            title=title,
-            identity=[escape(cut(one, _MOST_SHOWN)) for one in identity],
-            tool_version=__version__,
-            has_charts=bool(data),
-            csp=csp((library, script)),
-            library="@@LIBRARY@@",
-            script="@@SCRIPT@@",
-            styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
-            data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
-        )
-    )
-    # Put in last: nobody has to look through a megabyte of library for blank lines.
-    head, _, tail = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
-    before, _, after = tail.rpartition("@@SCRIPT@@")
-    return f"{head}{library}{before}{script}{after}"
+    style = "\n".join(map(read_asset, (*_STYLES, *styles)))
+    # Assets are files of ours, and `as_json` escapes what could end a script element.
+    frame = {
+        "title": title,
+        "identity": [escape(cut(text, MAX_LETTERS_OF_TEXT)) for text in identity],
+        "tool_version": __version__,
+        "has_charts": bool(data),
+        "csp": csp((library, script)),
+        "library": "@@LIBRARY@@",
+        "script": "@@SCRIPT@@",
+        "styles": Markup(style),  # noqa: S704
+        "data": {name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704
+    }
+    text: str = _environment().get_template(template).render(**context, **frame)
+    # The scripts are put in last, so that nobody looks through a megabyte of library for blank
+    # lines.
+    before_library, _, after_library = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
+    before_script, _, after_script = after_library.rpartition("@@SCRIPT@@")
+    return f"{before_library}{library}{before_script}{script}{after_script}"
 
 
 def fragment(template: str, context: Mapping[str, Any]) -> str:
-    """Return a part of somebody else's page, without a blank line: Markdown would end the HTML there."""
-    return _BLANK_LINES.sub("\n", _environment().get_template(template).render(context)).strip()
+    """Return a part of somebody else's page, without blank lines, where Markdown would end it."""
+    text = _environment().get_template(template).render(context)
+    return _BLANK_LINES.sub("\n", text).strip()
 
 
 @functools.cache
@@ -175,9 +183,7 @@ def _environment() -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: (
-            _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-        ),
+        finalize=_finalize,
     )
     environment.globals["new_line"] = Markup("\n")
     environment.filters |= {
@@ -191,6 +197,13 @@ def _environment() -> Environment:
     return environment
 
 
+def _finalize(value: object) -> object:
+    """Return what a template writes of a value: a text fit to show, unless it is marked already."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _typeset(value)
+    return value
+
+
 def anchor_of(heading: str) -> str:
     """Return what an address calls a section: its heading in small letters, with hyphens."""
     return re.sub(r"\W+", "-", heading.lower()).strip("-")
@@ -201,54 +214,65 @@ def _meanings() -> dict[str, str]:
     """Return the definitions of the vocabulary by the names that outputs use, in small letters."""
     figures = [*FIGURES.values(), *OTHER_FIGURES.values()]
     meanings = {term.name.lower(): term.definition for term in TERMS}
-    for figure in reversed(
-        figures
-    ):  # the first of a name counts: of a time and its share, the time
-        meanings |= {name.lower(): figure.definition for name in (figure.label, figure.short)}
+    # The first metric of a name counts: of a time and its share, the time.
+    for figure in reversed(figures):
+        meanings |= {figure.label.lower(): figure.definition}
+        meanings |= {figure.short.lower(): figure.definition}
     return meanings | _MEANINGS_OF_DRAWINGS
 
 
 def meaning_of(name: str) -> str:
-    """Return the definition of a name of the vocabulary, as tooltips have it; nothing for any other word."""
+    """Return the definition of a name of the vocabulary, as tooltips have it; else nothing."""
     return _meanings().get(" ".join(name.split()).lower(), "")
 
 
-def _told(text: str) -> str:
-    """Return a text fit to be shown, wherever it comes from; no line breaks inside an arrow, or between a number and its unit."""
-    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN)).replace(
-        " -> ", " \N{RIGHTWARDS ARROW} "
-    )
+def _typeset(text: str) -> str:
+    """Return a text fit to show, with arrows, and without line breaks between number and unit."""
+    text = _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, MAX_LETTERS_OF_TEXT))
+    return text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")
 
 
-@functools.lru_cache(maxsize=2048)  # a page has the same words in many rows
-def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
-    """Return a text with names in it, of which those longer than `unbroken` break where their words end."""
-    return Markup(" ").join(_broken(word, unbroken) for word in _told(text).split(" "))
+# A page has the same words in many rows.
+@functools.lru_cache(maxsize=2048)
+def _name(text: str, unbroken: int = MAX_UNBROKEN_LETTERS) -> Markup:
+    """Return a text in which names of more than `unbroken` letters break where a word ends."""
+    words = _typeset(text).split(" ")
+    return Markup(" ").join(_broken(word, unbroken) for word in words)
 
 
 def _broken(word: str, unbroken: int) -> Markup:
-    if "-" in word[1:] and len(word) <= _WHOLE:  # browsers break at hyphens
+    if "-" in word[1:] and len(word) <= MAX_UNBROKEN_LETTERS_WITH_HYPHEN:
         return Markup('<span class="whole">{}</span>').format(word)
     if len(word) <= unbroken:
         return escape(word)
     return Markup("<wbr>").join(_BREAKS.split(word))
 
 
-def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Markup:
-    """Return an advice with what is to be typed marked as code, which stands in one line up to `longest` letters."""
-    marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
+def _code(
+    text: str, unbroken: int = MAX_UNBROKEN_LETTERS, longest: int = MAX_LETTERS_OF_SHORT_CODE
+) -> Markup:
+    """Return a recommendation in which what is to be typed is marked as code.
+
+    Code stands in one line up to `longest` letters.
+    """
+    marked = Markup()
+    # Words and code take turns, and words come first and last.
+    *pairs, rest = _CODE.split(cut(text, MAX_LETTERS_OF_TEXT))
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
-        is_long = len(code) > longest
-        shape = Markup('{}<code class="long">{}</code>') if is_long else Markup("{}<code>{}</code>")
-        marked += shape.format(_name(words, unbroken), _name(code) if is_long else code)
+        marked += _name(words, unbroken)
+        if len(code) > longest:
+            marked += Markup('<code class="long">{}</code>').format(_name(code))
+        else:
+            marked += Markup("<code>{}</code>").format(code)
     return marked + _name(rest, unbroken)
 
 
 def _backticked(text: str) -> Markup:
     """Return a text of ours in which code stands between backticks."""
     marked = Markup()
-    for at, part in enumerate(cut(text, _MOST_SHOWN).split("`")):
-        marked += Markup("<code>{}</code>").format(part) if at % 2 else _name(part)
+    for place, part in enumerate(cut(text, MAX_LETTERS_OF_TEXT).split("`")):
+        is_code = place % 2 == 1
+        marked += Markup("<code>{}</code>").format(part) if is_code else _name(part)
     return marked
 
 
@@ -257,7 +281,8 @@ class Fold(Struct, frozen=True):
 
     summary: str
     blocks: Sequence[Any]
-    is_printed: bool = False  # whether paper shows them opened
+    # Whether paper shows them opened.
+    is_printed: bool = False
     is_open: bool = False
 
 
@@ -268,7 +293,7 @@ class Columns(Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """One step that a chart can show: what stands above it then, and the same figures as a table."""
+    """One step that a chart can show, with the text above it and the same values as a table."""
 
     step: int
     words: str
@@ -277,7 +302,10 @@ class Choice(NamedTuple):
 
 
 class Chart(Struct, frozen=True):
-    """What a page draws, by its name in `data`, the builder of that name in the scripts, and the same as a table."""
+    """What a page draws, and the same values as a table.
+
+    The name is that of the data, and of the function in the scripts that draws them.
+    """
 
     name: str
     section: str
@@ -286,21 +314,38 @@ class Chart(Struct, frozen=True):
     data: object
     table: Table | None
     caption: str = ""
-    legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
+    # Categories of the palette, and words.
+    legend: Sequence[tuple[str, str]] = ()
     has_zoom: bool = False
-    choices: Sequence[Choice] = ()  # the first is drawn
-    n_more: int = 0  # ranks that it shows when asked to
-    hint: str = ""  # how to read it
+    # The first is drawn.
+    choices: Sequence[Choice] = ()
+    # Ranks that the chart shows on demand.
+    n_more: int = 0
+    # How to read the chart.
+    hint: str = ""
 
 
-# What a section is called that begins with a block; None, as of any other block, if none does.
-_SECTIONS: dict[type, Callable[[Any], str | None]] = {
-    Heading: lambda block: None if block.style == SUBSECTION else block.text.rstrip(":"),
-    Troubles: lambda block: None if block.is_close else "Problems",
-    Notes: lambda _: "How to read it",
-    Table: lambda block: None if block.is_close else block.caption,
-    Chart: lambda block: block.section,
-}
+class _PageSection(NamedTuple):
+    """A section of `blocks_page`; what stands before all sections has no title."""
+
+    title: str
+    blocks: list[Any]
+
+
+def _title_of_section(block: Any) -> str | None:  # noqa: ANN401 - any block
+    """Return the title of the section that a block begins; None if it begins none."""
+    match block:
+        case Heading():
+            return None if block.style == SUBSECTION else block.text.rstrip(":")
+        case Troubles():
+            return None if block.is_close else "Problems"
+        case Notes():
+            return "How to read it"
+        case Table():
+            return None if block.is_close else block.caption
+        case Chart():
+            return block.section
+    return None
 
 
 def blocks_page(
@@ -313,32 +358,30 @@ def blocks_page(
     linked: Sequence[str] | None = None,
     head_name: str = "",
 ) -> str:
-    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
+    """Return a page of blocks, with a section for each heading or table.
 
     `short` is what links call a section whose name is long. The bar links to the `linked` sections,
     by default to the first `MOST_LINKS`, and before them to what stands before all sections, if
-    that has a name. The template draws each block by its name.
+    that has a name. The template draws each block by the name of its class.
     """
-    parts: list[tuple[str, list[Any]]] = [("", [])]
     data: dict[str, object] = {}
+    sections = [_PageSection("", [])]
     for block in blocks:
-        section = _SECTIONS.get(type(block), lambda _: None)(block)
-        if section and section != parts[-1][0]:
-            parts.append((section, []))
-        parts[-1][1].append(block)
+        title_of_section = _title_of_section(block)
+        if title_of_section and title_of_section != sections[-1].title:
+            sections.append(_PageSection(title_of_section, []))
+        sections[-1].blocks.append(block)
         data |= {chart.name: chart.data for chart in _charts_in(block)}
-    (_, head), *rest = parts
-    names = [name for name, _ in rest]
-    in_bar = names[:MOST_LINKS] if linked is None else [name for name in names if name in linked]
-    of_head = [(anchor_of(head_name), head_name)] if head_name else []
+    head, *parts = sections
+    links = [(anchor_of(part.title), part.title) for part in parts]
     context = {
         "head_name": head_name,
         "brand": title.rpartition(": nsyspipe")[0] or title,
         "short": short or {},
-        "head": _named(head),
-        "navigation": [*of_head, *((anchor_of(name), name) for name in in_bar)][:MOST_LINKS],
-        "sections": [(anchor_of(name), name) for name in names],
-        "parts": [_named(part) for _, part in rest],
+        "head": _named(head.blocks),
+        "navigation": _navigation(links, linked, head_name),
+        "sections": links,
+        "parts": [_named(part.blocks) for part in parts],
     }
     return render(
         "blocks.html.j2",
@@ -349,6 +392,16 @@ def blocks_page(
         scripts=scripts,
         styles=("run.css", "blocks.css"),
     )
+
+
+def _navigation(
+    links: Sequence[tuple[str, str]], linked: Sequence[str] | None, head_name: str
+) -> list[tuple[str, str]]:
+    """Return the links of the bar of `blocks_page`: anchors and names of sections."""
+    chosen = [(anchor, name) for anchor, name in links if linked is None or name in linked]
+    if head_name:
+        chosen.insert(0, (anchor_of(head_name), head_name))
+    return chosen[:MOST_LINKS]
 
 
 def _inner(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block

@@ -1,11 +1,16 @@
-"""The charts of a run's page, each with the same figures as a table: where time goes, steps over time, collectives."""
+"""The charts of a run's page, each with the same values as a table.
+
+They show where the time goes, steps over time, and collectives.
+"""
 
 from __future__ import annotations
 
 import heapq
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,13 +42,14 @@ _PARTS = (
     ("copies", "exposed copies", FIGURES["exposed_memory_ns"].definition),
     ("idle", "idle", FIGURES["idle_ns"].definition),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), _PARTS[3], _PARTS[4])
+_PARTS_WITHOUT_COMM = (("compute", "compute", ""), _PARTS[3], _PARTS[4])
 _RANKS_HINT = (
     "Each bar is the mean over the steps used. Percentages are shares of the step time. "
     "The thin bar is the total communication of the rank, overlapped or not, split into wait "
     "time and transfer time."
 )
-_DRAWN = (
+# Keys of a row of `step_rows` that the chart of the steps needs.
+_STEP_KEYS_IN_DATA = (
     "step",
     "rank",
     "wall_ns",
@@ -53,7 +59,16 @@ _DRAWN = (
     "walls_ns",
     "mark",
 )
-_SUMMED = (
+_STEP_SHARES = (
+    "compute_share",
+    "exposed_comm_share",
+    "exposed_memory_share",
+    "idle_share",
+    "wait_share",
+)
+_SHARES_OF_COMM = frozenset({"exposed_comm_share", "wait_share"})
+# Columns of the steps that are summed for the bar of a rank.
+_SUMMED_COLUMNS = (
     "wall_ns",
     "compute_ns",
     "overlap_compute_ns",
@@ -64,29 +79,49 @@ _SUMMED = (
     "wait_ns",
     "transfer_ns",
 )
-# Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to
-# draw speeds over.
-_BY_NUMBER = RankNames()
-_ZOOMED_FROM = 12
-_RANK_COLUMNS = 8
-_SIZES = 3
-BAR_HEIGHT = 32  # of a rank, px
-MOST_COLUMNS = 400  # more are narrower than a pixel or two
-_DOTS = 16  # of the ranks of a step
-# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs
-# steps taken evenly.
+# Sums that the data of a rank's bar have besides its parts.
+_RANK_TIMES = ("wall", "comm", "wait", "transfer")
+_RANKS_BY_NUMBER = RankNames()
+# A chart with more columns than this zooms.
+MAX_COLUMNS_WITHOUT_ZOOM = 12
+# The table of collectives has a column for each rank of up to this many ranks.
+MAX_RANK_COLUMNS = 8
+# Speed is drawn over message size only if there are at least this many sizes.
+MIN_MESSAGE_SIZES = 3
+# Height of the bar of a rank, in pixels.
+BAR_HEIGHT = 32
+# More columns than this would be narrower than a pixel or two.
+MOST_COLUMNS = 400
+# A column of the steps has at most this many dots, which stand for its ranks.
+MAX_DOTS_PER_STEP = 16
+# Collectives of a step that are drawn. A step may have thousands of short ones.
 MOST_COLLECTIVES = 240
-_MOST_ROWS = 400_000
-_SHOWN_WAITS = 10
+# Medians rest on at most this many rows. Of a longer run, evenly spaced steps are taken.
+MAX_ROWS_OF_MEDIANS = 400_000
+# Ranks whose wait in a collective is shown.
+MAX_SHOWN_WAITS = 10
+# Parts of the thin bar below that of a rank: category of the palette, and words in the legend.
 THIN = (
     ("waiting", "wait time"),
     ("transfer", "transfer time"),
-)  # in the legend of the bar below that of a rank
-_CALL = ["step", "collective", "seq"]
-_NTH = ["nth", "collective"]
+)
+# Columns that tell one call of a collective from another, and their names over all steps.
+_CALL_KEY = ["step", "collective", "seq"]
+_COLLECTIVE_KEY = ["nth", "collective"]
 _LENGTH = "length_ns"
-_MEASURED = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
-_OF_MEDIANS = (*_CALL, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED)
+_MEASURED_COLUMNS = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
+_COLUMNS_OF_MEDIANS = (*_CALL_KEY, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED_COLUMNS)
+# Keys of a row of `Medians` that the chart of the collectives needs, and that of their sizes.
+_COLLECTIVE_KEYS_IN_DATA = (
+    "seq",
+    "collective",
+    "n_steps",
+    "transfer",
+    "duration",
+    "longest",
+    "n_waits",
+)
+_SIZE_KEYS_IN_DATA = ("seq", "collective", "bytes", "busbw", "transfer")
 
 
 class After(Struct, frozen=True):
@@ -98,19 +133,21 @@ class After(Struct, frozen=True):
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
-    """Return which parts of a step, of `parts_of`, take time in some row: category of the palette, and words."""
+    """Return the parts of a step that take time in any row, as categories of the palette and words.
+
+    `rows` are results of `parts_of`.
+    """
     names = {name for row in rows for name, ns in row.items() if ns}
-    return [
-        (category, words)
-        for category, words, _ in (_PARTS if has_comm else _WITHOUT_COMM)
-        if category in names
-    ]
+    parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
+    return [(category, words) for category, words, _ in parts if category in names]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
-    """Split a wall time exactly: compute alone, compute with communication beside it, exposed comm, copies, idle.
+    """Split the wall time of a step into parts that sum exactly to it, in ns.
 
-    Where one of them was not recorded, those of the last three that are known by themselves.
+    The parts are compute alone, compute during communication, exposed communication, exposed
+    copies and idle time. If one of them was not recorded, the result has only those of the last
+    three that are known.
     """
     compute = row["compute_ns"]
     hidden = row["overlap_compute_ns"]
@@ -125,12 +162,10 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
 
 
 def names_in_data(names: RankNames) -> dict[str, Any]:
-    """Return what a chart's data have of ranks that are not called by their number alone; nothing where there are none."""
-    return (
-        {"rank_names": {str(rank): name for rank, name in names.names.items()}}
-        if names.names
-        else {}
-    )
+    """Return what the data of a chart hold of rank names; nothing if all ranks go by number."""
+    if not names.names:
+        return {}
+    return {"rank_names": {str(rank): name for rank, name in names.names.items()}}
 
 
 def rank_chart(
@@ -141,212 +176,311 @@ def rank_chart(
     caption: str = "",
     is_capture: bool = False,
     has_comm: bool = True,
-    names: RankNames = _BY_NUMBER,
+    names: RankNames = _RANKS_BY_NUMBER,
     step_ns: float | None = None,
     after: After | None = None,
 ) -> Chart | None:
-    """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
+    """Return where the time of the summary steps goes, per rank; None without such steps.
 
-    The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole``
-    (what a bar is of), and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``,
-    ``transfer``. ``step`` is what the shares in the bars are of, so that the whole first screen has
-    one denominator; ``after`` is drawn below the ranks. None without summary steps.
+    The chart draws `ranks`. The table has the `listed` ranks, by default all. The data are sums
+    over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of),
+    and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. ``step``
+    is what the shares in the bars are of, so that the whole first screen has one denominator.
+    ``after`` is drawn below the ranks.
     """
-    options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
-    summed = steps.group_by("rank", use_threads=False).aggregate(
-        [(name, "sum", options) for name in _SUMMED]
-    )
-    columns = [name.removesuffix("_sum") for name in summed.column_names]
-    rows = summed.rename_columns(columns).sort_by("rank").to_pylist()
-    shown = [row for row in rows if row["rank"] in set(ranks)]
-    times = ("wall", "comm", "wait", "transfer")
-    drawn = [
-        {"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}}
-        for row in shown
-    ]
-    if not drawn:
+    rank_rows = _sum_steps_by_rank(steps)
+    rank_bars = [_rank_bar(row) for row in rank_rows if row["rank"] in set(ranks)]
+    if not rank_bars:
         return None
-    n_ranks = len(rows)
-    rows = [row for row in rows if listed is None or row["rank"] in listed]
     n_steps = pc.count_distinct(steps["step"]).as_py()
-    label = (
-        "Where the time of the capture goes, per rank"
-        if is_capture
-        else "Where each step's time goes, per rank"
-    )
+    listed_rows = [row for row in rank_rows if listed is None or row["rank"] in listed]
     whole = "capture" if is_capture else "step"
-
-    def mean(total: int | None) -> str:
-        return ms_text(None if total is None else total / n_steps)
-
-    def part(name: str, row: Mapping[str, Any]) -> str:
-        time = parts_of(row).get(name)
-        wall = row["wall_ns"]
-        return with_share(mean(time), None if time is None or not wall else time / wall)
-
-    parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
-    split = {
-        "total communication": "comm_ns",
-        "wait time": "wait_ns",
-        "transfer time": "transfer_ns",
-    }
-    fields = [
-        Field("rank", lambda row: names.name(row["rank"])),
-        Field(whole, of("wall_ns", mean)),
-        *(Field(words, partial(part, name), hint=hint) for name, words, hint in parts),
-        *(Field(words, of(name, mean)) for words, name in split.items() if parts is _PARTS),
-    ]
+    label = "Where each step's time goes, per rank"
+    if is_capture:
+        label = "Where the time of the capture goes, per rank"
     data = {
         "n_steps": n_steps,
         "whole": whole,
-        "ranks": drawn,
+        "ranks": rank_bars,
         "step": step_ns,
         **names_in_data(names),
     }
+    n_bars = len(rank_bars)
     if after is not None:
         data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
-    thin = [
-        pair
-        for pair, time in zip(THIN, times[2:], strict=True)
-        if has_comm and any(row[time] for row in drawn)
-    ]
-    colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
-    n_rows = len(drawn) + (after is not None)
-    height = 36 + BAR_HEIGHT * n_rows
-    table = table_of(label, rows, fields, table_note(len(rows), n_ranks))
+        n_bars += 1
+    fields = _rank_fields(listed_rows, n_steps, whole, names)
+    thin_bars = _thin_bars(rank_bars) if has_comm else []
+    colours = legend(map(itemgetter("parts"), rank_bars), has_comm=has_comm)
     return Chart(
-        "step-bars",
-        "Overview",
-        label,
-        height,
-        data,
-        table,
-        caption,
-        colours,
-        hint=_RANKS_HINT if thin else "",
+        name="step-bars",
+        section="Overview",
+        label=label,
+        height=36 + BAR_HEIGHT * n_bars,
+        data=data,
+        table=table_of(label, listed_rows, fields, table_note(len(listed_rows), len(rank_rows))),
+        caption=caption,
+        legend=[*colours, *thin_bars],
+        hint=_RANKS_HINT if thin_bars else "",
     )
 
 
-def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
-    """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
+def _sum_steps_by_rank(steps: pa.Table) -> list[dict[str, Any]]:
+    """Return a row per rank, in their order, with the sums of `_SUMMED_COLUMNS` over the steps.
 
-    ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest
-    first (of many some, evenly), ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else
-    why it is not.
+    A sum is None if a value of any step is.
+    """
+    options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
+    sums = steps.group_by("rank", use_threads=False).aggregate(
+        [(name, "sum", options) for name in _SUMMED_COLUMNS]
+    )
+    columns = [name.removesuffix("_sum") for name in sums.column_names]
+    rows: list[dict[str, Any]] = sums.rename_columns(columns).sort_by("rank").to_pylist()
+    return rows
+
+
+def _rank_bar(rank_row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is drawn of a row of `_sum_steps_by_rank`."""
+    times = {name: rank_row[f"{name}_ns"] for name in _RANK_TIMES}
+    return {"rank": rank_row["rank"], "parts": parts_of(rank_row), **times}
+
+
+def _thin_bars(rank_bars: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the parts of the thin bars that take time on any rank."""
+    waiting, transfer = THIN
+    parts = []
+    if any(rank_bar["wait"] for rank_bar in rank_bars):
+        parts.append(waiting)
+    if any(rank_bar["transfer"] for rank_bar in rank_bars):
+        parts.append(transfer)
+    return parts
+
+
+def _rank_fields(
+    rank_rows: Sequence[Mapping[str, Any]], n_steps: int, whole: str, names: RankNames
+) -> list[Field]:
+    """Return the columns of the table of the ranks: means over the steps, and shares of them."""
+
+    def mean_text(total_ns: int | None) -> str:
+        return ms_text(None if total_ns is None else total_ns / n_steps)
+
+    def part_text(category: str, row: Mapping[str, Any]) -> str:
+        part_ns = parts_of(row).get(category)
+        wall_ns = row["wall_ns"]
+        share = None if part_ns is None or not wall_ns else part_ns / wall_ns
+        return with_share(mean_text(part_ns), share)
+
+    has_comm = any(row["comm_ns"] != 0 for row in rank_rows)
+    fields = [
+        Field("rank", lambda row: names.name(row["rank"])),
+        Field(whole, of("wall_ns", mean_text)),
+    ]
+    for category, words, meaning in _PARTS if has_comm else _PARTS_WITHOUT_COMM:
+        fields.append(Field(words, partial(part_text, category), hint=meaning))
+    if has_comm:
+        fields += [
+            Field("total communication", of("comm_ns", mean_text)),
+            Field("wait time", of("wait_ns", mean_text)),
+            Field("transfer time", of("transfer_ns", mean_text)),
+        ]
+    return fields
+
+
+def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
+    """Return a row per step, in order of time: the row of its slowest rank, with more keys.
+
+    If several ranks are slowest, the row is that of the lowest. It has the columns of
+    `schema.STEPS`, and ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``begin_ns``,
+    ``walls_ns`` (of its ranks, longest first; evenly spaced ones if there are many), and ``mark``:
+    ``""`` for a step that is used, else why it is not.
     """
     if not steps.num_rows:
         return []
     endless = steps_without_end(steps)
-    step, wall, rank, start = (
-        np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns")
-    )
-    order = np.lexsort((-wall, step))  # rows are in order of rank
+    step = np.asarray(steps["step"].to_numpy())
+    wall_ns = np.asarray(steps["wall_ns"].to_numpy())
+    # The rows of a step are in order of rank, and so are those with the same wall time.
+    order = np.lexsort((-wall_ns, step))
     first = run_starts(step[order])
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
-    columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
-    for row, walls, ranks, starts in zip(rows, *columns, strict=True):
-        dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
-        row |= {
-            "fastest_rank": int(ranks[-1]),
-            "fastest_wall_ns": int(walls[-1]),
-            "begin_ns": int(starts.min()),
-        }
-        row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
-        why = "incomplete" if walls.size == n_ranks else "not on every rank"
-        why = WITHOUT_END if row["step"] in endless else why
-        row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
+    walls_of_steps = np.split(wall_ns[order], first[1:])
+    ranks_of_steps = np.split(np.asarray(steps["rank"].to_numpy())[order], first[1:])
+    starts_of_steps = np.split(np.asarray(steps["start_ns"].to_numpy())[order], first[1:])
+    for row, walls, ranks, starts in zip(
+        rows, walls_of_steps, ranks_of_steps, starts_of_steps, strict=True
+    ):
+        dots = np.linspace(0, walls.size - 1, min(walls.size, MAX_DOTS_PER_STEP)).astype(int)
+        row["fastest_rank"] = int(ranks[-1])
+        row["fastest_wall_ns"] = int(walls[-1])
+        row["begin_ns"] = int(starts.min())
+        row["median_wall_ns"] = float(np.median(walls))
+        row["walls_ns"] = walls[dots].tolist()
+        row["mark"] = _why_not_used(
+            row,
+            is_skipped=row["step"] in skipped,
+            is_endless=row["step"] in endless,
+            is_on_all_ranks=walls.size == n_ranks,
+        )
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
+def _why_not_used(
+    row: Mapping[str, Any], *, is_skipped: bool, is_endless: bool, is_on_all_ranks: bool
+) -> str:
+    """Return in words why a step is not used; nothing if it is."""
+    if is_skipped:
+        return "skipped"
+    if row["in_summary"]:
+        return ""
+    if is_endless:
+        return WITHOUT_END
+    return "incomplete" if is_on_all_ranks else "not on every rank"
+
+
 def step_chart(
-    rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: RankNames = _BY_NUMBER
+    rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: RankNames = _RANKS_BY_NUMBER
 ) -> Chart | None:
-    """Return the chart of `step_rows`, of more than `MOST_COLUMNS` the slowest of each ``per_column``; None without steps."""
+    """Return the chart of the rows of `step_rows`; None without steps.
+
+    Of more than `MOST_COLUMNS` steps, a column is the slowest of some consecutive ones.
+    """
     if not rows:
         return None
-    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
-    shown = [
-        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
-        for at in range(0, len(rows), per_column)
+    per_column = max(math.ceil(len(rows) / MOST_COLUMNS), 1)
+    drawn_rows = [
+        max(rows[start : start + per_column], key=itemgetter("wall_ns"))
+        for start in range(0, len(rows), per_column)
     ]
-    parts = [parts_of(row) for row in shown]
-    shares = (
-        "compute_share",
-        "exposed_comm_share",
-        "exposed_memory_share",
-        "idle_share",
-        "wait_share",
+    note = None
+    caption = ""
+    if per_column > 1:
+        note = f"Each column is the slowest of {per_column} steps. --json has all steps."
+        caption = f"{len(rows)} steps in {len(drawn_rows)} columns."
+    parts = [parts_of(row) for row in drawn_rows]
+    data = _columns_of(drawn_rows, _STEP_KEYS_IN_DATA)
+    data |= names_in_data(names)
+    data["parts"] = {
+        category: list(map(methodcaller("get", category), parts)) for category, _, _ in _PARTS
+    }
+    fields = _step_fields(rows, names)
+    return Chart(
+        name="step-columns",
+        section="Steps",
+        label="Step time over steps",
+        height=260,
+        data=data,
+        table=table_of("Steps over time, shares of the slowest rank", drawn_rows, fields, note),
+        caption=caption,
+        legend=legend(parts, has_comm=has_comm),
+        has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
     )
-    silent = (
-        {"exposed_comm_share", "wait_share"} if all(row["comm_ns"] == 0 for row in rows) else set()
-    )
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    """Return a list of values per key, as the data of a chart have them."""
+    return {key: list(map(itemgetter(key), rows)) for key in keys}
+
+
+def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Field]:
+    """Return the columns of the table of the steps, without those that all rows leave empty."""
+    has_comm = any(row["comm_ns"] != 0 for row in rows)
+    has_several_ranks = any(len(row["walls_ns"]) > 1 for row in rows)
     fields = [
         Field("step", of("step")),
         Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text)),
-        Field("slowest rank", lambda row: names.name(row["rank"])),
-        *(
-            Field(FIGURES[name].short, of(name, percent_text))
-            for name in shares
-            if name not in silent
-        ),
-        Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
-        Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
-        Field("median of ranks", of("median_wall_ns", ms_text)),
-        Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
-    told = [
-        field
-        for field in fields
-        if "rank" not in field.heading or any(len(row["walls_ns"]) > 1 for row in rows)
-    ]
-    note = (
-        f"Each column is the slowest of {per_column} steps. --json has all steps."
-        if per_column > 1
-        else None
-    )
-    data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
-    data |= names_in_data(names)
-    data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
-    table = table_of("Steps over time, shares of the slowest rank", shown, told, note)
-    caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
-    colours = legend(parts, has_comm=has_comm)
-    has_zoom = len(rows) > _ZOOMED_FROM
-    return Chart(
-        "step-columns",
-        "Steps",
-        "Step time over steps",
-        260,
-        data,
-        table,
-        caption,
-        colours,
-        has_zoom,
-    )
+    if has_several_ranks:
+        fields.append(Field("slowest rank", lambda row: names.name(row["rank"])))
+    shares = [name for name in _STEP_SHARES if has_comm or name not in _SHARES_OF_COMM]
+    fields += [Field(FIGURES[name].short, of(name, percent_text)) for name in shares]
+    if has_several_ranks:
+        fields += [
+            Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
+            Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
+            Field("median of ranks", of("median_wall_ns", ms_text)),
+        ]
+    fields.append(Field("used", lambda row: row["mark"] or "yes", "text"))
+    return fields
 
 
 def collective_charts(
-    medians: Medians, whole: str = "a step", names: RankNames = _BY_NUMBER
+    medians: Medians, whole: str = "a step", names: RankNames = _RANKS_BY_NUMBER
 ) -> list[Chart]:
-    """Return the collectives in order of what they are part of, and message size against bus bandwidth where sizes are known; none without any.
+    """Return the charts of the collectives of `whole`; none without collectives.
 
-    The table has the wait of each of few ranks, of many the longest.
+    The first shows them in their order. The second shows bus bandwidth over message size, and is
+    there only if enough message sizes are known. The table has the wait of each rank if there are
+    few, else the longest.
     """
     rows = medians.rows
     if not rows:
         return []
-    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
-    messages = [
-        Field("message", of("bytes", bytes_text)),
-        Field(FIGURES["busbw_bytes_per_s"].short, of("busbw", bandwidth_text)),
-    ]
+    label = f"Collectives in the order of {whole}"
+    axis = f"place in {whole.replace('a ', 'the ')}"
+    if medians.n_left_out:
+        axis += f" ({medians.n_left_out} shorter left out)"
+    data = _columns_of(rows, _COLLECTIVE_KEYS_IN_DATA)
+    data |= names_in_data(names)
+    data["axis"] = axis
+    in_order = Chart(
+        name="collectives",
+        section="Communication",
+        label=label,
+        height=260,
+        data=data,
+        table=table_of(label, rows, _collective_fields(medians, names), medians.note),
+        legend=_collective_legend(rows),
+        has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
+    )
+    rows_with_size = [row for row in rows if row["bytes"] and row["busbw"]]
+    if len({row["bytes"] for row in rows_with_size}) < MIN_MESSAGE_SIZES:
+        return [in_order]
+    over_size = Chart(
+        name="sizes",
+        section="Communication",
+        label="Message size and bus bandwidth of each collective",
+        height=260,
+        data=_columns_of(rows_with_size, _SIZE_KEYS_IN_DATA),
+        table=None,
+        caption="The table of the chart above has the same values.",
+    )
+    return [in_order, over_size]
+
+
+def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
+    """Return the longest wait in a collective of `Medians`; None where none is known."""
+    return row["longest"][0][1] if row["longest"] else None
+
+
+def _collective_legend(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return what the colours of the collectives mean, as far as they occur."""
+    colours = []
+    if any(row["transfer"] for row in rows):
+        colours.append(("transfer", "transfer time"))
+    if any(_longest_wait_ns(row) for row in rows):
+        colours.append(("waiting", "longest wait time of a rank"))
+    if any(row["transfer"] is None for row in rows):
+        colours.append(("untold", "duration, because transfer and wait time are not known"))
+    return colours
+
+
+def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
+    """Return the columns of the table of the collectives, without those that say nothing."""
+
+    def waiting_rank(row: Mapping[str, Any]) -> str:
+        if not any(ns for _, ns in row["longest"]):
+            return absent
+        rank, _ = row["longest"][0]
+        return names.name(rank)
+
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
-        *(
-            [Field("steps", of("n_steps"), hint="steps used that have the collective")]
-            if len({row["n_steps"] for row in rows}) > 1
-            else []
-        ),
+    ]
+    if len({row["n_steps"] for row in medians.rows}) > 1:
+        hint = "steps used that have the collective"
+        fields.append(Field("steps", of("n_steps"), hint=hint))
+    fields += [
         Field(
             "longest duration",
             of("duration", ms_text),
@@ -357,65 +491,37 @@ def collective_charts(
             of("transfer", ms_text),
             hint="Transfer time, median over ranks and steps.",
         ),
-        Field(
-            "longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)
-        ),
-        Field(
-            "waiting rank",
-            lambda row: (
-                names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent
-            ),
-        ),
-        *(
-            Field(
-                f"rank {names.name(rank)} waits ms",
-                partial(lambda at, row: ms_text(row["wait"].get(at)), rank),
-                unit="ms",
-            )
-            for rank in ranks
-        ),
-        *(messages if any(row["bytes"] for row in rows) else []),
+        Field("longest wait", lambda row: ms_text(_longest_wait_ns(row))),
+        Field("waiting rank", waiting_rank),
     ]
-    label = f"Collectives in the order of {whole}"
-    section = "Communication"
-    drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
-    data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
-    data |= names_in_data(names)
-    data["axis"] = f"place in {whole.replace('a ', 'the ')}"
-    data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
-    colours = [("transfer", "transfer time")] * any(row["transfer"] for row in rows)
-    colours += [("waiting", "longest wait time of a rank")] * any(
-        row["longest"][0][1] for row in rows if row["longest"]
-    )
-    colours += [("untold", "duration, because transfer and wait time are not known")] * any(
-        row["transfer"] is None for row in rows
-    )
-    table = table_of(label, rows, fields, medians.note)
-    has_zoom = len(rows) > _ZOOMED_FROM
-    order = Chart(
-        "collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom
-    )
-    sized = [row for row in rows if row["bytes"] and row["busbw"]]
-    if len({row["bytes"] for row in sized}) < _SIZES:
-        return [order]
-    data = {
-        name: [row[name] for row in sized]
-        for name in ("seq", "collective", "bytes", "busbw", "transfer")
-    }
-    caption = "The table of the chart above has the same values."
-    label = "Message size and bus bandwidth of each collective"
-    return [order, Chart("sizes", section, label, 260, data, None, caption)]
+    if len(medians.ranks) <= MAX_RANK_COLUMNS:
+        fields += [_wait_field(rank, names.name(rank)) for rank in medians.ranks]
+    if any(row["bytes"] for row in medians.rows):
+        fields += [
+            Field("message", of("bytes", bytes_text)),
+            Field(FIGURES["busbw_bytes_per_s"].short, of("busbw", bandwidth_text)),
+        ]
+    return fields
+
+
+def _wait_field(rank: int, name: str) -> Field:
+    """Return the column with the wait of one rank in each collective."""
+    return Field(f"rank {name} waits ms", lambda row: ms_text(row["wait"].get(rank)), unit="ms")
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
-    """Return by place in a step message bytes, bus bandwidth and the rank that came last, each null where it is not known."""
+    """Return what is known of each collective of a step, by its place in the step.
+
+    That is message bytes, bus bandwidth and the rank that came last; null where it is not known.
+    """
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
-    for row in collectives.select(columns).filter(pc.equal(collectives["step"], step)).to_pylist():
-        about = facts.setdefault(
-            str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None]
-        )
-        about[2] = row["rank"] if row["late_by_ns"] else about[2]
+    in_step = pc.equal(collectives["step"], step)
+    for row in collectives.select(columns).filter(in_step).to_pylist():
+        measured = [row["message_bytes"], row["busbw_bytes_per_s"], None]
+        facts_of_collective = facts.setdefault(str(row["seq"]), measured)
+        if row["late_by_ns"]:
+            facts_of_collective[2] = row["rank"]
     return facts
 
 
@@ -428,115 +534,191 @@ class Medians(NamedTuple):
     # the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
-    note: str  # what the figures are medians over, what is left out, and what could not be matched
-    n_left_out: int  # shorter ones, before, between and behind the rows
+    # What the values are medians over, what is left out, and what could not be matched.
+    note: str
+    # Shorter collectives, before, between and behind the rows.
+    n_left_out: int
+
+
+class _CollectiveRows(NamedTuple):
+    """The rows of `Medians`, and what they leave out."""
+
+    rows: list[dict[str, Any]]
+    # Collectives with those that are left out.
+    n_all: int
+    # Collectives that only some of the steps have.
+    n_in_some_steps: int
 
 
 def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
-    """Return the collectives of summary steps, or of a capture as a `whole`; of more than `MOST_COLLECTIVES` those that take most time."""
+    """Return medians over the summary steps, or over a capture as a `whole`.
+
+    Of more than `MOST_COLLECTIVES` collectives, those that take most time are in the rows.
+    """
     in_summary = collectives["in_summary"]
     steps = collectives["step"].filter(in_summary).unique().to_pylist()
-    n_used = len(steps)
     n_steps = len(steps)
     n_rows = pc.sum(in_summary).as_py() or 0
-    if n_rows > _MOST_ROWS:
-        n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
-        used = [steps[at * n_steps // n_used] for at in range(n_used)]
-        in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
-    rows, n_all, n_of_some = (
-        _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
+    n_used = n_steps
+    if n_rows > MAX_ROWS_OF_MEDIANS:
+        n_used = max(n_steps * MAX_ROWS_OF_MEDIANS // n_rows, 1)
+        used_steps = [steps[place * n_steps // n_used] for place in range(n_used)]
+        is_used = pc.is_in(collectives["step"], pa.array(used_steps, pa.int64()))
+        in_summary = pc.and_(in_summary, is_used)
+    collective_rows = _CollectiveRows([], 0, 0)
+    if n_rows:
+        collective_rows = _rows(collectives.select(_COLUMNS_OF_MEDIANS).filter(in_summary))
+    used_rows = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
+    notes = [
+        *_step_notes(n_used, n_steps, whole),
+        *_row_notes(collective_rows),
+        *_matching_notes(used_rows, n_used),
+    ]
+    return Medians(
+        rows=collective_rows.rows,
+        ranks=sorted(used_rows["rank"].unique().to_pylist()),
+        note=" ".join(notes),
+        n_left_out=collective_rows.n_all - len(collective_rows.rows),
     )
-    table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    n_left_out = n_all - len(rows)
-    of_steps = f"{n_used} of {n_steps} steps" if n_used < n_steps else f"the {n_steps} steps used"
-    notes = [f"Times are medians over {of_steps}."]
-    if n_used == n_steps <= 1:
-        notes = ["There is one step used."] if whole == "a step" else []
-    if n_left_out:
-        notes.append(f"These are the {len(rows)} longest of {n_all} collectives.")
-    if n_of_some:
-        notes.append(
-            f"{n_of_some} of {n_all} collectives are in some steps only. The n-th collective "
-            "of a kind is taken for the same "
-            "collective in all steps."
+
+
+def _step_notes(n_used: int, n_steps: int, whole: str) -> Iterator[str]:
+    """Yield which steps the medians are over; nothing for a capture as a whole."""
+    if n_used < n_steps:
+        yield f"Times are medians over {n_used} of {n_steps} steps."
+    elif n_steps > 1:
+        yield f"Times are medians over the {n_steps} steps used."
+    elif whole == "a step":
+        yield "There is one step used."
+
+
+def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
+    """Yield how many collectives have no row, and how many are not in all steps."""
+    n_shown = len(collective_rows.rows)
+    n_all = collective_rows.n_all
+    if n_shown < n_all:
+        yield f"These are the {n_shown} longest of {n_all} collectives."
+    if collective_rows.n_in_some_steps:
+        yield (
+            f"{collective_rows.n_in_some_steps} of {n_all} collectives are in some steps only. The "
+            "n-th collective of a kind is taken for the same collective in all steps."
         )
-    # Transfer and waits rest on the steps in which any operation is matched.
-    masks = (table["is_matched"], pc.invert(table["is_matched"]))
-    matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
+
+
+def _matching_notes(used_rows: pa.Table, n_used: int) -> Iterator[str]:
+    """Yield which steps transfer and wait time rest on: those in which a collective is matched."""
+    is_matched = used_rows["is_matched"]
+    matched = {*used_rows["step"].filter(is_matched).unique().to_pylist()}
+    unmatched = {*used_rows["step"].filter(pc.invert(is_matched)).unique().to_pylist()}
     if n_used and not matched:
-        notes.append("Transfer time and wait time are not known. The notes have the reason.")
+        yield "Transfer time and wait time are not known. The notes have the reason."
     elif len(matched - unmatched) < n_used:
         how_many = "some" if matched & unmatched else "all"
-        notes.append(
+        yield (
             f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} "
             "collectives could be matched."
         )
-    return Medians(rows, sorted(table["rank"].unique().to_pylist()), " ".join(notes), n_left_out)
 
 
-def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
-    """Return one row per collective, in order; how many there are with those left out, and how many only some steps have.
+def _rows(calls: pa.Table) -> _CollectiveRows:
+    """Return one row per collective, in order, of a table with `_COLUMNS_OF_MEDIANS`.
 
-    The n-th of its kind is one collective in all steps that have it, whatever else is in some of
-    them.
+    The n-th collective of a kind is the same one in all steps that have it, whatever else is in
+    some of them.
     """
-    calls = (
-        table.group_by(_CALL, use_threads=False)
-        .aggregate([])
-        .sort_by([(name, "ascending") for name in _CALL])
+    # One row for each call, whatever the number of ranks that take part.
+    calls_of_ranks = calls.group_by(_CALL_KEY, use_threads=False).aggregate([])
+    n_steps = pc.count_distinct(calls_of_ranks["step"]).as_py()
+    calls = calls.join(_with_nth(calls_of_ranks), _CALL_KEY)
+    length_ns = pc.subtract(calls["end_ns"], calls["start_ns"])
+    calls = calls.append_column(_LENGTH, length_ns)
+    # A rank whose call ends before the last rank starts, as the root of a broadcast may, waits
+    # until its own end only.
+    wait_ns = pc.min_element_wise(calls["wait_ns"], length_ns, skip_nulls=False)
+    calls = calls.drop_columns("wait_ns").append_column("wait_ns", wait_ns)
+    collectives = _with_places(calls)
+    by_length = [(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]
+    longest = collectives.sort_by(by_length).slice(0, MOST_COLLECTIVES)
+    drawn_calls = calls.join(
+        longest.select([*_COLLECTIVE_KEY, "place"]), _COLLECTIVE_KEY, join_type="inner"
     )
+    names = collectives["collective"].to_pylist()
+    n_steps_of_each = collectives["step_count_distinct"].to_pylist()
+    return _CollectiveRows(
+        rows=_median_rows(drawn_calls, names, n_steps_of_each),
+        n_all=len(names),
+        n_in_some_steps=sum(n_steps_with < n_steps for n_steps_with in n_steps_of_each),
+    )
+
+
+def _with_nth(calls: pa.Table) -> pa.Table:
+    """Return calls in order, with the column ``nth``: the place among those of a kind in a step."""
+    calls = calls.sort_by([(name, "ascending") for name in _CALL_KEY])
     kind = calls["collective"].combine_chunks().dictionary_encode()
-    nth = places_in_runs(calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy())
-    table = table.join(calls.append_column("nth", pa.array(nth)), _CALL)
-    table = table.append_column(_LENGTH, pc.subtract(table["end_ns"], table["start_ns"]))
-    # What ends before the last rank starts, as a broadcast's root may, waits until its own end
-    # only.
-    waited = pc.min_element_wise(table["wait_ns"], table[_LENGTH], skip_nulls=False)
-    table = table.drop_columns("wait_ns").append_column("wait_ns", waited)
+    step_and_kind = calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy()
+    return calls.append_column("nth", pa.array(places_in_runs(step_and_kind)))
+
+
+def _with_places(calls: pa.Table) -> pa.Table:
+    """Return one row per collective with its ``place`` in the order of a step."""
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
-    kinds = table.group_by(_NTH, use_threads=False).aggregate(means)
-    kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])
-    kinds = kinds.append_column("place", pa.array(range(kinds.num_rows)))
-    of_kinds = kinds.rename_columns({"step_count_distinct": "n_steps"}).to_pylist()
-    longest = kinds.sort_by([(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]).slice(
-        0, MOST_COLLECTIVES
-    )
-    table = table.join(longest.select([*_NTH, "place"]), _NTH, join_type="inner")
+    collectives = calls.group_by(_COLLECTIVE_KEY, use_threads=False).aggregate(means)
+    in_order = [(name, "ascending") for name in ("seq_mean", *_COLLECTIVE_KEY)]
+    places = pa.array(range(collectives.num_rows))
+    return collectives.sort_by(in_order).append_column("place", places)
+
+
+def _median_rows(
+    calls: pa.Table, names: Sequence[str], n_steps_of_each: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the rows of `Medians` of calls with a ``place``.
+
+    `names` and `n_steps_of_each` tell by place what a collective is called, and how many steps
+    have it.
+    """
     waits: dict[int, dict[int, float | None]] = {}
-    lengths: dict[int, float] = {}
-    for place, rank, wait, length in _medians(table, ["place", "rank"], ["wait_ns", _LENGTH]):
-        waits.setdefault(place, {})[rank] = wait
-        lengths[place] = max(lengths.get(place, 0.0), length)
+    durations: dict[int, float] = {}
+    for place, rank, wait_ns, length_ns in _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH]):
+        waits.setdefault(place, {})[rank] = wait_ns
+        durations[place] = max(durations.get(place, 0.0), length_ns)
     rows = []
-    for place, transfer, n_bytes, busbw in _medians(table, ["place"], _MEASURED):
-        known = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
-        longest_waits = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
+    for place, transfer_ns, n_bytes, busbw in _medians(calls, ["place"], _MEASURED_COLUMNS):
+        known_waits = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
+        longest_waits = heapq.nsmallest(
+            MAX_SHOWN_WAITS, known_waits, key=lambda wait: (-wait[1], wait[0])
+        )
         rows.append(
             {
                 "seq": place,
-                **{name: of_kinds[place][name] for name in ("collective", "n_steps")},
-                "duration": lengths[place],
+                "collective": names[place],
+                "n_steps": n_steps_of_each[place],
+                "duration": durations[place],
                 "wait": waits[place],
                 "longest": longest_waits,
-                "n_waits": len(known),
-                "transfer": transfer,
+                "n_waits": len(known_waits),
+                "transfer": transfer_ns,
                 "bytes": n_bytes,
                 "busbw": busbw,
             }
         )
-    n_steps = pc.count_distinct(calls["step"]).as_py()
-    return rows, len(of_kinds), sum(one["n_steps"] < n_steps for one in of_kinds)
+    return rows
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
-    lists = lists.sort_by([(name, "ascending") for name in keys])
-    # One by one, since what is known of all rows takes far more memory as Python's numbers.
-    known = (
-        ([n for n in values.as_py() if n is not None] for values in lists[f"{name}_list"])
-        for name in columns
-    )
-    medians = (
-        [float(statistics.median(values)) if values else None for values in rows] for rows in known
-    )
-    return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)
+    """Yield a tuple per group of rows: its keys, and the median of each column.
+
+    A median is None if no value of the column is known.
+    """
+    in_lists = [(name, "list") for name in columns]
+    groups = table.group_by(keys, use_threads=False).aggregate(in_lists)
+    groups = groups.sort_by([(name, "ascending") for name in keys])
+    key_columns = [groups[name].to_pylist() for name in keys]
+    # Each list becomes Python numbers on its own, since all of them take far more memory.
+    medians = [list(map(_median, groups[f"{name}_list"])) for name in columns]
+    return zip(*key_columns, *medians, strict=True)
+
+
+def _median(values: pa.ListScalar) -> float | None:
+    """Return the median of the known values of a list; None without any."""
+    known = [value for value in values.as_py() if value is not None]
+    return float(statistics.median(known)) if known else None

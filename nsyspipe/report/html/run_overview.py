@@ -1,4 +1,8 @@
-"""The first screen of a run's page: what to change first, whether to trust it, four figures, opportunities, where a step goes."""
+"""The first screen of the page of a run.
+
+It has what to change first, whether to trust the metrics, four of them, all recommendations, and
+where the time of a step goes.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,12 @@ from nsyspipe.report.subject import steps_text
 from nsyspipe.report.units import ms_text, rate_text, short_percent
 from nsyspipe.run.run import Run
 
-_DIGITS = 3  # of an estimate
-_SHOWN_RANKS = 12  # that the chart draws
-_MOST_TILES = 4
-_LEAST_DELAY = 0.02  # of the step: a smaller one is no straggler's
+_DIGITS_OF_ESTIMATE = 3
+# Ranks that the chart draws.
+MAX_DRAWN_RANKS = 12
+MAX_TILES = 4
+# A smaller delay, as a share of the step, does not make a straggler.
+MIN_DELAY_SHARE_OF_STEP = 0.02
 _STEP_HINT = (
     "The time of the slowest rank in each training step, as the mean over the steps used. "
     "The parts of the step sum to this time. The median is under All metrics."
@@ -65,7 +71,7 @@ class Effect(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """The headline: what to change first and what that does to the step time; else that there is nothing to change."""
+    """The headline: what to change first and what it saves, or that there is nothing to change."""
 
     headline: str
     id: str = ""  # of the finding
@@ -85,7 +91,7 @@ class Gain(Struct, frozen=True):
 
 
 class Opportunity(Struct, frozen=True):
-    """One recommendation in a list: its number, what it saves, and everything else when it is opened."""
+    """One recommendation in a list: its number, what it saves, and details when it is opened."""
 
     number: int | None
     action: str
@@ -116,7 +122,7 @@ class CodeLines(Struct, frozen=True):
 
 
 class Explained(Struct, frozen=True):
-    """Sentences of an explanation, in which code stands between backticks: a paragraph, or a list."""
+    """A paragraph or a list of an explanation, in which code stands between backticks."""
 
     texts: Sequence[str]
     is_list: bool = False
@@ -125,10 +131,10 @@ class Explained(Struct, frozen=True):
 def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer | Columns]:
     """Yield the first screen."""
     step = overview.step_time_of(run)
-    found = overview.recommendations_of(run)
+    recommendations = overview.recommendations_of(run)
     checks = overview.checks_of(run)
     step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
-    yield answer_of(run, step, found, checks, step_ns)
+    yield answer_of(run, step, recommendations, checks, step_ns)
     yield trust_facts(run)
     yield from (
         replace(block, is_close=True)
@@ -137,30 +143,38 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     )
     where = [*first_screen.step_blocks(run, step)]
     bars = next((block for block in where if isinstance(block, Bars)), None)
-    if step is not None and (tiles := tiles_of(run, step, bars)):
+    tiles = [] if step is None else tiles_of(run, step, bars)
+    if tiles:
         yield Tiles(tiles)
-    left = [*opportunity_blocks(run, found, checks, step_ns)]
-    right = [*where, *rank_blocks(run, step, found, listed)]
+    left = [*opportunity_blocks(run, recommendations, checks, step_ns)]
+    right = [*where, *rank_blocks(run, step, recommendations, listed)]
     yield Columns([column for column in (left, right) if column])
 
 
 def answer_of(
-    run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None
+    run: Run,
+    step: StepTime | None,
+    recommendations: Recommendations,
+    checks: Checks,
+    step_ns: float | None,
 ) -> Answer:
-    """Return the headline of the page: a doubt about all figures, else what to change first, else that nothing is to change."""
+    """Return the headline of the page.
+
+    It is a doubt about all metrics, else what to change first, else that nothing is to change.
+    """
     if not run.header.n_ranks or step is None:
         return Answer(first_screen.headline_of(run, step).removesuffix("."))
     doubt, _, remedy = _doubt(run).partition(". ")
-    first = found.first
+    first = recommendations.first
     if first is None or step_ns is None:
         texts = [remedy] if doubt else [first_screen.headline_of(run, step)]
-        texts = first_screen.nothing_sentences(run, found, checks) or texts
+        texts = first_screen.nothing_sentences(run, recommendations, checks) or texts
         headline, *reasons = [doubt, *texts] if doubt else texts
         return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
     reasons = [
         f"{first.finding.title}.",
         *first_screen.assumptions_of(first),
-        *first_screen.why_first(found),
+        *first_screen.why_first(recommendations),
     ]
     return Answer(
         headline=doubt or first.finding.headline,
@@ -176,9 +190,8 @@ def _doubt(run: Run) -> str:
     """Return why nothing that follows may be true; nothing if there is no such reason."""
     if overview.is_of_mixed_runs(run):
         return first_screen.MIXED
-    return (
-        "" if run.summary()["comm_share"][0].as_py() is not None else first_screen.unknown_text(run)
-    )
+    is_comm_known = run.summary()["comm_share"][0].as_py() is not None
+    return "" if is_comm_known else first_screen.unknown_text(run)
 
 
 def effect_of(change: Recommendation, step_ns: float) -> Effect:
@@ -186,7 +199,7 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     if change.saving_ns is None or change.step_ns is None:
         return Effect("", "", "")
     condition = "if available" if change.known == CONDITIONAL else ""
-    saving = ms_text(change.saving_ns, _DIGITS)
+    saving = ms_text(change.saving_ns, _DIGITS_OF_ESTIMATE)
     share = short_percent(change.saved_share)
     if change.low_ns is None or change.high_ns is None:
         return Effect(
@@ -194,16 +207,18 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
             share=share,
             qualifier="at most",
             now=_number(step_ns, 4),
-            then=f"at least {ms_text(change.step_ns, _DIGITS)}",
+            then=f"at least {ms_text(change.step_ns, _DIGITS_OF_ESTIMATE)}",
             condition=condition,
         )
+    low = _number(change.low_ns, _DIGITS_OF_ESTIMATE)
+    high = _number(change.high_ns, _DIGITS_OF_ESTIMATE)
     return Effect(
         saving=saving,
         share=share,
         qualifier="",
         now=_number(step_ns, 4),
-        then=ms_text(change.step_ns, _DIGITS),
-        step_range=f"{_number(change.low_ns, _DIGITS)} to {_number(change.high_ns, _DIGITS)}",
+        then=ms_text(change.step_ns, _DIGITS_OF_ESTIMATE),
+        step_range=f"{low} to {high}",
         condition=condition,
     )
 
@@ -221,19 +236,22 @@ def trust_facts(run: Run) -> Facts:
 
 
 def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
-    """Return the four figures of the first screen; the parts have the words of the bars, so that all agree."""
+    """Return the metrics of the first screen. The parts have the words of the bars, to agree."""
     (summary,) = run.summary().to_pylist()
     tiles = [_step_tile(run, step)]
     if run.header.n_ranks > 1 or summary["comm_share"] != 0:
         tiles += [_part_tile(run, "exposed_comm_share", bars), _overlap_tile(run)]
-    tiles += [tile for tile in [_straggler_tile(run, step)] if tile is not None]
+    straggler = _straggler_tile(run, step)
+    if straggler is not None:
+        tiles.append(straggler)
     tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
-    tiles += [] if run.is_capture else [_rate_tile(step)]
-    return tiles[:_MOST_TILES]
+    if not run.is_capture:
+        tiles.append(_rate_tile(step))
+    return tiles[:MAX_TILES]
 
 
 def _rate_tile(step: StepTime) -> Tile:
-    value, unit = rate_text(1e9 / step.mean_ns, _DIGITS).split(" ")
+    value, unit = rate_text(1e9 / step.mean_ns, _DIGITS_OF_ESTIMATE).split(" ")
     return Tile(
         FIGURES["throughput_steps_per_s"].short,
         value,
@@ -256,26 +274,24 @@ def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
     (summary,) = run.summary().to_pylist()
     if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
-        return Tile(figure.short, "", "", why, missing, figure.category)
+        return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
     time, share = _part_words(run, name, bars)
     value, unit = time.split(" ")
-    least = (
-        "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
-    )
+    is_lower_bound = name == "idle_share" and words.unseen_idle(run)
+    if is_lower_bound:
+        value = f"\N{GREATER-THAN OR EQUAL TO}{value}"
     whole = "capture" if run.is_capture else "step"
-    return Tile(
-        figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category
-    )
+    return Tile(figure.short, value, unit, f"{share} of the {whole}", category=figure.category)
 
 
 def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
-    """Return the time and the share of a part of the step: as the bars have them, if there are any."""
+    """Return the time and the share of a part of the step, as the bars have them if possible."""
     if bars is None:
         column = RATIOS[name][0]
         means = means_of_slowest(run.breakdown(), ["wall_ns", column])
         part_ns = means[column] or 0.0
         step_ns = means["wall_ns"] or 1.0
-        return ms_text(part_ns, _DIGITS), short_percent(part_ns / step_ns)
+        return ms_text(part_ns, _DIGITS_OF_ESTIMATE), short_percent(part_ns / step_ns)
     row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
     return ("0 ms", "0%") if row is None else (row.time, row.percent)
 
@@ -285,7 +301,7 @@ def _overlap_tile(run: Run) -> Tile:
     (summary,) = run.summary().to_pylist()
     if summary["overlap_ratio"] is None:
         missing, why = run_report.why_null("overlap_ratio", run, summary)
-        return Tile(figure.short, "", "", why, missing, figure.category)
+        return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
     return Tile(
         figure.short,
         short_percent(summary["overlap_ratio"]),
@@ -304,28 +320,30 @@ def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
     if latest is None:
         return None
     figure = OTHER_FIGURES["straggler_delay"]
-    is_small = latest.delay_ns < _LEAST_DELAY * step.mean_ns
+    is_small = latest.delay_ns < MIN_DELAY_SHARE_OF_STEP * step.mean_ns
     if is_small and not first_screen.has_straggler(run):
         value, unit = ms_text(latest.delay_ns, 2).split(" ")
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
-    value, unit = ms_text(latest.delay_ns, _DIGITS).split(" ")
+    value, unit = ms_text(latest.delay_ns, _DIGITS_OF_ESTIMATE).split(" ")
     whose = f"rank {run.rank_names.name(latest.rank)}, mean per step"
     return Tile(figure.short, value, unit, whose, category="waiting")
 
 
 def opportunity_blocks(
-    run: Run, found: Recommendations, checks: Checks, step_ns: float | None
+    run: Run, recommendations: Recommendations, checks: Checks, step_ns: float | None
 ) -> Iterator[Block | Opportunities | Fold]:
-    """Yield the recommendations as bars, the number shown first deciding the order, and what else was checked."""
+    """Yield the recommendations as bars, in the order of their savings, and what was checked."""
     (summary,) = run.summary().to_pylist()
-    if found.shown and step_ns is not None:
+    if recommendations.shown and step_ns is not None:
         yield Heading("What you can change", SUBSECTION)
-        longest = longest_saving(found.shown, step_ns)
-        numbered = enumerate(found.shown, start=1)
+        longest = longest_saving(recommendations.shown, step_ns)
+        numbered = enumerate(recommendations.shown, start=1)
         yield Opportunities(
             [opportunity_of(change, step_ns, longest, number) for number, change in numbered]
         )
-        yield from (Sentence(text) for text in [first_screen.notes_of_all(found)] if text)
+        notes = first_screen.notes_of_all(recommendations)
+        if notes:
+            yield Sentence(notes)
     elif run.header.n_ranks and (run.is_capture or summary["comm_share"] is None):
         yield Heading("What you can change", SUBSECTION)
         yield Sentence(_not_judged(run))
@@ -333,7 +351,7 @@ def opportunity_blocks(
         yield Heading("What nsyspipe checked", SUBSECTION)
     yield from of_capture(run)
     if step_ns is not None:
-        yield from _folded(found, step_ns)
+        yield from _folded(recommendations, step_ns)
     yield from _check_folds(checks)
 
 
@@ -366,24 +384,25 @@ def opportunity_of(
             most_ns = step_ns - change.low_ns
             low = max(least_ns, 0.0) / longest_ns
             high = min(max(most_ns, 0.0) / longest_ns, 1.0)
-            saving_range = f"{_number(least_ns, _DIGITS)} to {ms_text(most_ns, _DIGITS)}"
+            least = _number(least_ns, _DIGITS_OF_ESTIMATE)
+            saving_range = f"{least} to {ms_text(most_ns, _DIGITS_OF_ESTIMATE)}"
         share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
         gain = Gain(share, low, high, is_bound=low is None)
     finding = change.finding
     details = [*_details(finding)]
     return Opportunity(
-        number,
-        finding.headline,
-        finding.id,
-        effect_of(change, step_ns),
-        saving_range,
-        gain,
-        details,
+        number=number,
+        action=finding.headline,
+        id=finding.id,
+        effect=effect_of(change, step_ns),
+        saving_range=saving_range,
+        gain=gain,
+        details=details,
     )
 
 
 def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
-    """Yield everything about a finding: why, how, what the saving rests on, its figures, and its explanation."""
+    """Yield the details of a finding: why, how, what the saving rests on, and an explanation."""
     lines = finding_lines(finding)
     yield Lines("", lines.lines)
     if finding.evidence:
@@ -414,16 +433,20 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | C
                     yield CodeLines(text.rstrip().split("\n"))
 
 
-def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
-    """Yield what is no recommendation of its own: within noise, little, and what all communication costs."""
-    n_noise = len(found.within_noise)
-    n_little = len(found.little)
+def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
+    """Yield changes within noise, those that save little, and what all communication costs."""
+    n_noise = len(recommendations.within_noise)
+    n_little = len(recommendations.little)
     groups = [
-        (f"{_changes(n_noise)} with a saving within noise", found.within_noise),
-        (f"{_changes(n_little)} with a small saving", found.little),
+        (f"{_changes(n_noise)} with a saving within noise", recommendations.within_noise),
+        (f"{_changes(n_little)} with a small saving", recommendations.little),
     ]
-    exposure = found.exposure
-    if exposure is not None and exposure not in (*found.shown, *found.within_noise, *found.little):
+    exposure = recommendations.exposure
+    if exposure is not None and exposure not in (
+        *recommendations.shown,
+        *recommendations.within_noise,
+        *recommendations.little,
+    ):
         groups.append(("All communication together", (exposure,)))
     for summary, changes in groups:
         if changes:
@@ -433,31 +456,36 @@ def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
 
 
 def _changes(number: int) -> str:
-    return f"{number} change{'s'[: number != 1]}"
+    return _counted(number, "change")
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural unless it is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _check_folds(checks: Checks) -> Iterator[Fold]:
     if checks.passed:
         n_passed = len(checks.passed)
         yield Fold(
-            f"{n_passed} check{'s'[: n_passed != 1]} found nothing",
+            f"{_counted(n_passed, 'check')} found nothing",
             [Sentence(", ".join(checks.passed))],
         )
     if checks.skipped:
         n_skipped = len(checks.skipped_rules)
         texts = [run_report.skipped_text(check) for check in checks.skipped]
-        yield Fold(f"{n_skipped} skipped check{'s'[: n_skipped != 1]}", [Items(texts)])
+        yield Fold(_counted(n_skipped, "skipped check"), [Items(texts)])
 
 
 def rank_blocks(
-    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int]
+    run: Run, step: StepTime | None, recommendations: Recommendations, listed: Sequence[int]
 ) -> Iterator[Block | Chart]:
     """Yield where the time of each rank goes, and below the ranks the simulated step."""
-    drawn = run.telling_ranks(_SHOWN_RANKS)
+    drawn = run.telling_ranks(MAX_DRAWN_RANKS)
     has_comm = run.summary()["comm_share"][0].as_py() != 0
     after = None
-    if found.first is not None and found.first.low_ns is not None:
-        first = found.first
+    if recommendations.first is not None and recommendations.first.low_ns is not None:
+        first = recommendations.first
         after = charts.After(first.step_ns or 0.0, first.low_ns or 0.0, first.high_ns or 0.0)
     caption = run_report.left_out_note(len(drawn), run.header.n_ranks)
     chart = charts.rank_chart(

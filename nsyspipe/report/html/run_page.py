@@ -62,16 +62,23 @@ _SCRIPTS = (
 )
 _OVERVIEW = "Overview"
 _ABOUT = "About this run"
-# Ranks of a timeline that are drawn at once (a button shows the others), rows of the costliest, and
-# calls.
-_TIMELINE_RANKS = 8
-_SHOWN_COSTS = 15
-_SHOWN_CALLS = 8
-_LISTED = 64  # ranks of a table, and hosts
+# Ranks of a timeline that are drawn at once. A button shows the others.
+MAX_FIRST_TIMELINE_RANKS = 8
+# Rows of the tables of costs, unless the user sets another number.
+MAX_COST_ROWS = 15
+# Rows of the table of calls in which the CPU was blocked.
+MAX_BLOCKING_CALLS = 8
+# Ranks that a table lists, and hosts.
+MAX_LISTED = 64
+# Ranks that a row of the table of the interconnect names.
+MAX_CONNECTIONS = 12
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
-_MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
-_ONLY = "the only step used"
-_ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
+# Of a run with more kernels, no second timeline is read, which would take minutes.
+MAX_KERNELS_OF_MORE_TIMELINES = 2_000_000
+_ONLY_STEP = "the only step used"
+# Links that have the same values in these columns share a row.
+_LINK_KEY = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
+# Tables whose columns are explained.
 _DEFINED = (
     "summary",
     "steps",
@@ -86,15 +93,21 @@ _DEFINED = (
     "findings",
     "timeline",
 )
-_DEFINITION = [
-    Field(name, kind=kind)
-    for name, kind in (
-        ("column", "name"),
-        ("unit", "text"),
-        ("meaning", "prose"),
-        ("source", "prose"),
-    )
+_DEFINITION_FIELDS = [
+    Field("column", kind="name"),
+    Field("unit", kind="text"),
+    Field("meaning", kind="prose"),
+    Field("source", kind="prose"),
 ]
+
+
+class _MoreTimeline(NamedTuple):
+    """A step that a timeline shows on demand."""
+
+    # Which step it is, in words.
+    words: str
+    data: dict[str, Any]
+    bars: pa.Table
 
 
 class Details(NamedTuple):
@@ -106,17 +119,16 @@ class Details(NamedTuple):
 
 
 def run_page(run: Run, top: int | None = None) -> str:
-    """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
-    title = f"{run.header.label}: nsyspipe"
-    identity = (RUN_ID, run.header.run_id)
-    costs = {
-        name: replace(one, is_close=True)
-        for name, one in cost_tables(run, top or _SHOWN_COSTS).items()
-    }
+    """Return the page of a run as one HTML file, with `top` rows in the tables of costs.
+
+    The file is complete and needs no network. The same run gives the same bytes.
+    """
+    tables = cost_tables(run, top or MAX_COST_ROWS)
+    costs = {name: replace(table, is_close=True) for name, table in tables.items()}
     return blocks_page(
         _blocks(run, costs),
-        title,
-        identity,
+        title=f"{run.header.label}: nsyspipe",
+        identity=(RUN_ID, run.header.run_id),
         scripts=_SCRIPTS,
         short={_ABOUT: "About"},
         head_name=_OVERVIEW,
@@ -125,12 +137,14 @@ def run_page(run: Run, top: int | None = None) -> str:
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Any]:
     """Yield the first screen, then a section for each question that it leaves open."""
-    yield from overview_blocks(run, run.telling_ranks(_LISTED))
+    yield from overview_blocks(run, run.telling_ranks(MAX_LISTED))
     if run.host_steps().num_rows:
         yield from _host_section(run)
     if run.header.n_ranks:
         yield Heading("Timeline")
-        yield from _timeline(run, run.telling_ranks(_TIMELINE_RANKS), run.telling_ranks(_LISTED))
+        yield from _timeline(
+            run, run.telling_ranks(MAX_FIRST_TIMELINE_RANKS), run.telling_ranks(MAX_LISTED)
+        )
         yield from _steps_section(run)
         yield from _ranks_section(run)
         yield from _communication_section(run, costs)
@@ -144,7 +158,7 @@ def _host_section(run: Run) -> Iterator[Block]:
     yield Sentence(
         "How long each NVTX step range took on the CPU, per process. No GPU activity was recorded."
     )
-    yield from host_blocks(run.host_steps(), _LISTED)
+    yield from host_blocks(run.host_steps(), MAX_LISTED)
 
 
 def _steps_section(run: Run) -> Iterator[Block | Chart]:
@@ -156,7 +170,9 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
     phases = run_report.phase_table(run)
     if phases:
         yield replace(phases, is_close=True)
-        yield from (Sentence(text) for text in [words.phases_text(run)] if text)
+        text = words.phases_text(run)
+        if text:
+            yield Sentence(text)
     elif run.is_capture:
         yield Sentence("There are no phases, because there are no steps.")
     else:
@@ -166,9 +182,8 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
 
 
 def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
-    table = idle_table(
-        run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step"
-    )
+    whole = "capture" if run.is_capture else "step"
+    table = idle_table(run.breakdown(), words.unseen_idle(run), whole)
     if table is not None:
         yield table
     elif summary["idle_share"] == 0:
@@ -176,7 +191,7 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     else:
         _, unknown = run_report.why_null("idle_causes", run, summary)
         yield Sentence(f"The causes of idle time are not known: {unknown}.")
-    calls = run.idle_calls().to_pylist()[:_SHOWN_CALLS]
+    calls = run.idle_calls().to_pylist()[:MAX_BLOCKING_CALLS]
     if calls:
         fields = [
             Field("call", of("call"), "name"),
@@ -186,15 +201,15 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _ranks_section(run: Run) -> Iterator[Block]:
-    """Yield which rank the others wait for; nothing for one rank, which waits for nobody."""
-    (summary,) = run.summary().to_pylist()
-    if run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
+    """Yield which rank the others wait for; nothing if the job has one rank."""
+    if _is_alone(run):
         return
+    (summary,) = run.summary().to_pylist()
     yield Heading("Ranks")
-    late = straggler_table(
+    table = straggler_table(
         run.stragglers(), run.rank_summary(), summary["n_summary_steps"], run.rank_names
     )
-    yield late or Sentence(run_report.without_waits(run))
+    yield table or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence(
             "Pipeline stages also wait for each other: in the bubble, or for a stage that "
@@ -203,17 +218,20 @@ def _ranks_section(run: Run) -> Iterator[Block]:
         )
 
 
+def _is_alone(run: Run) -> bool:
+    """Tell whether the job has one rank."""
+    n_job_ranks = run.header.n_job_ranks or 1
+    return run.header.n_ranks == 1 and n_job_ranks == 1
+
+
 def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart]:
-    """Yield the collectives of a step, what they cost by kind and by process group, and what they run over."""
+    """Yield the collectives of a step, their costs by kind and process group, and interconnects."""
     yield Heading("Communication")
-    yield from (
-        Sentence(_sentence(text))
-        for text in (words.link_text(run), run_report.traffic_of(run))
-        if text
-    )
+    for text in (words.link_text(run), run_report.traffic_of(run)):
+        if text:
+            yield Sentence(_sentence(text))
     yield from _collectives(run, costs)
-    is_alone = run.header.n_ranks == 1 == (run.header.n_job_ranks or 1)
-    if is_alone:
+    if _is_alone(run):
         return
     yield Heading("Interconnect", SUBSECTION)
     not_known = (
@@ -228,14 +246,9 @@ def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Blo
 def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart]:
     whole = "the capture" if run.is_capture else "a step"
     medians = charts.collective_medians(run.collectives(), whole)
-    drawn = charts.collective_charts(medians, whole, run.rank_names)
-    if not drawn:
-        is_known = run.summary()["comm_share"][0].as_py() is not None
-        of_whole = "the capture" if run.is_capture else "the steps used"
-        none = f"There is no communication in {of_whole}."
-        yield Sentence(
-            none if is_known else "Communication is not known. The notes have the reason."
-        )
+    in_charts = charts.collective_charts(medians, whole, run.rank_names)
+    if not in_charts:
+        yield Sentence(_why_no_collectives(run))
         return
     measured = "Each column shows how long the collective takes."
     if any(row["transfer"] is not None for row in medians.rows):
@@ -244,10 +257,9 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
             "longest time that a rank waits "
             "in it for the others."
         )
-    order, *sizes = drawn
-    yield replace(
-        order, hint=f"The collectives are in the order of {whole}. {measured} {medians.note}"
-    )
+    in_order, *sizes = in_charts
+    hint = f"The collectives are in the order of {whole}. {measured} {medians.note}"
+    yield replace(in_order, hint=hint)
     for chart in sizes:
         yield Heading("Bus bandwidth by message size", SUBSECTION)
         yield replace(chart, hint="Each point is a collective, with the medians over steps.")
@@ -260,8 +272,16 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
     yield costs.get(TRAFFIC, hidden)
 
 
+def _why_no_collectives(run: Run) -> str:
+    """Return in words why there is no chart of collectives."""
+    if run.summary()["comm_share"][0].as_py() is None:
+        return "Communication is not known. The notes have the reason."
+    whole = "the capture" if run.is_capture else "the steps used"
+    return f"There is no communication in {whole}."
+
+
 def _about_section(run: Run) -> Iterator[Any]:
-    """Yield what the metrics rest on: notes, all metrics, the capture, and the definitions of all columns."""
+    """Yield what the metrics rest on: notes, all metrics, the capture, and definitions."""
     yield Heading(_ABOUT)
     yield Heading("Notes and warnings", SUBSECTION)
     troubles = words.troubles(run.problem_rows)
@@ -277,7 +297,7 @@ def _about_section(run: Run) -> Iterator[Any]:
         yield Tiles([*_renamed(key_figures(run, _FIGURES))])
     yield Heading("Capture", SUBSECTION)
     yield _pairs("recorded", provenance(run))
-    yield report_table(run, run.telling_ranks(_LISTED))
+    yield report_table(run, run.telling_ranks(MAX_LISTED))
     yield Heading("Columns", SUBSECTION)
     yield Sentence(
         "Units and formulas of all columns of the tables. nsyspipe explain COLUMN explains "
@@ -287,7 +307,7 @@ def _about_section(run: Run) -> Iterator[Any]:
 
 
 def _denominator_text(run: Run) -> str:
-    """Return what the metrics of this list are shares of: here of all ranks, above of the slowest."""
+    """Return what these metrics are shares of: here of all ranks, above of the slowest."""
     if run.header.n_ranks == 1:
         return "These metrics are means over the steps used. The step time is a median."
     return (
@@ -298,13 +318,10 @@ def _denominator_text(run: Run) -> str:
 
 
 def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
-    """Yield tiles, the median step time under a name that differs from the mean of the overview."""
+    """Yield tiles. The median step time gets a name that differs from the mean of the overview."""
     for tile in tiles:
-        yield (
-            replace(tile, name="median step time")
-            if tile.name == FIGURES["step_time_ns"].short
-            else tile
-        )
+        is_step_time = tile.name == FIGURES["step_time_ns"].short
+        yield replace(tile, name="median step time") if is_step_time else tile
 
 
 def _definitions() -> Iterator[Sentence | Details]:
@@ -323,7 +340,7 @@ def _definitions() -> Iterator[Sentence | Details]:
         yield Details(
             schema.name,
             schema.doc,
-            Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True),
+            Table(f"Columns of {schema.name}", _DEFINITION_FIELDS, rows, is_close=True),
         )
 
 
@@ -332,9 +349,8 @@ def _sentence(text: str) -> str:
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
-    return Table(
-        caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True
-    )
+    fields = [Field("what", kind="text"), Field(caption, kind="name")]
+    return Table(caption, fields, rows, is_close=True)
 
 
 def _step_chart(run: Run) -> Iterator[Block | Chart]:
@@ -343,12 +359,10 @@ def _step_chart(run: Run) -> Iterator[Block | Chart]:
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
     columns = charts.step_chart(steps, has_comm=has_comm, names=run.rank_names)
     if columns is None:
-        rest = (
-            ", because the metrics are of the capture as a whole"
-            if run.is_capture
-            else " with GPU activity"
-        )
-        yield Sentence(f"There are no steps{rest}.")
+        which = " with GPU activity"
+        if run.is_capture:
+            which = ", because the metrics are of the capture as a whole"
+        yield Sentence(f"There are no steps{which}.")
         return
     yield replace(columns, hint=_steps_hint(run, steps, is_joined=bool(columns.caption)))
 
@@ -356,14 +370,13 @@ def _step_chart(run: Run) -> Iterator[Block | Chart]:
 def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool) -> str:
     """Return how to read the chart of the steps."""
     which = "the slowest of some consecutive steps" if is_joined else "a step"
-    hints = [f"Each column is {which}."]
+    hint = f"Each column is {which}."
     if run.header.n_ranks > 1:
-        hints = [
-            (
-                f"Each column is {which}, on its slowest rank. The dots are the ranks, and the "
-                "line is their median."
-            )
-        ]
+        hint = (
+            f"Each column is {which}, on its slowest rank. The dots are the ranks, and the "
+            "line is their median."
+        )
+    hints = [hint]
     if any(row["mark"] for row in steps):
         hints.append("Shaded steps are not used.")
     unseen = words.unseen_idle(run)
@@ -384,8 +397,8 @@ def _clock_text(run: Run) -> str:
         return "The clocks of the ranks do not agree. Compare bars within a rank only."
     if None in errors:
         return "How well the clocks of the ranks agree is not known."
-    known_to = f", accurate to {max(errors) / 1000:.1f} us" if max(errors) else ""
-    return f"The ranks share one clock{known_to}."
+    accuracy = f", accurate to {max(errors) / 1000:.1f} us" if max(errors) else ""
+    return f"The ranks share one clock{accuracy}."
 
 
 def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
@@ -397,119 +410,149 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
             "every rank."
         )
         return
-    others = _other_steps(run, data, first)
-    data["others"] = [step for _, step, _ in others]
+    more = _more_timelines(run, data, first)
+    data["others"] = [timeline.data for timeline in more]
+    which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
     choices = [
-        _choice(run, _ONLY if n_steps(run) == 1 else "closest to the median", data, bars, listed),
-        *(_choice(run, *one, first) for one in others),
+        _choice(run, which, data, bars, listed),
+        *(_choice(run, timeline.words, timeline.data, timeline.bars, first) for timeline in more),
     ]
-    n_kept = len(data["ranks"])
+    n_drawn = len(data["ranks"])
     n_ranks = run.ranks.num_rows
-    left_out = (
-        f"{n_kept} of {n_ranks} ranks are in this file. --perfetto writes all."
-        if n_kept < n_ranks
-        else ""
+    left_out = ""
+    if n_drawn < n_ranks:
+        left_out = f"{n_drawn} of {n_ranks} ranks are in this file. --perfetto writes all."
+    start = "the first rank's start" if n_ranks > 1 else "the start"
+    hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED]
+    yield Chart(
+        name="timeline",
+        section="Timeline",
+        label="Timeline of the capture" if run.is_capture else "Timeline of the step",
+        height=120,
+        data=data,
+        table=None,
+        caption=left_out,
+        legend=_timeline_legend([data, *data["others"]]),
+        has_zoom=True,
+        choices=choices,
+        n_more=n_drawn - data["n_shown"],
+        hint=" ".join(filter(None, hints)),
     )
-    label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
-    drawn = (lane_legend(step["ranks"], step["names"]) for step in (data, *data["others"]))
-    colours = [*dict.fromkeys(chain.from_iterable(drawn))]
-    begin = (
-        "Times count from the first rank's start." if n_ranks > 1 else "Times count from the start."
-    )
-    hint = " ".join(filter(None, [begin, _clock_text(run), IS_PAINTED]))
-    chart = Chart(
-        "timeline", "Timeline", label, 120, data, None, left_out, colours, has_zoom=True, hint=hint
-    )
-    yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
+
+
+def _timeline_legend(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return what is drawn of any step: categories of the palette, and words."""
+    legends = (lane_legend(step["ranks"], step["names"]) for step in steps)
+    return [*dict.fromkeys(chain.from_iterable(legends))]
 
 
 def _choice(
-    run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]
+    run: Run, which: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]
 ) -> Choice:
+    """Return what stands above the timeline of a step. The data get what is known of collectives.
+
+    `which` is what the step is among those used, in words.
+    """
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
     data |= charts.names_in_data(run.rank_names)
-    of_used = "" if what == _ONLY else " of the steps used"
-    texts = [] if run.is_capture else [f"Step {step}: {what}{of_used}."]
-    stretch = data["stretch"]
-    if stretch:
-        length = ms_text(stretch["end"] - stretch["start"])
-        slowest = f"rank {run.rank_names.name(stretch['rank'])} (the slowest rank)"
-        place = slowest if data["n_ranks"] > 1 else "the GPU"
-        texts.append(f"The dashed box is the longest time without compute on {place}: {length}.")
+    steps_used = "" if which == _ONLY_STEP else " of the steps used"
+    texts = [_gap_text(run, data), _hidden_phases_text(run, step, bars)]
+    if not run.is_capture:
+        texts.insert(0, f"Step {step}: {which}{steps_used}.")
+    table = timeline_table(
+        bars, run.steps(), listed, is_capture=run.is_capture, names=run.rank_names
+    )
+    return Choice(step, which, [" ".join(filter(None, texts))], table)
+
+
+def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
+    """Return where the longest time without compute is; nothing if none is drawn."""
+    gap = data["stretch"]
+    if not gap:
+        return ""
+    place = "the GPU"
+    if data["n_ranks"] > 1:
+        place = f"rank {run.rank_names.name(gap['rank'])} (the slowest rank)"
+    length = ms_text(gap["end"] - gap["start"])
+    return f"The dashed box is the longest time without compute on {place}: {length}."
+
+
+def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
+    """Return which phases of a step run on the GPU but have no bar; nothing if there are none."""
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
-    ran = (
-        run.phases()
-        .filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"]
-        .to_pylist()
-    )
-    outside = [phase for phase in LOOP if phase in ran and phase not in drawn]
-    if outside:
-        subject = (
-            f"The {outside[0]} phase has"
-            if len(outside) == 1
-            else f"The {' and '.join(outside)} phases have"
-        )
-        texts.append(
-            f"{subject} no bar, because the GPU ran that work before the step began or after "
-            "the step ended. "
-            "The table of phases has the time."
-        )
-    return Choice(
-        step,
-        what,
-        [" ".join(texts)],
-        timeline_table(bars, run.steps(), listed, is_capture=run.is_capture, names=run.rank_names),
+    is_on_gpu = (pc.field("step") == step) & (pc.field("device_ns") > 0)
+    phases = run.phases().filter(is_on_gpu)["phase"].to_pylist()
+    hidden = [phase for phase in LOOP if phase in phases and phase not in drawn]
+    if not hidden:
+        return ""
+    subject = f"The {' and '.join(hidden)} phases have"
+    if len(hidden) == 1:
+        subject = f"The {hidden[0]} phase has"
+    return (
+        f"{subject} no bar, because the GPU ran that work before the step began or after "
+        "the step ended. "
+        "The table of phases has the time."
     )
 
 
-def _other_steps(
-    run: Run, data: Mapping[str, Any], first: list[int]
-) -> list[tuple[str, dict[str, Any], pa.Table]]:
-    """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
-    room = MOST_BARS - n_bars(data)
-    steps = []
-    times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
-    if data["step"] not in times or (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ:
+def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list[_MoreTimeline]:
+    """Return the slowest and the fastest step used, if they were saved and `MOST_BARS` has room.
+
+    `data` are those of the step that is drawn first.
+    """
+    n_free = MOST_BARS - n_bars(data)
+    walls_ns = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
+    n_kernels = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    if data["step"] not in walls_ns or n_kernels > MAX_KERNELS_OF_MORE_TIMELINES:
         return []
-    for what, choose in (("the slowest", max), ("the fastest", min)):
-        number = choose(times, key=times.__getitem__)
-        if times[number] == times[data["step"]]:
+    timelines = []
+    slowest = max(walls_ns, key=walls_ns.__getitem__)
+    fastest = min(walls_ns, key=walls_ns.__getitem__)
+    for which, step in (("the slowest", slowest), ("the fastest", fastest)):
+        if walls_ns[step] == walls_ns[data["step"]]:
             continue
         try:
-            bars = run.timeline(number, first)
-        except DatasetError:  # saved without its operations
+            bars = run.timeline(step, first)
+        except DatasetError:
+            # The run was saved without its operations.
             return []
-        step = timeline_data(bars, run.steps(), first, [])
-        if step is not None and (room := room - n_bars(step)) >= 0:
-            steps.append((what, step, bars))
-    return steps
+        step_data = timeline_data(bars, run.steps(), first, [])
+        if step_data is None:
+            continue
+        n_free -= n_bars(step_data)
+        if n_free >= 0:
+            timelines.append(_MoreTimeline(which, step_data, bars))
+    return timelines
 
 
 def straggler_table(
     stragglers: pa.Table, rank_summary: pa.Table, n_steps: int, names: RankNames | None = None
 ) -> Table | None:
-    """Return how the others waited for each rank, the latest first; None for one rank, or where nothing was matched."""
+    """Return how the others waited for each rank, the latest first.
+
+    None for one rank, or where nothing was matched.
+    """
     rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
-    if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
+    is_known = any(row["lateness_ns"] is not None for row in rows)
+    if len(rows) <= 1 or not n_steps or not is_known:
         return None
-    times = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
+    names = names or RankNames()
+    medians_ns = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
 
     def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
         return lambda row: None if row[name] is None else row[name] / n_steps
 
-    names = names or RankNames()
+    wait_caused = per_step("wait_caused_ns")
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
         Field(
             "median step",
-            lambda row: ms_text(times.get(row["rank"])),
+            lambda row: ms_text(medians_ns.get(row["rank"])),
             hint="Median step time of the rank.",
         ),
         barred(rows, OTHER_FIGURES["straggler_delay"].short, per_step("lateness_ns"), "accent"),
-        Field(
-            OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(per_step("wait_caused_ns")(row))
-        ),
+        Field(OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(wait_caused(row))),
         barred(rows, FIGURES["wait_ns"].short, per_step("wait_ns"), "waiting"),
         Field(
             OTHER_FIGURES["arrived_last"].short,
@@ -521,59 +564,60 @@ def straggler_table(
         "Means per step. In each step, the straggler delay counts for the latest rank only. The "
         "other ranks have 0 for that step."
     )
-    more = f" {len(rows) - _LISTED} more ranks are in --json." if len(rows) > _LISTED else ""
-    return table_of(
-        "Straggler delay and wait time, mean per step",
-        rows[:_LISTED],
-        fields,
-        note + more,
-        is_close=True,
-    )
+    if len(rows) > MAX_LISTED:
+        note += f" {len(rows) - MAX_LISTED} more ranks are in --json."
+    caption = "Straggler delay and wait time, mean per step"
+    return table_of(caption, rows[:MAX_LISTED], fields, note, is_close=True)
 
 
 def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
-    """Return idle time per step by cause, mean of `steps` or of a capture, the largest first; None where it is not known."""
-    causes = [(name, pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
-    rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
-    wall = pc.mean(steps["wall_ns"]).as_py()
+    """Return idle time by cause, the largest first; None where it is not known.
+
+    The times are means over `steps`, or of a capture.
+    """
+    means_ns = [(name, pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
+    rows = sorted(((cause, ns) for cause, ns in means_ns if ns), key=lambda row: -row[1])
+    if not rows:
+        return None
+    wall_ns = pc.mean(steps["wall_ns"]).as_py()
     fields = [
         Field("cause", lambda row: words.idle_cause(row[0]), "text"),
         barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
         Field(
             "of the capture" if whole == "capture" else "of step time",
-            lambda row: percent_text(row[1] / wall),
+            lambda row: percent_text(row[1] / wall_ns),
         ),
         Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose"),
     ]
     note = f"These times are lower bounds, because {unseen}." if unseen else None
-    return (
-        table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
-        if rows
-        else None
-    )
+    return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
 
 
 def link_table(links: pa.Table) -> Table | None:
-    """Return the edges between ranks, those that are alike in one row; None where nothing is known of them."""
-    edge = "{from_rank}\N{RIGHTWARDS ARROW}{to_rank}".format_map
-    groups = grouped((tuple(row[name] for name in _ALIKE), edge(row)) for row in links.to_pylist())
-    rows = [
-        dict(zip(_ALIKE, group, strict=True)) | {"edges": edges} for group, edges in groups.items()
-    ]
+    """Return the connections between ranks, equal ones in one row; None where none is known."""
+    connections_by_link = grouped(
+        (itemgetter(*_LINK_KEY)(row), f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}")
+        for row in links.to_pylist()
+    )
+    if not connections_by_link:
+        return None
+    rows = []
+    for link, connections in connections_by_link.items():
+        rows.append(dict(zip(_LINK_KEY, link, strict=True)) | {"connections": connections})
     fields = [
         Field("kind", of("kind"), "text"),
         Field("transport", of("transport"), "text", "The transport that NCCL set up."),
         Field("path", of("path"), "text", "The connection of the GPUs, from nvidia-smi topo -m."),
         Field("peak bandwidth", of("nominal_bytes_per_s", bandwidth_text)),
         Field("source", of("nominal_source"), "text"),
-        Field("connections", lambda row: str(len(row["edges"]))),
-        Field("from and to rank", lambda row: few(row["edges"], 12), "text"),
+        Field("connections", lambda row: str(len(row["connections"]))),
+        Field("from and to rank", lambda row: few(row["connections"], MAX_CONNECTIONS), "text"),
     ]
-    return table_of("Interconnect between ranks", rows, fields, is_close=True) if rows else None
+    return table_of("Interconnect between ranks", rows, fields, is_close=True)
 
 
 def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
-    """Return what NCCL says of itself, as pairs."""
+    """Return what the NCCL log tells of NCCL, as names and values."""
     nvls = {True: "set up", False: "not set up", None: "not in the log"}[nccl.nvls]
     return [
         ("version", nccl.version or absent),
@@ -583,20 +627,23 @@ def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:
-    """Return what identifies the run and its capture, as pairs."""
+    """Return what identifies the run and its capture, as names and values."""
     header = run.header
-    world = run.header.world_size
-    ranks = f"{header.n_ranks}" + (f" of {world}" if world is not None else "")
+    ranks = f"{header.n_ranks}"
+    if header.world_size is not None:
+        ranks = f"{header.n_ranks} of {header.world_size}"
     if header.has_shared_processes:
         ranks = words.ranks_text(header)
-    steps = "none: a capture" if run.is_capture else ", ".join(words.sources(run)) or "none marked"
+    steps = ", ".join(words.sources(run)) or "none marked"
+    if run.is_capture:
+        steps = "none: a capture"
     return [
         ("run id", header.run_id),
         ("label", header.label),
         ("captured", header.captured_at_utc or absent),
         ("ranks read, with GPU activity", ranks),
         ("GPU", ", ".join(header.gpu_names) or absent),
-        ("hosts", few(header.hosts, _LISTED) or absent),
+        ("hosts", few(header.hosts, MAX_LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
         ("steps", run.step_family or steps),
@@ -606,12 +653,13 @@ def provenance(run: Run) -> list[tuple[str, str]]:
 
 
 def _devices_of(run: Run, row: Mapping[str, Any]) -> str:
-    """Return the device of a rank whose process has others too, else all devices of its process."""
-    return str(row["device_id"] if row["rank"] in run.rank_names.names else row["device_ids"])
+    """Return the device of a rank that shares its process, else all devices of its process."""
+    shares_process = row["rank"] in run.rank_names.names
+    return str(row["device_id"] if shares_process else row["device_ids"])
 
 
 def report_table(run: Run, listed: Sequence[int]) -> Table:
-    """Return of ranks that are `listed` which report and process each rank is, and how well its clock fits the others'."""
+    """Return report, process, hardware and clock of the `listed` ranks."""
     fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("report", of("report"), "name"),

@@ -1,4 +1,7 @@
-"""The page of a comparison: who is fastest, step times with their parts and speed-ups, and what could not be compared."""
+"""The page of a comparison: which run is fastest, step times and speed-ups.
+
+It has the parts of the step times, and what could not be compared.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +26,39 @@ from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, ans
 from nsyspipe.report.html.page import PART_LEGEND, Chart
 from nsyspipe.report.units import STEP_PARTS, absent, ms_text, with_share
 
+# Heights in pixels.
 _ROW_HEIGHT = 30
 _FRAME_HEIGHT = 62
-_MOST_WARNINGS = 3  # on the first screen
+# Warnings on the first screen.
+MAX_FIRST_WARNINGS = 3
 
 
 def scoreboard_page(board: Scoreboard) -> str:
-    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
+    """Return a scoreboard as one HTML file.
+
+    The file is complete and needs no network. The same runs give the same bytes.
+    """
     verdict, *sentences = report.headlines(board)
     warnings = report.warnings(board, is_verbose=False)
-    files = [row for row in report.warnings(board, is_verbose=True) if row not in warnings]
+    warnings_of_files = [
+        row for row in report.warnings(board, is_verbose=True) if row not in warnings
+    ]
+    introduction = [
+        *map(Sentence, sentences),
+        report.subject(board),
+        *_troubles(warnings[:MAX_FIRST_WARNINGS]),
+    ]
+    notes = [*_troubles(warnings[MAX_FIRST_WARNINGS:] + warnings_of_files), *_notes(board)]
     page = AnswerPage(
         title=f"{len(board.sides)} runs against {board.reference}: nsyspipe compare",
         identity=(report.RUNS, report.identity_of(board)),
         verdict=Sentence(verdict),
-        introduction=[
-            *map(Sentence, sentences),
-            report.subject(board),
-            *_troubles(warnings[:_MOST_WARNINGS]),
-        ],
+        introduction=introduction,
         picture=Section("Time and speed", [_chart(board)]),
         details=[
             Section("Runs", [*_results(board)]),
             Section("Where a step goes", [report.figures_table(board, is_verbose=True)]),
-            Section("Notes", [*_troubles(warnings[_MOST_WARNINGS:] + files), *_notes(board)]),
+            Section("Notes", notes),
         ],
     )
     return answer_html(page, ["scoreboard"])
@@ -78,7 +90,8 @@ def _chart(board: Scoreboard) -> Chart:
     for kind, rows, kind_text in kinds:
         if len(kinds) > 1:
             bars.append({"heading": kind_text})
-        bars += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
+        best = kind.best if len(rows) > 1 else None
+        bars += [_bar(row, is_best=row["label"] == best) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
     has_best = any(bar.get("is_best", False) for bar in bars)
     note = (
@@ -128,6 +141,8 @@ def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _part_text(row: Mapping[str, Any], column: str) -> str:
-    time = row[column]
-    whole = row["mean_step_time_ns"]
-    return with_share(ms_text(time), time / whole) if time is not None and whole else absent
+    part_ns = row[column]
+    step_ns = row["mean_step_time_ns"]
+    if part_ns is None or not step_ns:
+        return absent
+    return with_share(ms_text(part_ns), part_ns / step_ns)

@@ -1,8 +1,10 @@
-"""One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
+"""The timeline of one step on a page: bars by rank and lane, and the same as a table."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, in_one_unit, ms_text
 from nsyspipe.run.rank_names import RankNames
 
+# Lanes of a rank, from top to bottom.
 _LANES = (
     "phase",
     "launch",
@@ -21,16 +24,20 @@ _LANES = (
     "exposed",
     "wait",
     "memory",
-)  # of a rank, from top to bottom
-_UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
-MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
+)
+# The lane ``compute`` of a rank on which some kernels may be communication.
+_UNTOLD = "untold"
+# More bars take longer to draw than to understand, and each costs some 25 bytes.
+MOST_BARS = 22_400
 IS_PAINTED = (
     "Short operations are merged into one bar, and a fainter bar is less busy. If colors share "
     "a pixel, each shows as often as "
     "its share. Point at a bar for its name and its times."
 )
-_NONE = -1
-_LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
+# The scripts' number for a value that is not known.
+_NOT_KNOWN = -1
+# A shorter time without compute, as a share of the step, does not explain the length of the step.
+MIN_GAP_SHARE_OF_STEP = 0.01
 # Lane, or what is drawn of communication; its category of the palette, and words.
 _LEGEND = (
     ("compute", "compute", "compute"),
@@ -42,135 +49,209 @@ _LEGEND = (
     ("memory", "copies", "copies"),
     ("launch", "launch", "launch queue"),
 )
-# Heading, lane, and the column of `steps` that is null where the lane was not recorded.
-_BUSY = (
-    ("compute", "compute", "compute_ns"),
-    ("total comm", "comm", "comm_ns"),
-    ("exposed comm", "exposed", "exposed_comm_ns"),
-    ("wait", "wait", "wait_ns"),
-    ("copies", "memory", "exposed_memory_ns"),
+
+
+class _BusyColumn(NamedTuple):
+    """A column of the table, with how long a lane is busy."""
+
+    heading: str
+    lane: str
+    # The column of `steps` that is null where the lane was not recorded.
+    step_column: str
+    is_communication: bool = True
+
+
+_BUSY_COLUMNS = (
+    _BusyColumn("compute", "compute", "compute_ns", is_communication=False),
+    _BusyColumn("total comm", "comm", "comm_ns"),
+    _BusyColumn("exposed comm", "exposed", "exposed_comm_ns"),
+    _BusyColumn("wait", "wait", "wait_ns"),
+    _BusyColumn("copies", "memory", "exposed_memory_ns", is_communication=False),
 )
 
 
+class _StepWindow(NamedTuple):
+    """The step on one rank."""
+
+    start_ns: int
+    end_ns: int
+    # Whether it is known which kernels are compute.
+    is_compute_known: bool
+
+    @property
+    def length_ns(self) -> int:
+        """How long the step takes on the rank."""
+        return self.end_ns - self.start_ns
+
+
 def timeline_data(
-    timeline: pa.Table, steps: pa.Table, first: list[int], others: list[int]
+    timeline: pa.Table, steps: pa.Table, first: list[int], listed: list[int]
 ) -> dict[str, Any] | None:
     """Return the bars of the representative step; None without a timeline.
 
-    ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the
-    columns ``start``, ``length``, ``name`` (index, -1 for none) and, unless they say nothing,
-    ``busy`` (= length), ``n`` (= 1), ``seq`` (-1 for none), ``exposed`` and, where it is known,
-    ``wait`` (both of ``comm``). Start and length are what is drawn, gaps between joined operations
-    with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest rank is
-    longest without compute; None where that is nothing to speak of, or not known (lane ``compute``
-    ``untold``).
+    The bars are of the `first` ranks, and of as many of the `listed` ones as there is room for. The
+    result has ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by
+    lane the columns ``start``, ``length``, ``name`` (index, -1 for none) and, unless they are the
+    same for all bars, ``busy`` (= length), ``n`` (= 1), ``seq`` (-1 for none), ``exposed`` and, if
+    known, ``wait`` (both of ``comm``). ``start`` and ``length`` are what is drawn, with the gaps
+    between joined operations; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch`` is where
+    the slowest rank is longest without compute. It is None if that is short, or if it is not known
+    which kernels are compute (the lane ``compute`` is then ``untold``).
     """
     if not timeline.num_rows:
         return None
     step = timeline["step"][0].as_py()
-    rows = (
-        steps.filter(pc.equal(steps["step"], step))
-        .select(["rank", "start_ns", "end_ns", "compute_ns"])
-        .to_pylist()
-    )
-    windows = {row["rank"]: (row["start_ns"], row["end_ns"]) for row in rows}
-    untold = {row["rank"] for row in rows if row["compute_ns"] is None}
-    origin = min(start for start, _ in windows.values())
+    windows = _step_windows(steps.filter(pc.equal(steps["step"], step)))
+    start_ns = min(window.start_ns for window in windows.values())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
-    shown = [rank for rank in first if rank in counts]
-    wanted = [*shown, *(rank for rank in others if rank in counts and rank not in first)]
-    n_fitting = int(
-        np.searchsorted(np.cumsum([counts[rank] for rank in wanted]), MOST_BARS, side="right")
-    )
-    kept = sorted(wanted[: max(n_fitting, len(shown))])
-    slowest = max(kept, key=lambda rank: windows[rank][1] - windows[rank][0])
-    table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
-    names = table["name"].combine_chunks().dictionary_encode()
-    table = table.set_column(table.column_names.index("name"), "name", names.indices)
-    ranks = []
-    for rank in kept:
-        own = table.filter(pc.field("rank") == rank)
-        called = {"compute": _UNTOLD} if rank in untold else {}
-        bars_of = ((lane, own.filter(pc.field("lane") == lane)) for lane in _LANES)
-        lanes = {
-            called.get(lane, lane): _bars(bars, origin) for lane, bars in bars_of if bars.num_rows
-        }
-        window = [time - origin for time in windows[rank]]
-        ranks.append({"rank": rank, "isFirst": rank in first, "window": window, "lanes": lanes})
+    first_drawn = [rank for rank in first if rank in counts]
+    listed_drawn = [rank for rank in listed if rank in counts and rank not in first]
+    ranks = _fitting_ranks(first_drawn, listed_drawn, counts)
+    bars = timeline.filter(pc.is_in(timeline["rank"], pa.array(ranks, pa.int64())))
+    names = bars["name"].combine_chunks().dictionary_encode()
+    bars = bars.set_column(bars.column_names.index("name"), "name", names.indices)
+    slowest = max(ranks, key=lambda rank: windows[rank].length_ns)
     return {
         "step": step,
-        "end": max(end for _, end in windows.values()) - origin,
-        "stretch": None
-        if slowest in untold
-        else _stretch(table, slowest, windows[slowest], origin),
+        "end": max(window.end_ns for window in windows.values()) - start_ns,
+        "stretch": _longest_gap(bars, slowest, windows[slowest], start_ns),
         "n_ranks": len(counts),
-        "n_shown": len(shown),
+        "n_shown": len(first_drawn),
         "names": names.dictionary.to_pylist(),
-        "ranks": ranks,
+        "ranks": [
+            _rank_data(bars, rank, windows[rank], start_ns) | {"isFirst": rank in first}
+            for rank in ranks
+        ],
     }
+
+
+def _step_windows(steps: pa.Table) -> dict[int, _StepWindow]:
+    """Return the windows of a step by rank."""
+    rows = steps.select(["rank", "start_ns", "end_ns", "compute_ns"]).to_pylist()
+    return {
+        row["rank"]: _StepWindow(row["start_ns"], row["end_ns"], row["compute_ns"] is not None)
+        for row in rows
+    }
+
+
+def _fitting_ranks(
+    first: Sequence[int], listed: Sequence[int], n_bars_by_rank: Mapping[int, int]
+) -> list[int]:
+    """Return the first ranks, and as many listed ones as `MOST_BARS` has room for, sorted."""
+    ranks = [*first, *listed]
+    n_bars_so_far = np.cumsum([n_bars_by_rank[rank] for rank in ranks])
+    n_fitting = int(np.searchsorted(n_bars_so_far, MOST_BARS, side="right"))
+    return sorted(ranks[: max(n_fitting, len(first))])
+
+
+def _rank_data(timeline: pa.Table, rank: int, window: _StepWindow, start_ns: int) -> dict[str, Any]:
+    """Return window and lanes of a rank, in times since a start."""
+    bars_of_rank = timeline.filter(pc.field("rank") == rank)
+    lanes = {}
+    for lane in _LANES:
+        bars = bars_of_rank.filter(pc.field("lane") == lane)
+        if bars.num_rows:
+            is_untold = lane == "compute" and not window.is_compute_known
+            lanes[_UNTOLD if is_untold else lane] = _bars(bars, start_ns)
+    ends = [window.start_ns - start_ns, window.end_ns - start_ns]
+    return {"rank": rank, "window": ends, "lanes": lanes}
 
 
 def n_bars(data: Mapping[str, Any]) -> int:
-    """Return how many bars the data hold, which say how large a page gets."""
+    """Return how many bars the data hold, which tells how large a page gets."""
     return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
 
 
-def _stretch(
-    timeline: pa.Table, rank: int, window: tuple[int, int], origin: int
+def _longest_gap(
+    timeline: pa.Table, rank: int, window: _StepWindow, start_ns: int
 ) -> dict[str, int] | None:
-    """Return where a rank is longest without compute in its window: between bars, of which none is joined there."""
-    compute = timeline.filter((pc.field("rank") == rank) & (pc.field("lane") == "compute"))
+    """Return where a rank is longest without compute in its window, in times since a start.
+
+    That is between bars, because no bar joins operations with such a gap. None if the gap is too
+    short to matter, or if compute is not known.
+    """
+    if not window.is_compute_known:
+        return None
+    is_compute = (pc.field("rank") == rank) & (pc.field("lane") == "compute")
+    compute = timeline.filter(is_compute)
     if not compute.num_rows:
         return None
-    begin, end = window
-    starts = np.append(begin, compute["end_ns"].to_numpy())
-    ends = np.append(compute["start_ns"].to_numpy(), end)
-    at = int(np.argmax(ends - starts))
-    known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
-    return known if ends[at] - starts[at] > _LEAST_STRETCH * (end - begin) else None
+    gap_starts_ns = np.append(window.start_ns, compute["end_ns"].to_numpy())
+    gap_ends_ns = np.append(compute["start_ns"].to_numpy(), window.end_ns)
+    gaps_ns = gap_ends_ns - gap_starts_ns
+    longest = int(np.argmax(gaps_ns))
+    if gaps_ns[longest] <= MIN_GAP_SHARE_OF_STEP * window.length_ns:
+        return None
+    return {
+        "rank": rank,
+        "start": int(gap_starts_ns[longest]) - start_ns,
+        "end": int(gap_ends_ns[longest]) - start_ns,
+    }
 
 
-def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
-    columns = ("start_ns", "end_ns", "name", "busy_ns", "n_operations", "seq")
-    start, end, name, busy, n, seq = (
-        pc.fill_null(rows[column], _NONE).to_numpy() for column in columns
-    )
+def _bars(rows: pa.Table, start_ns: int) -> dict[str, list[int]]:
+    """Return the columns of bars, in times since a start, without those that say nothing."""
+    starts_ns = rows["start_ns"].to_numpy()
+    lengths_ns = rows["end_ns"].to_numpy() - starts_ns
     bars = {
-        "start": (start - origin).tolist(),
-        "length": (end - start).tolist(),
-        "name": name.tolist(),
+        "start": (starts_ns - start_ns).tolist(),
+        "length": lengths_ns.tolist(),
+        "name": _without_nulls(rows["name"]).tolist(),
     }
-    # Mostly bars are single operations, which need no more words.
-    usual = {"busy": (busy, end - start), "n": (n, 1), "seq": (seq, _NONE)}
-    bars |= {
-        column: values.tolist()
-        for column, (values, most) in usual.items()
-        if (values != most).any()
-    }
-    # Both are known of all bars of a lane, or of none.
-    known = {column: rows[f"{column}_ns"] for column in ("exposed", "wait")}
-    return bars | {
-        column: values.to_pylist() for column, values in known.items() if not values.null_count
-    }
+    # Most bars are single operations, of which length and name tell all.
+    busy_ns = _without_nulls(rows["busy_ns"])
+    if (busy_ns != lengths_ns).any():
+        bars["busy"] = busy_ns.tolist()
+    n_operations = _without_nulls(rows["n_operations"])
+    if (n_operations != 1).any():
+        bars["n"] = n_operations.tolist()
+    seq = _without_nulls(rows["seq"])
+    if (seq != _NOT_KNOWN).any():
+        bars["seq"] = seq.tolist()
+    # Each is known of all bars of a lane, or of none.
+    for name in ("exposed", "wait"):
+        times_ns = rows[f"{name}_ns"]
+        if not times_ns.null_count:
+            bars[name] = times_ns.to_pylist()
+    return bars
+
+
+def _without_nulls(column: pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(pc.fill_null(column, _NOT_KNOWN).to_numpy())
 
 
 def lane_legend(
     ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return what is drawn of any of the ``ranks`` of a timeline with these names: category of the palette, and words."""
-    lanes = {lane for rank in ranks for lane in rank["lanes"]}
-    for bars in (rank["lanes"]["comm"] for rank in ranks if "comm" in rank["lanes"]):
-        busy = sum(bars.get("busy", bars["length"]))
-        parts = {"hidden": sum(bars.get("exposed", ())), "transfer": sum(bars.get("wait", [busy]))}
-        lanes |= {rest for rest, ns in parts.items() if ns < busy}
-    phases = {
-        names[at]
-        for rank in ranks
-        if names
-        for at in rank["lanes"].get("phase", {"name": ()})["name"]
-    }
-    legend = [(category, words) for lane, category, words in _LEGEND if lane in lanes]
+    """Return what is drawn of any rank of a timeline: categories of the palette, and words."""
+    drawn = {lane for rank in ranks for lane in rank["lanes"]}
+    for rank in ranks:
+        if "comm" in rank["lanes"]:
+            drawn |= _parts_of_comm(rank["lanes"]["comm"])
+    legend = [(category, words) for lane, category, words in _LEGEND if lane in drawn]
+    phases = _phases(ranks, names) if names else set()
     return legend + [(phase, f"{phase} phase") for phase in LOOP if phase in phases]
+
+
+def _parts_of_comm(bars: Mapping[str, Sequence[int]]) -> set[str]:
+    """Return which parts of communication take time, of those that no lane shows."""
+    busy_ns = sum(bars.get("busy", bars["length"]))
+    parts = set()
+    if sum(bars.get("exposed", ())) < busy_ns:
+        parts.add("hidden")
+    # Where wait time is not known, no transfer time is drawn.
+    if "wait" in bars and sum(bars["wait"]) < busy_ns:
+        parts.add("transfer")
+    return parts
+
+
+def _phases(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
+    """Return the names of the phases of any rank."""
+    phases = set()
+    for rank in ranks:
+        if "phase" in rank["lanes"]:
+            phases |= {names[index] for index in rank["lanes"]["phase"]["name"]}
+    return phases
 
 
 def timeline_table(
@@ -181,48 +262,67 @@ def timeline_table(
     is_capture: bool = False,
     names: RankNames | None = None,
 ) -> Table:
-    """Return per rank, of many those `listed`, when its window begins and ends, how long its lanes are busy, and when its phases run.
+    """Return a row per rank: step window, how long its lanes are busy, and when its phases run.
 
-    Times count from the first rank's start. What was not recorded, or is not known, is a dash. A
-    phase that runs several times is shown from its first start to its last end.
+    Of many ranks, those `listed` have a row. Times count from the first rank's start. What was not
+    recorded, or is not known, is a dash. A phase that runs several times is shown from its first
+    start to its last end.
     """
-    of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
-    origin = pc.min(of_step["start_ns"]).as_py()
-    rows = [row for row in of_step.to_pylist() if listed is None or row["rank"] in listed]
-    sums = (
-        timeline.group_by(["rank", "lane"], use_threads=False)
-        .aggregate([("busy_ns", "sum")])
-        .to_pylist()
-    )
-    busy = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
-    ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(
-        ["rank", "name"], use_threads=False
-    )
-    ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
-    spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
-    lanes = [
-        one
-        for one in _BUSY
-        if one[1] in {"compute", "memory"} or any(row["comm_ns"] != 0 for row in rows)
-    ]
-    ran = {phase for _, phase in spans}
+    steps = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
+    start_ns = pc.min(steps["start_ns"]).as_py()
+    rows = [row for row in steps.to_pylist() if listed is None or row["rank"] in listed]
     whole = "capture" if is_capture else "step"
-    spans |= {(row["rank"], whole): (row["start_ns"], row["end_ns"]) for row in rows}
-
-    def lane_time(lane: str, known: str, row: Mapping[str, Any]) -> str:
-        return absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
-
-    def span(name: str, row: Mapping[str, Any]) -> str:
-        times = in_one_unit([ms_text(time - origin) for time in spans.get((row["rank"], name), ())])
-        return " \N{EN DASH} ".join(times) or absent
-
     names = names or RankNames()
+    has_comm = any(row["comm_ns"] != 0 for row in rows)
+
+    def window_text(row: Mapping[str, Any]) -> str:
+        return _span_text((row["start_ns"], row["end_ns"]), start_ns)
+
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
-        Field(f"{whole}, from and to", partial(span, whole)),
-        *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in lanes),
-        *(Field(f"{phase}, from and to", partial(span, phase)) for phase in LOOP if phase in ran),
+        Field(f"{whole}, from and to", window_text),
+        *_busy_fields(timeline, has_comm=has_comm),
+        *_phase_fields(timeline, start_ns),
     ]
-    return table_of(
-        f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows)
-    )
+    note = table_note(len(rows), steps.num_rows)
+    return table_of(f"Timeline of the {whole}, per rank", rows, fields, note)
+
+
+def _busy_fields(timeline: pa.Table, *, has_comm: bool) -> Iterator[Field]:
+    """Yield the columns with how long each lane of a rank is busy."""
+    sums = timeline.group_by(["rank", "lane"], use_threads=False).aggregate([("busy_ns", "sum")])
+    busy_ns = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums.to_pylist()}
+
+    def busy_text(column: _BusyColumn, row: Mapping[str, Any]) -> str:
+        if row[column.step_column] is None:
+            return absent
+        return ms_text(busy_ns.get((row["rank"], column.lane), 0))
+
+    for column in _BUSY_COLUMNS:
+        if has_comm or not column.is_communication:
+            yield Field(column.heading, partial(busy_text, column))
+
+
+def _phase_fields(timeline: pa.Table, start_ns: int) -> Iterator[Field]:
+    """Yield the columns with when each phase of a rank runs, in times since a start."""
+    phases = timeline.filter(pc.equal(timeline["lane"], "phase"))
+    ends = phases.group_by(["rank", "name"], use_threads=False)
+    ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
+    spans_ns = {
+        (row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends
+    }
+    names = {name for _, name in spans_ns}
+
+    def phase_text(phase: str, row: Mapping[str, Any]) -> str:
+        span_ns = spans_ns.get((row["rank"], phase))
+        return absent if span_ns is None else _span_text(span_ns, start_ns)
+
+    for phase in LOOP:
+        if phase in names:
+            yield Field(f"{phase}, from and to", partial(phase_text, phase))
+
+
+def _span_text(span_ns: tuple[int, int], start_ns: int) -> str:
+    """Return the two ends of a span in words, as times since a start."""
+    times = in_one_unit([ms_text(time_ns - start_ns) for time_ns in span_ns])
+    return " \N{EN DASH} ".join(times)
