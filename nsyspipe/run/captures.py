@@ -28,7 +28,7 @@ from nsyspipe.reader.metadata import LAUNCHER_SIZES
 from nsyspipe.run.process import HostDigest, ProcessDigest
 
 if TYPE_CHECKING:
-    from nsyspipe.run.gather import P, Rank, ReportDigest
+    from nsyspipe.run.digests import P, Rank, ReportDigest
 
 _ONE_RUN_NS = 60 * 10**9  # captures farther apart need more than their names to be of one process
 MAX_NSYS_START_ROUNDING_NS = 1_000  # reports of one nsys differ by some ns in when it was started

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.side_files import NcclLog
     from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.collectives import CommRows
+    from nsyspipe.run.comm_rows import CommRows
 
 MIN_RANKS = 3  # two ranks that communicate are one group
 _NOT_KNOWN = -1

@@ -20,7 +20,8 @@ from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.nsys.settings import LOG_WRITTEN, writes_log
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
-from nsyspipe.run.gather import ReportDigest, one_of_each_process, ranks_or_hosts
+from nsyspipe.run.digests import ReportDigest, one_of_each_process
+from nsyspipe.run.gather import ranks_or_hosts
 from nsyspipe.run.ranks import (
     JobSize,
     Ranks,

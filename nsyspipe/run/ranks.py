@@ -20,8 +20,9 @@ from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.captures import capture_numbers, joined_ranks, share_one_process_number
-from nsyspipe.run.collectives import CrossRank
-from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process, place
+from nsyspipe.run.cross_rank import CrossRank
+from nsyspipe.run.digests import Rank, ReportDigest, one_of_each_process, place
+from nsyspipe.run.gather import Gathered
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -481,7 +482,7 @@ def job_size(
     numbering: Numbering,
     *,
     log: NcclLog | None,
-    there: Iterable[int],
+    ranks_of_all_reports: Iterable[int],
 ) -> JobSize:
     """Return how large the job was.
 
@@ -496,14 +497,14 @@ def job_size(
     )
     if len(processes) == len(ranks):
         size = world_size(gathered.digests, gathered.sidecars, log, launched)
-        size = _least_size(numbering, there) if size is None else size
+        size = _least_size(numbering, ranks_of_all_reports) if size is None else size
         n_without = n_unrecorded_ranks(gathered.digests)
         if size is None and n_without and ranks:
             return JobSize(None, len(ranks) + n_without)
         return JobSize(size, size)
     told = told_world_size(gathered.digests, gathered.sidecars)
     told = launched if told is None else told
-    told = _least_size(numbering, there) if told is None else told
+    told = _least_size(numbering, ranks_of_all_reports) if told is None else told
     n_missing = 0 if told is None else max(told - len(processes), 0)
     of_nccl = largest_communicator(gathered.digests, log)
     if told is None and of_nccl is None:
@@ -522,13 +523,16 @@ def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
     return sum(one.is_rank and (at, one.process_id) not in here for at, one in of_reports)
 
 
-def _least_size(numbering: Numbering, there: Iterable[int]) -> int | None:
+def _least_size(numbering: Numbering, ranks_of_all_reports: Iterable[int]) -> int | None:
     """Return how many processes their numbers prove; None where these prove nothing."""
     numbers = set(numbering.process_numbers)
     source = numbering.source
     is_counted = source != "order" and (source != "file_name" or 0 in numbers)
     has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
-    return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
+    return (
+        max([*ranks_of_all_reports, *(numbers if is_counted and has_gaps else ())], default=-1) + 1
+        or None
+    )
 
 
 def largest_communicator(digests: Sequence[ReportDigest], log: NcclLog | None) -> int | None:

@@ -35,12 +35,14 @@ from nsyspipe.reader.metadata import ReportFacts
 from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.assemble import RunTables, merge, problems_table
+from nsyspipe.run.assemble import RunTables, merge
 from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
-from nsyspipe.run.gather import Gathered, ReportDigest, gather
+from nsyspipe.run.digests import ReportDigest
+from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
+from nsyspipe.run.run_problems import problems_table
 from nsyspipe.run.traffic import traffic_table
 
 _SHOWN = 4

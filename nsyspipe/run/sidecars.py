@@ -18,7 +18,7 @@ from nsyspipe.nsys.command_words import PER_CAPTURE
 from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
 if TYPE_CHECKING:
-    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.run.digests import ReportDigest
 
 T = TypeVar("T")
 
