@@ -130,8 +130,8 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        there = self.chosen.there if self.chosen else frozenset()
-        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        chosen_from = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
+        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, chosen_from)
         vars(self)["_gathered"] = (
             tables.gathered
         )  # thousands of digests take more memory than what is made of them

@@ -18,7 +18,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.digests import Ranks, ReportDigest
 from nsyspipe.run.numbered_run import NumberedRun
-from nsyspipe.run.ranks import told_world_size
+from nsyspipe.run.ranks import recorded_world_size
 from nsyspipe.run.sidecars import RunSidecars
 from nsyspipe.run.unrecorded import MissingRanks, problems_of
 
@@ -230,7 +230,7 @@ def _problems_of_unrecorded_processes(run: NumberedRun) -> Iterator[Problem]:
 
 
 def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
-    recorded_size = told_world_size(run.gathered.digests, run.gathered.sidecars)
+    recorded_size = recorded_world_size(run.gathered.digests, run.gathered.sidecars)
     n_processes = run.numbering.n_processes
     if recorded_size is not None and n_processes > recorded_size:
         yield problem("more-ranks-than-world", n=n_processes, world_size=recorded_size)
