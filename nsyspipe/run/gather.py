@@ -68,7 +68,13 @@ from nsyspipe.run.digests import (
     place,
     place_hosts,
 )
-from nsyspipe.run.process import HostDigest, ProcessDigest, digest_process, process_events
+from nsyspipe.run.process import (
+    HostDigest,
+    ProcessDigest,
+    ProcessSteps,
+    digest_process,
+    process_events,
+)
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.unrecorded import unrecorded_processes
@@ -142,7 +148,7 @@ def digest_report(
     release_memory()
     events = list(process_events(capture, shares))
     hosts = {} if events else host_families(ranges, texts.step_families)
-    steps = []
+    steps: list[ProcessSteps] = []
     if events:
         steps, family = process_steps(
             capture,

@@ -497,7 +497,8 @@ class _RankWork(Struct, frozen=True):
         """Return which operations, by their phase, are in backward, or None without backward."""
         if not self.phases["backward"].starts.size:
             return None
-        return phase == PHASES.index("backward")
+        is_in_backward: Flags = phase == PHASES.index("backward")
+        return is_in_backward
 
 
 class _MeasuredWindows(Struct, frozen=True):
@@ -518,7 +519,8 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
     comm_streams = work.operations.kernel_column("stream_id")[work.operations.is_comm]
     stream = compute_stream(work.operations, comm_streams) if work.has_named_kernels else None
     measured = _measure_windows(work, between)
-    columns = measured.columns | _measure_comm_and_graphs(work, comm_streams, stream)
+    columns = measured.columns.copy()
+    columns.update(_measure_comm_and_graphs(work, comm_streams, stream))
     costs = _measure_phases(work, measured.idle_ns_by_phase)
     kernels, by_window = kernels_table(
         work.operations, names, work.kernel_phase, work.device.comm, windows
@@ -567,13 +569,14 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     columns |= grad_copies(device, work.in_backward(work.copy_phase), recorded)
     columns |= blocking_copies(device, work.events.blocking_copies, recorded)
     columns |= _host_times(work, union_of(data, between.quiet))
-    identity: dict[str, Int64 | Flags | None] = {
+    all_columns: dict[str, Int64 | Flags | None] = {
         "member": windows.member,
         "start_ns": windows.starts,
         "end_ns": windows.ends,
         "is_complete": windows.is_complete,
+        **columns,
     }
-    return _MeasuredWindows(identity | columns, causes, idle_ns_by_phase)
+    return _MeasuredWindows(all_columns, causes, idle_ns_by_phase)
 
 
 def _measure_comm_and_graphs(

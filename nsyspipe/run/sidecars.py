@@ -204,8 +204,8 @@ def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], l
     ]
     claims = Counter(argument for candidate in distinct for argument in candidate.by_argument)
     disputed = {argument for argument, count in claims.items() if count > 1}
-    agreeing = []
-    conflicting = []
+    agreeing: list[FoundSidecar] = []
+    conflicting: list[FoundSidecar] = []
     for candidate in distinct:
         is_disputed = not disputed.isdisjoint(candidate.by_argument)
         (conflicting if is_disputed else agreeing).append(candidate)
