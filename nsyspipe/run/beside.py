@@ -16,7 +16,7 @@ from nsyspipe.reader.beside import (
 from nsyspipe.reader.sidecar import read_beside
 
 if TYPE_CHECKING:
-    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.run.digests import ReportDigest
 
 
 def files_beside(

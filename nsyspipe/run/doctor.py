@@ -116,7 +116,7 @@ def examine(
     own_log = beside.log and beside.log.of_run(
         [rank.process.pid for rank in ranks], run_sizes(merged)
     )
-    job = job_size(merged, ranks, numbering, log=own_log, there=())
+    job = job_size(merged, ranks, numbering, log=own_log, ranks_of_all_reports=())
     is_several = max(0 if is_host_only else len(ranks), job.n_ranks or 1) > 1
     is_one_run = all(
         own.digests[0] is one for own, one in zip(gathered, together.digests, strict=True)

@@ -29,7 +29,8 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
-from nsyspipe.run.gather import Rank, text_families, texts_of
+from nsyspipe.run.digests import Rank
+from nsyspipe.run.gather import text_families, texts_of
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
 
@@ -239,7 +240,7 @@ def _rank_steps(
         ends=ends,
         numbers=rank.steps,
         backward=process.backward,
-        others=process.others,
+        others=process.other_threads,
         windows=windows,
         is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,

@@ -1,6 +1,11 @@
-"""What one rank of a report, a process on one device, comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
+"""The digest of one rank, which is a process on one device.
 
-from collections.abc import Iterator, Mapping
+It has windows of steps, phases, kernels and communication. A process without device activity has
+only its host steps.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +33,7 @@ from nsyspipe.analysis.breakdown import (
 )
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
-from nsyspipe.analysis.devices import ProcessShare, RankDevice, StrayDevice
+from nsyspipe.analysis.devices import ProcessShare, RankDevice, RankOperations, StrayDevice
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.launching import device_waits, host_times
@@ -49,10 +54,12 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
-_LARGE_SPAN_NS = 1_000_000  # a larger error of figures that compare device and host is told
-# Of launches: ranges of whole steps leave out 0 to 2 %, an optimizer perhaps; those of one pass, or
-# of some of the steps, 17 to 99 %.
-_MOST_BETWEEN = 0.1
+# A larger error between the clocks of device and host is a problem.
+MAX_UNREPORTED_CLOCK_ERROR_NS = 1_000_000
+# A larger share of launches between steps is a problem. Ranges of whole steps leave out 0 to 2%,
+# such as an optimizer. Ranges of one pass, or of some of the steps, leave out 17 to 99%.
+MAX_SHARE_BETWEEN_STEPS = 0.1
+_HOST_TIMES = ("host_launch_ns", "host_input_ns", "host_lead_ns")
 _Phases: TypeAlias = Mapping[str, PhaseRanges]
 
 
@@ -60,78 +67,105 @@ class ProcessEvents(Struct, frozen=True):
     """One rank's share of a capture: what one process did, and what ran on one of its devices."""
 
     process_id: int
-    operations: ProcessOperations  # of the rank's device; all else is of the process
-    ranges: pa.Table  # `canonical.RANGES` of the process
+    # of the rank's device, while all other fields are of the process
+    operations: ProcessOperations
+    # `canonical.RANGES` of the process
+    ranges: pa.Table
     has_launches: bool
-    blocking_calls: (
-        pa.Table | None
-    )  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
-    payloads: pa.Table  # `canonical.PAYLOADS` of the process
-    clock: DeviceClock  # of the device against the host's
-    # Where the process used several devices: which one is the rank's, all of them, the one with
-    # most operations first, and its rows of `collectives.messages_of`
+    # `canonical.BLOCKING_CALLS` of the process, or None if not recorded
+    blocking_calls: pa.Table | None
+    # `canonical.PAYLOADS` of the process
+    payloads: pa.Table
+    # of the device against the host's
+    clock: DeviceClock
+    # If the process used several devices: the rank's device, all devices (the one with most
+    # operations first), and the rank's rows of `collectives.messages_of`.
     device: RankDevice | None = None
     process_devices: tuple[int, ...] = ()
     messages: pa.Table | None = None
-    strays: tuple[
-        StrayDevice, ...
-    ] = ()  # devices that are no rank; told by the first rank of the process
-    blocking_copies: pa.Table | None = (
-        None  # `canonical.BLOCKING_COPIES` of the rank; None when not recorded
-    )
-    device_waits: IntervalSet | None = (
-        None  # as `launching.device_waits` finds them; None where calls were not recorded
-    )
+    # devices that are no rank, only for the first rank of the process
+    strays: tuple[StrayDevice, ...] = ()
+    # `canonical.BLOCKING_COPIES` of the rank, or None if not recorded
+    blocking_copies: pa.Table | None = None
+    # as `launching.device_waits` returns them, or None if calls were not recorded
+    device_waits: IntervalSet | None = None
+
+
+class _ProcessTables(Struct, frozen=True):
+    """The rows of one process in the tables of a report."""
+
+    ranges: pa.Table
+    payloads: pa.Table
+    blocking_calls: pa.Table | None
+    blocking_copies: pa.Table | None
+    waits: pa.Table | None
+    calls: pa.Table | None
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
-    """Yield the events of each rank: of the processes that `devices.operations_by_process` has found, in that order."""
+    """Yield the events of each rank, in the order of `devices.operations_by_process`."""
+    tables = _tables_of_processes(capture, [*shares])
+    for (process_id, share), process in zip(shares.items(), tables, strict=True):
+        messages = None
+        if len(share.ranks) > 1:
+            messages = messages_of(share.whole, capture.operations.names, process.payloads)
+        for index, rank in enumerate(share.ranks):
+            events = _events_of_rank(process_id, share, rank, process, messages)
+            yield events if index == 0 else replace(events, strays=())
+
+
+def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterator[_ProcessTables]:
     calls = capture.calls
-    copies = calls.blocking_copies if capture.recorded.memcpy and capture.recorded.kinds else None
+    has_copy_kinds = capture.recorded.memcpy and capture.recorded.kinds
     tables = (
         capture.ranges.table,
         capture.payloads.table,
         calls.blocking,
-        copies,
+        calls.blocking_copies if has_copy_kinds else None,
         calls.waits,
         calls.all,
     )
-    of_processes = zip(
-        shares.items(), *(by_process(table, [*shares]) for table in tables), strict=True
-    )
-    for (
-        process_id,
-        share,
-    ), ranges, payloads, blocking, own_copies, waits, own_calls in of_processes:
-        is_shared = len(share.ranks) > 1
-        messages = (
-            messages_of(share.whole, capture.operations.names, payloads) if is_shared else None
+    by_table = [by_process(table, process_ids) for table in tables]
+    return itertools.starmap(_ProcessTables, zip(*by_table, strict=True))
+
+
+def _events_of_rank(
+    process_id: int,
+    share: ProcessShare,
+    rank: RankOperations,
+    process: _ProcessTables,
+    messages: pa.Table | None,
+) -> ProcessEvents:
+    operations = rank.operations
+    device_id = None if rank.device is None else rank.device.device_id
+    clock = clock_of_device(operations, process.waits, process.calls, device_id)
+    if messages is not None:
+        is_of_rank = rank.is_of_rank[share.whole.is_comm]
+        messages = messages.filter(pa.array(is_of_rank))
+    waits = None
+    if process.blocking_calls is not None and process.calls is not None:
+        waits = device_waits(
+            operations, process.calls, process.blocking_calls, process.waits, clock.offset_ns
         )
-        for at, rank in enumerate(share.ranks):
-            own = rank.operations
-            of_rank = pa.array(rank.is_of_rank[share.whole.is_comm])
-            events = ProcessEvents(
-                process_id=process_id,
-                operations=own,
-                ranges=ranges,
-                has_launches=own.n_without_launch < max(own.n_launchable, 1),
-                blocking_calls=blocking,
-                blocking_copies=_copies_of_rank(own_copies, rank.device),
-                payloads=payloads,
-                clock=clock_of_device(own, waits, own_calls, rank.device and rank.device.device_id),
-                device=rank.device,
-                process_devices=share.whole.devices,
-                messages=messages.filter(of_rank) if messages is not None else None,
-                strays=share.strays if at == 0 else (),
-            )
-            if blocking is not None and own_calls is not None:
-                awaited = device_waits(own, own_calls, blocking, waits, events.clock.offset_ns)
-                events = replace(events, device_waits=awaited)
-            yield events
+    return ProcessEvents(
+        process_id=process_id,
+        operations=operations,
+        ranges=process.ranges,
+        has_launches=operations.n_without_launch < max(operations.n_launchable, 1),
+        blocking_calls=process.blocking_calls,
+        blocking_copies=_copies_of_rank(process.blocking_copies, rank.device),
+        payloads=process.payloads,
+        clock=clock,
+        device=rank.device,
+        process_devices=share.whole.devices,
+        messages=messages,
+        strays=share.strays,
+        device_waits=waits,
+    )
 
 
 def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Table | None:
-    """Return the copies of a process that are of its rank on one device; all of them where it used one device."""
+    """Return the copies on a rank's device. If its process used one device, these are all."""
     if copies is None or device is None:
         return copies
     return copies.filter(pc.equal(copies["device_id"], device.device_id))
@@ -142,21 +176,23 @@ class ProcessSteps(Struct, frozen=True):
 
     candidates: list[Candidate]
     members: Members
-    phases: Mapping[str, PhaseRanges]  # as `phases.phase_ranges` finds them
-    others: LaunchingThreads  # whose ranges are phases too
-    backward: (
-        PhaseRanges | None
-    )  # where no range marks it; None where one does, or nothing shows it
-    # the backward passes: `backward`, else those of `phases`, ranges of one pass joined
+    # as `phases.phase_ranges` returns them
+    phases: Mapping[str, PhaseRanges]
+    # the other threads whose ranges are phases too
+    other_threads: LaunchingThreads
+    # the backward passes if no range marks them, or None if a range does or nothing shows them
+    backward: PhaseRanges | None
+    # the backward passes, by `backward` or by `phases`, with the ranges of one pass joined
     passes: PhaseRanges
     problems: tuple[Problem, ...]
 
 
 class _Process(Struct, frozen=True):
     process_id: int
-    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
-    # A row per step range: ``number`` (null: not exactly one integer in the text), host
-    # ``start_ns``, ``end_ns``, more
+    # every family of ranges of the process, largest first
+    candidates: tuple[Candidate, ...]
+    # A row per step range: ``number`` (null if its text has not exactly one integer), host
+    # ``start_ns`` and ``end_ns``, and more.
     members: pa.Table
 
     @property
@@ -166,57 +202,68 @@ class _Process(Struct, frozen=True):
 
 
 class ProcessDigest(_Process, frozen=True):
-    """One rank; of members also the hull of what they launched, ``device_start_ns``, ``device_end_ns`` (null: nothing)."""
+    """One rank.
 
-    device_id: int | None  # the rank's device
-    device_ids: tuple[int, ...]  # all of the process, the one with most operations first
-    device: (
-        RankDevice | None
-    )  # which operations of the process are the rank's; None where it used one device
-    compute_stream_id: int | None  # the stream that most compute kernels run on
+    Its members also have the hull of what they launched: ``device_start_ns`` and ``device_end_ns``,
+    null if they launched nothing.
+    """
+
+    # the rank's device
+    device_id: int | None
+    # all devices of the process, the one with most operations first
+    device_ids: tuple[int, ...]
+    # which operations of the process are the rank's, or None if it used one device
+    device: RankDevice | None
+    # the stream that most compute kernels run on
+    compute_stream_id: int | None
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
-    span: tuple[int, int]  # first start and last end of its operations, report time, ns
-    has_launches: bool  # whether any operation has a launch
-    comm: CommOperations  # its communication operations
-    backward: (
-        PhaseRanges | None
-    )  # where no range marks it; None where one does, or nothing shows it
-    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of
-    # graphs captured as a whole)
+    # first start and last end of its operations, report time, ns
+    span: tuple[int, int]
+    # whether any operation has a launch
+    has_launches: bool
+    # its communication operations
+    comm: CommOperations
+    # as in `ProcessSteps`
+    backward: PhaseRanges | None
+    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and
+    # ``graph_ns`` of graphs that were captured as a whole.
     windows: pa.Table
-    phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
-    kernels: (
-        pa.Table
-    )  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
-    # number and time of each of those rows' kernels by the window that they start in
+    # one row per (phase, member): ``phase``, ``member`` and the costs
+    phases: pa.Table
+    # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
+    kernels: pa.Table
+    # number and time of the kernels of each of those rows, by the window that they start in
     kernels_by_window: WindowSums
-    blocked_ns_by_call: dict[
-        str, Int64
-    ]  # idle time by the API call that blocked the host, one value per window
-    of_copies_ns_by_call: dict[
-        str, Int64
-    ]  # the part of it that is of blocking copies from the host
-    hidden: NarrowIntervals  # when communication ran beside compute, report time
-    others: LaunchingThreads = (
-        NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
-    )
+    # idle time by the API call that blocked the host, one value per window
+    blocked_ns_by_call: dict[str, Int64]
+    # the part of it that is of blocking copies from the host
+    of_copies_ns_by_call: dict[str, Int64]
+    # when communication ran while compute ran, report time
+    hidden: NarrowIntervals
+    # the other threads whose ranges are phases too
+    other_threads: LaunchingThreads = NO_OTHER_THREADS
 
 
 _NO_KERNEL_LATER = "no kernel launched in these ranges starts later than the preceding step"
 
 
 class HostDigest(_Process, frozen=True):
-    """One process without device activity; of members also ``is_complete`` and per phase ``<phase>_ns`` (null: none)."""
+    """One process without device activity.
+
+    Its members also have ``is_complete``, and ``<phase>_ns`` per phase, null without ranges of it.
+    """
 
     device_id: None = None
     device_ids: tuple[int, ...] = ()
 
     @property
     def span(self) -> tuple[int, int]:
-        """First start and last end of its steps, report time, ns; asked only where there are any."""
-        return pc.min(self.members["start_ns"]).as_py(), pc.max(self.members["end_ns"]).as_py()
+        """First start and last end of its steps, report time, ns. There must be steps."""
+        first_start_ns = pc.min(self.members["start_ns"]).as_py()
+        last_end_ns = pc.max(self.members["end_ns"]).as_py()
+        return first_start_ns, last_end_ns
 
 
 def digest_process(
@@ -227,41 +274,56 @@ def digest_process(
     *,
     is_one_window: bool,
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks; `between`: what its host does between steps."""
+    """Reduce one rank to its digest, and say what it lacks.
+
+    `between` is what its host does between steps.
+    """
     operations = events.operations
     recorded = capture.recorded
-    members = steps.members
-    windows = capture_window(operations) if is_one_window else step_windows(members, operations)
+    windows = (
+        capture_window(operations) if is_one_window else step_windows(steps.members, operations)
+    )
     phases = dict(steps.phases)
     if steps.backward is not None:
         phases["backward"] = steps.backward
-    has_comm = recorded.kernels and recorded.names
-    has_copies = recorded.memcpy and recorded.kinds
-    kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
-    copies = operations.copy_launch, operations.copy_start, operations.copy_end
-    counts, firsts, lasts = launched_in(members.starts, members.ends, kernels, copies)
-    launched = {"device_start_ns": firsts, "device_end_ns": lasts}
-    launched = {name: pa.array(values, mask=counts == 0) for name, values in launched.items()}
+    has_names = recorded.kernels and recorded.names
+    has_copy_kinds = recorded.memcpy and recorded.kinds
+    n_comm = int(np.count_nonzero(operations.is_comm))
+    n_dtod = int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
+    measures = _measure_rank(_RankWork.of(events, capture, windows, steps, phases), between)
     digest = ProcessDigest(
-        events.process_id,
-        tuple(steps.candidates),
-        pa.table(member_columns(events.ranges, members) | launched),
+        process_id=events.process_id,
+        candidates=tuple(steps.candidates),
+        members=_members_table(events, steps.members),
         device_id=operations.devices[0] if operations.devices else None,
         device_ids=events.process_devices,
         device=events.device,
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
-        n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
-        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
+        n_comm=n_comm if has_names else None,
+        n_dtod=n_dtod if has_copy_kinds else None,
         span=operations.span,
         has_launches=events.has_launches,
         backward=steps.backward,
-        others=steps.others,
-        **_measured(events, capture, windows, phases, steps, between=between),
+        other_threads=steps.other_threads,
+        **measures,
     )
-    problems = [*steps.problems, *_problems(events, windows)]
+    problems = [*steps.problems, *_problems_of_events(events, windows)]
     if not is_one_window:
-        problems += _problems_of_steps(events, members, windows, phases)
-    return digest, [replace(one, device_id=digest.device_id) for one in problems]
+        problems += _problems_of_steps(events, steps.members, windows, phases)
+    return digest, [replace(rank_problem, device_id=digest.device_id) for rank_problem in problems]
+
+
+def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
+    """Return the step ranges of a rank, with the hull of what each launched on the device."""
+    operations = events.operations
+    kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
+    copies = operations.copy_launch, operations.copy_start, operations.copy_end
+    counts, first_starts, last_ends = launched_in(members.starts, members.ends, kernels, copies)
+    has_launched_nothing = counts == 0
+    columns = member_columns(events.ranges, members)
+    columns["device_start_ns"] = pa.array(first_starts, mask=has_launched_nothing)
+    columns["device_end_ns"] = pa.array(last_ends, mask=has_launched_nothing)
+    return pa.table(columns)
 
 
 def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
@@ -273,35 +335,69 @@ def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
 def _problems_of_steps(
     events: ProcessEvents, members: Members, windows: Windows, phases: _Phases
 ) -> Iterator[Problem]:
-    """Say which steps have no window, and what of the rank lies outside of its steps or shows no backward pass."""
-    operations = events.operations
-    if not members.starts.size:
-        yield problem("steps-missing-on-rank", process_id=events.process_id)
-    elif (without := np.setdiff1d(np.arange(members.starts.size), windows.member)).size:
-        n_kernels = _launched_kernels(operations, members)[without]
-        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in these ranges"
-        yield problem("step-without-window", process_id=events.process_id, n=without.size, why=why)
-    edges = np.stack((members.starts, members.ends), axis=1).ravel()
-    launches = operations.kernel_launch[: operations.n_launched]
-    of_comm = launches[operations.is_comm[: launches.size]]
-    # Of all, and of communication: how many are in a range, between it and the next, in the next,
-    # ...
-    in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, of_comm)]
-    (_, share), (n_comm, share_of_comm) = (
-        (n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn
-    )
-    if max(share, share_of_comm) > _MOST_BETWEEN:
-        code = "comm-between-steps" if n_comm else "launches-between-steps"
-        yield problem(
-            code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm
-        )
+    """Yield steps without window, launches outside of steps, and a backward pass not seen."""
+    yield from _problems_of_windows(events, members, windows)
+    yield from _problems_between_steps(events, members)
     if not phases["backward"].starts.size and events.has_launches:
-        length = (operations.kernel_end - operations.kernel_start)[: launches.size]
-        _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
-        is_whole = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
-        in_graphs = length[is_whole | (n[own] > 1)].sum()  # or several kernels of one launch
-        code = "backward-in-graphs" if 2 * in_graphs > length.sum() else "no-backward"
+        is_in_graphs = _runs_mostly_in_graphs(events.operations)
+        code = "backward-in-graphs" if is_in_graphs else "no-backward"
         yield problem(code, process_id=events.process_id)
+
+
+def _problems_of_windows(
+    events: ProcessEvents, members: Members, windows: Windows
+) -> Iterator[Problem]:
+    n_members = members.starts.size
+    if not n_members:
+        yield problem("steps-missing-on-rank", process_id=events.process_id)
+        return
+    without_window = np.setdiff1d(np.arange(n_members), windows.member)
+    if without_window.size:
+        n_kernels = _launched_kernels(events.operations, members)[without_window]
+        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in these ranges"
+        yield problem(
+            "step-without-window", process_id=events.process_id, n=without_window.size, why=why
+        )
+
+
+class _LaunchesBetween(Struct, frozen=True):
+    """The launches of a rank that are between two of its steps."""
+
+    n_launches: np.int64
+    # of all launches from the first step to the last
+    share: float
+
+
+def _count_launches_between(launches: Int64, members: Members) -> _LaunchesBetween:
+    # The edges alternate: every second stretch, from the second on, is between two ranges.
+    edges = np.stack((members.starts, members.ends), axis=1).ravel()
+    n_by_stretch = np.diff(np.searchsorted(launches, edges))
+    n_between = n_by_stretch[1::2].sum()
+    return _LaunchesBetween(n_between, n_between / max(n_by_stretch.sum(), 1))
+
+
+def _problems_between_steps(events: ProcessEvents, members: Members) -> Iterator[Problem]:
+    operations = events.operations
+    launches = operations.kernel_launch[: operations.n_launched]
+    comm_launches = launches[operations.is_comm[: launches.size]]
+    between = _count_launches_between(launches, members)
+    comm_between = _count_launches_between(comm_launches, members)
+    if max(between.share, comm_between.share) > MAX_SHARE_BETWEEN_STEPS:
+        n_comm = comm_between.n_launches
+        code = "comm-between-steps" if n_comm else "launches-between-steps"
+        percent = f"{100 * between.share:.0f}"
+        yield problem(code, process_id=events.process_id, percent=percent, n_comm=n_comm)
+
+
+def _runs_mostly_in_graphs(operations: ProcessOperations) -> bool:
+    """Tell whether CUDA graphs have more than half of the time of launched kernels."""
+    launches = operations.kernel_launch[: operations.n_launched]
+    durations_ns = (operations.kernel_end - operations.kernel_start)[: launches.size]
+    _, launch_of_kernel, n_kernels = np.unique(launches, return_inverse=True, return_counts=True)
+    is_whole_graph = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
+    # A launch of several kernels is also that of a graph.
+    is_in_graph = is_whole_graph | (n_kernels[launch_of_kernel] > 1)
+    return bool(2 * durations_ns[is_in_graph].sum() > durations_ns.sum())
 
 
 def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
@@ -309,185 +405,292 @@ def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
     if members.rows.size == members.starts.size:
         texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
         numbers = pa.array([step_number(text) for text in texts], pa.int64())
-    else:  # found by repetition
+    else:
+        # Members that a launch pattern shows have no ranges.
         numbers = pa.array(np.arange(members.starts.size))
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
-def _is_known(clock: DeviceClock, windows: Windows) -> bool:
-    """Tell whether the error of figures that compare device and host is not told, or less than the median window."""
-    span_ns = clock.span_ns or 0
-    return (
-        span_ns <= _LARGE_SPAN_NS
-        or not len(windows)
-        or bool(span_ns < np.median(windows.ends - windows.starts))
-    )
+def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
+    """Tell whether the error between device and host is small, or less than the median window."""
+    error_ns = clock.span_ns or 0
+    if error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS or not len(windows):
+        return True
+    return bool(error_ns < np.median(windows.ends - windows.starts))
 
 
-def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    process = events.process_id
-    clock = events.clock
-    device = "the device" if events.device is None else f"device {events.device.device_id}"
-    what: dict[str, Any] = {"device": device, "process_id": process}
-    if clock.offset_ns:
-        yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
-    if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-        code = "device-clock-uncertain" if _is_known(clock, windows) else "device-clock-unknown"
-        yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
+def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
+    """Yield clocks that are apart, devices that are no rank, and launches that are missing."""
+    yield from _problems_of_clock(events, windows)
+    process_id = events.process_id
     for stray in events.strays:
         yield problem(
-            "stray-device", process_id=process, device=stray.device_id, n=stray.n_operations
+            "stray-device", process_id=process_id, device=stray.device_id, n=stray.n_operations
         )
     n_missing = events.operations.n_without_launch
     total = events.operations.n_launchable
     if not events.has_launches:
-        yield problem("no-launches", process_id=process, n=total)
+        yield problem("no-launches", process_id=process_id, n=total)
     elif n_missing:
-        yield problem("launch-missing", process_id=process, n=n_missing, total=total)
+        yield problem("launch-missing", process_id=process_id, n=n_missing, total=total)
 
 
-def _measured(
-    events: ProcessEvents,
-    capture: Capture,
-    windows: Windows,
-    phases: _Phases,
-    steps: ProcessSteps,
-    *,
-    between: Inputs,
-) -> dict[str, Any]:
-    operations = events.operations
-    recorded = capture.recorded
-    names = capture.operations.names
-    device = device_time(operations, windows)
-    offset = events.clock.offset_ns
-    kernel_phase = phases_of_launches(phases, operations.kernel_launch)
-    copy_phase = phases_of_launches(phases, operations.copy_launch)
-    parts = breakdown(
-        device, _in_backward(phases, kernel_phase) if operations.n_launched else None, recorded
-    )
-    data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
-    inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
-    all_phases = np.append(kernel_phase, copy_phase)
-    causes, idle = _idle(events, device, parts["idle_ns"], inputs, all_phases)
-    if parts["exposed_comm_ns"] is None or not operations.n_launched:
-        causes.columns["exposed_late_comm_ns"] = None
-    parts |= causes.columns | grad_copies(device, _in_backward(phases, copy_phase), recorded)
-    parts |= blocking_copies(device, events.blocking_copies, recorded)
-    parts |= _host_times(events, steps.members, windows, union_of(data, between.quiet))
-    is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
-    graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
-    is_known = recorded.kernels and recorded.names
-    of_comm = operations.kernel_column("stream_id")[operations.is_comm]
-    stream = compute_stream(operations, of_comm) if is_known else None
-    overhead = (
-        None if capture.overhead is None else union(*capture.overhead.of_process(events.process_id))
-    )
-    parts |= {
-        "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows)
-        if is_known
-        else None,
-        "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
-        "graph_ns": windows.covered(graphs),
-        "overhead_ns": None if overhead is None else windows.covered(overhead),
-    }
-    costs = {}
-    for code, (name, own) in enumerate(phases.items()):
-        costs[name] = phase_costs(
-            own, steps.members, device, (kernel_phase == code, copy_phase == code), idle[code]
+def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
+    clock = events.clock
+    error_ns = clock.span_ns
+    device = "the device" if events.device is None else f"device {events.device.device_id}"
+    facts: dict[str, Any] = {"device": device, "process_id": events.process_id}
+    if clock.offset_ns:
+        yield problem("device-clock-apart", **facts, ms=f"{clock.offset_ns / 1e6:+,.3f}")
+    if error_ns is not None and error_ns > MAX_UNREPORTED_CLOCK_ERROR_NS:
+        is_comparable = _are_clocks_comparable(clock, windows)
+        code = "device-clock-uncertain" if is_comparable else "device-clock-unknown"
+        yield problem(code, **facts, ms=f"{error_ns / 1e6:,.3f}")
+
+
+class _RankWork(Struct, frozen=True):
+    """What the measures of one rank start from."""
+
+    events: ProcessEvents
+    capture: Capture
+    windows: Windows
+    steps: ProcessSteps
+    # the phases of the steps, with backward passes that no range marks
+    phases: _Phases
+    device: DeviceTime
+    # the phase of each kernel and of each copy, as an index into `names.PHASES`
+    kernel_phase: NDArray[np.int8]
+    copy_phase: NDArray[np.int8]
+
+    @classmethod
+    def of(
+        cls,
+        events: ProcessEvents,
+        capture: Capture,
+        windows: Windows,
+        steps: ProcessSteps,
+        phases: _Phases,
+    ) -> "_RankWork":
+        operations = events.operations
+        return cls(
+            events=events,
+            capture=capture,
+            windows=windows,
+            steps=steps,
+            phases=phases,
+            device=device_time(operations, windows),
+            kernel_phase=phases_of_launches(phases, operations.kernel_launch),
+            copy_phase=phases_of_launches(phases, operations.copy_launch),
         )
-        costs[name]["n_blocking_copies"] = launches_in_phase(
-            own, steps.members, events.blocking_copies
-        )
-    kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
-    columns: dict[str, Int64 | Flags | None] = {
-        "member": windows.member,
-        "start_ns": windows.starts,
-    }
-    columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
+
+    @property
+    def operations(self) -> ProcessOperations:
+        """The operations of the rank's device."""
+        return self.events.operations
+
+    @property
+    def has_named_kernels(self) -> bool:
+        """Whether kernels and their names were recorded."""
+        return self.capture.recorded.kernels and self.capture.recorded.names
+
+    def in_backward(self, phase: NDArray[np.int8]) -> Flags | None:
+        """Return which operations, by their phase, are in backward, or None without backward."""
+        if not self.phases["backward"].starts.size:
+            return None
+        is_in_backward: Flags = phase == PHASES.index("backward")
+        return is_in_backward
+
+
+class _MeasuredWindows(Struct, frozen=True):
+    """What the windows of one rank show."""
+
+    # by name of the column
+    columns: dict[str, Int64 | Flags | None]
+    causes: IdleCauses
+    # the idle time of each phase, by its index in `names.PHASES`
+    idle_ns_by_phase: list[Int64]
+
+
+def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
+    """Return the fields of `ProcessDigest` that are measured."""
+    names = work.capture.operations.names
+    members = work.steps.members
+    windows = work.windows
+    comm_streams = work.operations.kernel_column("stream_id")[work.operations.is_comm]
+    stream = compute_stream(work.operations, comm_streams) if work.has_named_kernels else None
+    measured = _measure_windows(work, between)
+    columns = measured.columns.copy()
+    columns.update(_measure_comm_and_graphs(work, comm_streams, stream))
+    costs = _measure_phases(work, measured.idle_ns_by_phase)
+    kernels, by_window = kernels_table(
+        work.operations, names, work.kernel_phase, work.device.comm, windows
+    )
     unknown = pa.nulls(len(windows), pa.int64())
+    arrays = {
+        name: unknown if values is None else pa.array(values) for name, values in columns.items()
+    }
+    comm = comm_operations(
+        work.device,
+        names,
+        members,
+        work.events.payloads,
+        work.steps.passes,
+        messages=work.events.messages,
+    )
     return {
         "compute_stream_id": stream,
-        "comm": comm_operations(
-            device, names, steps.members, events.payloads, steps.passes, messages=events.messages
-        ),
-        "windows": pa.table(
-            {name: unknown if part is None else pa.array(part) for name, part in columns.items()}
-        ),
-        "phases": _phases_table(costs, recorded),
+        "comm": comm,
+        "windows": pa.table(arrays),
+        "phases": _phases_table(costs, work.capture.recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
-        "blocked_ns_by_call": causes.by_call,
-        "of_copies_ns_by_call": causes.of_copies_by_call,
-        "hidden": NarrowIntervals.of(device.hidden),
+        "blocked_ns_by_call": measured.causes.by_call,
+        "of_copies_ns_by_call": measured.causes.of_copies_by_call,
+        "hidden": NarrowIntervals.of(work.device.hidden),
     }
 
 
-def _host_times(
-    events: ProcessEvents, members: Members, windows: Windows, inputs: IntervalSet
+def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
+    """Return the breakdown of each window, the causes of its idle time, and host times."""
+    device = work.device
+    windows = work.windows
+    recorded = work.capture.recorded
+    offset_ns = work.events.clock.offset_ns
+    has_launches = bool(work.operations.n_launched)
+    kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
+    columns = breakdown(device, kernels_in_backward, recorded)
+    data_phase = work.phases["data"]
+    data = union_of(union(data_phase.starts, data_phase.ends), between.data)
+    inputs = Inputs(data.shifted(offset_ns), between.quiet.shifted(offset_ns))
+    causes, idle_ns_by_phase = _measure_idle(work, columns["idle_ns"], inputs)
+    if columns["exposed_comm_ns"] is None or not has_launches:
+        causes.columns["exposed_late_comm_ns"] = None
+    columns |= causes.columns
+    columns |= grad_copies(device, work.in_backward(work.copy_phase), recorded)
+    columns |= blocking_copies(device, work.events.blocking_copies, recorded)
+    columns |= _host_times(work, union_of(data, between.quiet))
+    all_columns: dict[str, Int64 | Flags | None] = {
+        "member": windows.member,
+        "start_ns": windows.starts,
+        "end_ns": windows.ends,
+        "is_complete": windows.is_complete,
+        **columns,
+    }
+    return _MeasuredWindows(all_columns, causes, idle_ns_by_phase)
+
+
+def _measure_comm_and_graphs(
+    work: _RankWork, comm_streams: Int64, stream: int | None
 ) -> dict[str, Int64 | None]:
-    """Return the host's times as columns of `schema.STEPS`; None without launches, or without the calls' names and ends."""
-    if events.device_waits is None or not events.operations.n_launched:
-        return dict.fromkeys(("host_launch_ns", "host_input_ns", "host_lead_ns"))
-    waits = events.device_waits
-    offset_ns = events.clock.offset_ns
-    times = host_times(
-        events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns
-    )
+    """Return communication on the compute stream and its delays, CUDA graphs and nsys' overhead.
+
+    `comm_streams` are the streams of communication kernels, `stream` is the compute stream.
+    """
+    operations = work.operations
+    windows = work.windows
+    is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
+    graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
+    on_compute_stream_ns = delay_ns = overhead_ns = None
+    if work.has_named_kernels:
+        on_compute_stream_ns = comm_on_stream(operations, comm_streams, stream, windows)
+        delay_ns = comm_delays(operations, work.device.comm, windows)
+    if work.capture.overhead is not None:
+        overhead = union(*work.capture.overhead.of_process(work.events.process_id))
+        overhead_ns = windows.covered(overhead)
     return {
-        "host_launch_ns": times.launch_ns,
-        "host_input_ns": times.input_ns,
-        "host_lead_ns": times.lead_ns,
+        "comm_on_compute_stream_ns": on_compute_stream_ns,
+        "comm_delay_ns": delay_ns,
+        "graph_ns": windows.covered(graphs),
+        "overhead_ns": overhead_ns,
     }
 
 
-def _idle(
-    events: ProcessEvents,
-    device: DeviceTime,
-    idle_ns: Int64 | None,
-    inputs: Inputs,
-    phase: NDArray[np.int8],
+def _measure_phases(
+    work: _RankWork, idle_ns_by_phase: Sequence[Int64]
+) -> dict[str, dict[str, Int64 | None]]:
+    """Return the costs of each phase, a value per member."""
+    members = work.steps.members
+    costs = {}
+    for code, (name, ranges) in enumerate(work.phases.items()):
+        in_phase = work.kernel_phase == code, work.copy_phase == code
+        costs[name] = phase_costs(ranges, members, work.device, in_phase, idle_ns_by_phase[code])
+        n_copies = launches_in_phase(ranges, members, work.events.blocking_copies)
+        costs[name]["n_blocking_copies"] = n_copies
+    return costs
+
+
+def _host_times(work: _RankWork, inputs: IntervalSet) -> dict[str, Int64 | None]:
+    """Return the host's times as columns of `schema.STEPS`.
+
+    They are None without launches, or if names and ends of calls were not recorded.
+    """
+    events = work.events
+    if events.device_waits is None or not events.operations.n_launched:
+        return dict.fromkeys(_HOST_TIMES)
+    times = host_times(
+        events.operations,
+        work.steps.members,
+        work.windows,
+        waits=events.device_waits,
+        inputs=inputs,
+        offset_ns=events.clock.offset_ns,
+    )
+    return dict(zip(_HOST_TIMES, (times.launch_ns, times.input_ns, times.lead_ns), strict=True))
+
+
+def _measure_idle(
+    work: _RankWork, idle_ns: Int64 | None, inputs: Inputs
 ) -> tuple[IdleCauses, list[Int64]]:
-    """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
-    windows = device.windows
-    offset = events.clock.offset_ns
-    blocking = events.blocking_calls
-    gaps = idle_gaps(events.operations, offset)
-    if blocking is not None and offset:
-        for name in ("start_ns", "end_ns"):
-            blocking = blocking.set_column(
-                blocking.column_names.index(name), name, pc.add(blocking[name], offset)
-            )
-    by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
-    told = idle_ns if _is_known(events.clock, windows) else None
-    causes = idle_causes(gaps, windows, told, inputs, blocking)
+    """Return the causes of idle time, and the idle time of each phase.
+
+    The causes are unknown if the clocks of device and host cannot be compared. The many gaps that
+    this needs are not kept.
+    """
+    events = work.events
+    windows = work.windows
+    offset_ns = events.clock.offset_ns
+    gaps = idle_gaps(events.operations, offset_ns)
+    blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
+    phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
+    by_phase = phase_idle(gaps, windows, phase_of_operation[gaps.operation], len(PHASES))
+    known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
+    causes = idle_causes(gaps, windows, known_idle_ns, inputs, blocking_calls)
     late_start_ns = exposed_late_comm_ns = None
-    if told is not None:
+    if known_idle_ns is not None:
         late_start_ns = late_starts(gaps, windows)
-        exposed_late_comm_ns = exposed_by_late_launches(device, gaps.latency_ns, offset)
+        exposed_late_comm_ns = exposed_by_late_launches(work.device, gaps.latency_ns, offset_ns)
     by_launches = {
         "idle_late_start_ns": late_start_ns,
         "exposed_late_comm_ns": exposed_late_comm_ns,
     }
-    causes = replace(causes, columns=causes.columns | by_launches)
-    return causes, by_phase
+    return replace(causes, columns=causes.columns | by_launches), by_phase
 
 
-def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:
-    return (phase == PHASES.index("backward")) if phases["backward"].starts.size else None
+def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
+    """Return calls in the time of the device."""
+    if calls is None or not offset_ns:
+        return calls
+    for name in ("start_ns", "end_ns"):
+        shifted = pc.add(calls[name], offset_ns)
+        calls = calls.set_column(calls.column_names.index(name), name, shifted)
+    return calls
 
 
 def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Recorded) -> pa.Table:
+    """Return a row per (phase, member), with null for what was not recorded."""
     unrecorded = [] if recorded.names else ["compute_ns", "comm_ns", "exposed_comm_ns"]
     if not (recorded.memcpy and recorded.memset):
         unrecorded += ["device_ns", "idle_ns"]
     tables = []
     for phase, columns in costs.items():
         n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
-        arrays = {
-            name: pa.nulls(n_rows, pa.int64())
-            if values is None or name in unrecorded
-            else pa.array(values, mask=values < 0)  # the step has no window
-            for name, values in columns.items()
-        }
-        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
-    return pa.concat_tables(tables).combine_chunks()  # a chunk takes more memory than its few rows
+        arrays = {"phase": pa.array([phase] * n_rows, pa.string())}
+        for name, values in columns.items():
+            if values is None or name in unrecorded:
+                arrays[name] = pa.nulls(n_rows, pa.int64())
+            else:
+                # A negative value stands for a step without window.
+                arrays[name] = pa.array(values, mask=values < 0)
+        tables.append(pa.table(arrays))
+    # One chunk takes less memory than many chunks of few rows.
+    return pa.concat_tables(tables).combine_chunks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,27 +28,35 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.side_files import NcclLog
     from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.collectives import CommRows
+    from nsyspipe.run.comm_rows import CommRows
 
-MIN_RANKS = 3  # two ranks that communicate are one group
+# Two ranks that communicate are one group.
+MIN_RANKS = 3
 _NOT_KNOWN = -1
 _SEND_RECV = COLLECTIVES.index("send_recv")
+# By communicator and rank, the ranks of a group.
+_GroupOfRank: TypeAlias = "dict[int, dict[int, tuple[int, ...]]]"
 
 
 def doubt_before_matching(rows: CommRows, n_ranks: int) -> Doubt | None:
-    """Return why the communicators of a run, told by order of first use, cannot each hold all ranks; None if they may."""
+    """Return why communicators by order of first use cannot each hold all ranks of a run.
+
+    None if they may.
+    """
     chosen = np.flatnonzero(rows.in_step)
     if rows.has_ids or n_ranks < MIN_RANKS or not chosen.size:
         return None
     stages = kernels_before_sends(rows, rows.in_step)
-    doubt = doubt_of_purposes(
-        _calls(rows, chosen), has_stages=any(map(begins_in_stages, stages.values()))
-    )
+    has_stages = any(map(begins_in_stages, stages.values()))
+    doubt = doubt_of_purposes(_calls(rows, chosen), has_stages=has_stages)
     return doubt or _doubt_of_counts(rows, chosen, n_ranks)
 
 
 def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
-    """Count the calls of each communicator in forward and in backward, the mean over ranks and steps with communication."""
+    """Return the calls of each communicator in forward and in backward.
+
+    They are means over the ranks and steps that have communication.
+    """
     n_cells = np.unique(np.stack((rows.step[chosen], rows.rank[chosen])), axis=1).shape[1]
     n_communicators = len(rows.communicators)
     communicator = rows.communicator[chosen]
@@ -68,21 +76,25 @@ def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
 
 
 def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | None:
-    has_each_rank = (
-        np.unique(rows.rank[chosen]).size == n_ranks
-    )  # else a rank's communication was not recorded
-    for communicator in np.unique(rows.communicator[chosen]).tolist() if has_each_rank else ():
-        own = chosen[rows.communicator[chosen] == communicator]
-        if is_contradicted_by_counts(rows.step[own], rows.rank[own], n_ranks):
+    """Return whether ranks call a communicator differently often."""
+    # The communication of a rank may not be recorded.
+    if np.unique(rows.rank[chosen]).size < n_ranks:
+        return None
+    for communicator in np.unique(rows.communicator[chosen]).tolist():
+        calls = chosen[rows.communicator[chosen] == communicator]
+        if is_contradicted_by_counts(rows.step[calls], rows.rank[calls], n_ranks):
             return Doubt.COUNTS
     return None
 
 
 def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float, ...]]:
-    """Return how many kernels ranks launch in a step before their first send or receive, the median over steps, by `use_of`."""
+    """Return how many kernels each rank launches in a step before its first send or receive.
+
+    The numbers are medians over steps, by `use_of`.
+    """
     sends = np.flatnonzero(chosen & (rows.collective == _SEND_RECV))
     use = use_of(rows)[sends]
-    # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
+    # Without NCCL's names, the two communicators of a stage may be two streams. They count as one.
     columns = {
         "use": use if rows.has_ids else np.zeros_like(use),
         "rank": rows.rank[sends],
@@ -92,13 +104,17 @@ def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float
         ["use", "rank", "step"], use_threads=False
     )
     firsts = calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False)
-    before: dict[int, list[float]] = {}
+    medians: dict[int, list[float]] = {}
     for row in firsts.aggregate([("n_min", "list")]).sort_by("rank").to_pylist():
-        median = np.nan if _NOT_KNOWN in row["n_min_list"] else float(np.median(row["n_min_list"]))
-        before.setdefault(row["use"], []).append(median)
-    known = {group: tuple(own) for group, own in before.items() if not np.isnan(own).any()}
-    groups = {one: one if rows.has_ids else 0 for one in np.unique(use).tolist()}
-    return {one: known[group] for one, group in groups.items() if group in known}
+        counts = row["n_min_list"]
+        median = np.nan if _NOT_KNOWN in counts else float(np.median(counts))
+        medians.setdefault(row["use"], []).append(median)
+    kernels_before = {}
+    for use_number in np.unique(use).tolist():
+        group = use_number if rows.has_ids else 0
+        if not np.isnan(medians[group]).any():
+            kernels_before[use_number] = tuple(medians[group])
+    return kernels_before
 
 
 def use_of(rows: CommRows) -> Int64:
@@ -107,48 +123,61 @@ def use_of(rows: CommRows) -> Int64:
 
 
 def named_by_log(rows: CommRows, pids: Sequence[int], log: NcclLog) -> CommRows:
-    """Give communicators the names that NCCL's log has for them, where times leave one group possible for each rank.
+    """Give communicators the names of NCCL's log, if times leave one group possible for each rank.
 
-    The log says which ranks are a group, not which calls are made in it. So it has to name every
-    group of the run's processes, and their clocks have to be one: those of one host. Sends and
-    receives get the group of their two ranks.
+    The log has the ranks of each group, but not the calls that are made in it. So it must name
+    every group of the run's processes, which must be on one host and its clock. Sends and receives
+    get the group of their two ranks.
     """
     groups = _groups_of_log(pids, log)
     chosen = np.flatnonzero(rows.in_step)
-    found: dict[int, dict[int, tuple[int, ...]]] = {}
-    for communicator in np.unique(rows.communicator[chosen]).tolist() if groups else ():
-        own = chosen[rows.communicator[chosen] == communicator]
-        calls = CallTimes(rows.rank[own], rows.step[own], rows.start_ns[own], rows.end_ns[own])
-        by_rank = None
-        if COLLECTIVES[rows.collective[own[0]]] in ALIGNING:
-            by_rank = groups_by_times(calls, list(groups))
-        elif rows.collective[own[0]] == _SEND_RECV:
-            by_rank = _pairs_of_stages(rows, own, calls, groups)
+    if not groups:
+        return _with_groups(rows, {}, groups)
+    group_of_rank: _GroupOfRank = {}
+    for communicator in np.unique(rows.communicator[chosen]).tolist():
+        calls = chosen[rows.communicator[chosen] == communicator]
+        by_rank = _groups_of_calls(rows, calls, groups)
         if by_rank is not None:
-            found[communicator] = by_rank
-    return _with_groups(rows, _without_doubles(rows, found), groups)
+            group_of_rank[communicator] = by_rank
+    return _with_groups(rows, _without_doubles(rows, group_of_rank), groups)
+
+
+def _groups_of_calls(
+    rows: CommRows, calls: Int64, groups: Collection[tuple[int, ...]]
+) -> dict[int, tuple[int, ...]] | None:
+    """Return the group of each rank in the calls of one communicator, None if it is not sure."""
+    times = CallTimes(rows.rank[calls], rows.step[calls], rows.start_ns[calls], rows.end_ns[calls])
+    collective = rows.collective[calls[0]]
+    if COLLECTIVES[collective] in ALIGNING:
+        return groups_by_times(times, list(groups))
+    if collective == _SEND_RECV:
+        return _pairs_of_stages(rows, calls, times, groups)
+    return None
 
 
 def _pairs_of_stages(
     rows: CommRows, chosen: Int64, calls: CallTimes, groups: Collection[tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]] | None:
-    """Return by rank the pair of pipeline stages whose sends and receives these are; None where that is not certain.
+    """Return the pair of pipeline stages of each rank by its sends and receives, None if not sure.
 
-    The log has to name each pair, and the two ranks of a pair have to be of different stages.
+    The log must name each pair, and the two ranks of a pair must be of different stages.
     """
     partners = partners_by_times(calls)
     kernels_before = kernels_before_sends(rows, rows.in_step).get(int(use_of(rows)[chosen[0]]))
     if partners is None or kernels_before is None:
         return None
     n_before = dict(zip(sorted(partners), kernels_before, strict=True))
-    by_rank = {one: (min(one, other), max(one, other)) for one, other in partners.items()}
+    by_rank = {rank: (min(rank, partner), max(rank, partner)) for rank, partner in partners.items()}
     pairs = set(by_rank.values())
     are_stages = all(begins_in_stages([n_before[rank] for rank in pair]) for pair in pairs)
     return dict(by_rank) if are_stages and pairs.issubset(groups) else None
 
 
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
-    """Return the names of groups by the places of their ranks; nothing where the log may lack one, or ranks share no host."""
+    """Return the names of groups by the places of their ranks.
+
+    There are none if a group may be missing in the log, or if ranks are on several hosts.
+    """
     communicators = log.of_processes(pids)
     members = [member for communicator in communicators for member in communicator.members]
     is_whole = all(
@@ -166,20 +195,21 @@ def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], s
     return names
 
 
-def _without_doubles(
-    rows: CommRows, found: dict[int, dict[int, tuple[int, ...]]]
-) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Leave out communicators of one collective that would be one group: their calls have no common order."""
-    used = Counter(
-        (_collective_of(rows, one), group)
-        for one, own in found.items()
-        for group in set(own.values())
-    )
-    return {
-        one: own
-        for one, own in found.items()
-        if all(used[_collective_of(rows, one), group] == 1 for group in own.values())
-    }
+def _without_doubles(rows: CommRows, group_of_rank: _GroupOfRank) -> _GroupOfRank:
+    """Leave out communicators of one collective that would be one group.
+
+    Their calls have no common order.
+    """
+    n_uses: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for communicator, by_rank in group_of_rank.items():
+        collective = _collective_of(rows, communicator)
+        n_uses.update((collective, group) for group in set(by_rank.values()))
+    single = {}
+    for communicator, by_rank in group_of_rank.items():
+        collective = _collective_of(rows, communicator)
+        if all(n_uses[collective, group] == 1 for group in by_rank.values()):
+            single[communicator] = by_rank
+    return single
 
 
 def _collective_of(rows: CommRows, communicator: int) -> int:
@@ -187,20 +217,21 @@ def _collective_of(rows: CommRows, communicator: int) -> int:
 
 
 def _with_groups(
-    rows: CommRows, found: dict[int, dict[int, tuple[int, ...]]], groups: dict[tuple[int, ...], str]
+    rows: CommRows, group_of_rank: _GroupOfRank, groups: dict[tuple[int, ...], str]
 ) -> CommRows:
     names = [*rows.communicators, *groups.values()]
     places = {group: len(rows.communicators) + place for place, group in enumerate(groups)}
     communicator = rows.communicator.copy()
-    for one, by_rank in found.items():
+    for number, by_rank in group_of_rank.items():
         for rank, group in by_rank.items():
-            communicator[(rows.communicator == one) & (rows.rank == rank)] = places[group]
+            is_call = (rows.communicator == number) & (rows.rank == rank)
+            communicator[is_call] = places[group]
     used, place = np.unique(communicator, return_inverse=True)
     is_named = used >= len(rows.communicators)
     return replace(
         rows,
         communicator=place.astype(np.int32),
-        communicators=tuple(names[one] for one in used.tolist()),
+        communicators=tuple(names[number] for number in used.tolist()),
         is_named=is_named,
         has_ids=bool(is_named.size and is_named.all()),
         is_by_log=bool(is_named.any()),

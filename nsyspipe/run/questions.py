@@ -20,15 +20,16 @@ from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.nsys.settings import LOG_WRITTEN, writes_log
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
-from nsyspipe.run.gather import ReportDigest, one_of_each_process, ranks_or_hosts
+from nsyspipe.run.digests import ReportDigest, one_of_each_process
+from nsyspipe.run.gather import ranks_or_hosts
 from nsyspipe.run.ranks import (
     JobSize,
     Ranks,
     number_by_name,
     rank_sources,
     ranks_by_map,
+    recorded_world_size,
     shown_ranks,
-    told_world_size,
     world_size,
 )
 from nsyspipe.run.sidecars import RunSidecars
@@ -511,7 +512,7 @@ def _are_shared(reports: Sequence[Examined]) -> bool:
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     is_shared = _are_shared(reports)
-    told = told_world_size if is_shared else world_size
+    told = recorded_world_size if is_shared else world_size
     sizes = [told([report.digest], beside.sidecars) for report in reports]
     if not any(sizes):  # a launcher, a log, or gaps in the ranks' numbers
         sizes = [report.job.world_size for report in reports]

@@ -1,4 +1,7 @@
-"""Which process is which rank: the first source that numbers them all; and whether reports can be of one run."""
+"""Which process is which rank, by the first source that numbers all of them.
+
+Also whether reports can be of one run, and how large the job was.
+"""
 
 import itertools
 import re
@@ -20,225 +23,305 @@ from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.captures import capture_numbers, joined_ranks, share_one_process_number
-from nsyspipe.run.collectives import CrossRank
-from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process, place
+from nsyspipe.run.cross_rank import CrossRank
+from nsyspipe.run.digests import Rank, ReportDigest, one_of_each_process, place
+from nsyspipe.run.gather import Gathered
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
-_ONE_RUN_NS = 60 * 10**9
-_ONE_HOST_NS = 10 * 10**9
-_TOGETHER_NS = 5 * 10**9
-_LONG_NS = 600 * 10**9
-_SHOWN = 4
+# Reports of one run are not farther apart than this.
+MAX_GAP_IN_RUN_NS = 60 * 10**9
+# Reports that communicate on one host, and have different names, are not farther apart than this.
+MAX_GAP_ON_HOST_NS = 10 * 10**9
+# Captures of one job begin within this time.
+MAX_START_DIFFERENCE_NS = 5 * 10**9
+# Longer gaps are shown in minutes.
+MIN_GAP_IN_MINUTES_NS = 600 * 10**9
+# Runs and reports that a fix names.
+MAX_NAMED_RUNS = 4
+MAX_NAMED_REPORTS = 8
+# A longer --ranks is shown as ranges.
+MAX_SHOWN_OPTION_LENGTH = 60
+# No job has more ranks. A larger number in a name is a process ID, that of a job, or a date.
+MAX_RANKS = 100_000
+# A shell or torchrun gets its process ID just before the program that it starts. Lower numbers, as
+# in containers, do not show that.
+MIN_STARTER_PID = 300
+MAX_PIDS_AFTER_STARTER = 16
 _TWICE = "are the same report"
 _DIFFERENT = "{}, so they are reports of different runs"
 _ACTIVE = "active"
-# What tells runs apart: report, key, the value that all reports have alike, and words if they do
-# not.
-_Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
-_SHOWN_NAMES = 8
-_LONG = 60
-_MOST_RANKS = (
-    100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
-)
-# A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in
-# containers, say nothing.
-_LEAST_STARTER_PID = 300
-_MOST_APART_FROM_STARTER = 16
+
+
+class _Claim(Struct, frozen=True):
+    """What a report says of its run: all reports must have the same value for a key."""
+
+    digest: ReportDigest
+    key: object
+    value: object
+    # the conflict in words, with ``{}`` for both values
+    words: str
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
-    """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files."""
-    if not is_surely_one_run(digests, sidecars):
+    """Raise if two reports are the same, claim one rank, or are of different runs.
+
+    The error names both files.
+    """
+    is_surely_one = is_surely_one_run(digests, sidecars)
+    if not is_surely_one:
         _check_processes_once(digests, ranks)
-    seen: dict[object, tuple[object, ReportDigest]] = {}
-    for digest, key, value, what in _identities(digests, ranks, sidecars):
-        theirs, other = seen.setdefault(key, (value, digest))
-        if theirs != value:
-            raise _conflict(digests, other, digest, what.format(f"{theirs} and {value}"))
-    if any(rank.report.facts.session_start_utc_ns is None for rank in ranks):
-        return
-    is_told = is_surely_one_run(digests, sidecars)
-    in_order = sorted(ranks, key=lambda rank: rank.span[0])
-    last_to_end = itertools.accumulate(
-        in_order, lambda *pair: max(*pair, key=lambda rank: rank.span[1])
-    )
-    for latest, rank in zip(last_to_end, in_order[1:], strict=False):
+    first_claims: dict[object, _Claim] = {}
+    for claim in _claims(digests, ranks, sidecars):
+        first = first_claims.setdefault(claim.key, claim)
+        if first.value != claim.value:
+            what = claim.words.format(f"{first.value} and {claim.value}")
+            raise _conflict(digests, first.digest, claim.digest, what)
+    if all(rank.report.facts.session_start_utc_ns is not None for rank in ranks):
+        _check_gaps(digests, ranks, is_surely_one=is_surely_one)
+
+
+def _check_gaps(digests: Sequence[ReportDigest], ranks: Ranks, *, is_surely_one: bool) -> None:
+    """Raise if ranks ran so long after each other that they are of different runs."""
+    latest: Rank[ProcessDigest] | Rank[HostDigest] | None = None
+    for rank in sorted(ranks, key=lambda rank: rank.span[0]):
+        if latest is None:
+            latest = rank
+            continue
         gap_ns = rank.span[0] - latest.span[1]
-        if gap_ns > (_ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)):
-            apart = f"{gap_ns / 1e9:.3g} s" if gap_ns < _LONG_NS else f"{gap_ns / 60e9:.0f} min"
-            what = f"{_ACTIVE} {apart} apart"
-            raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(what))
+        max_gap_ns = MAX_GAP_IN_RUN_NS if is_surely_one else _max_gap_ns(latest.report, rank.report)
+        if gap_ns > max_gap_ns:
+            words = f"{_ACTIVE} {_duration(gap_ns)} apart"
+            raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(words))
+        latest = max(latest, rank, key=lambda rank: rank.span[1])
+
+
+def _duration(duration_ns: int) -> str:
+    if duration_ns < MIN_GAP_IN_MINUTES_NS:
+        return f"{duration_ns / 1e9:.3g} s"
+    return f"{duration_ns / 60e9:.0f} min"
 
 
 def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None:
-    """Raise if reports seem to be captures of one process, and nothing shows that they are: analyzing each is right anyway."""
+    """Raise if reports seem to be captures of one process, and nothing shows that they are.
+
+    It is right in any case to analyze each of them alone.
+    """
     processes = [rank for rank in ranks if isinstance(rank.process, ProcessDigest)]
-    of_number = grouped(
+    by_number = grouped(
         ((rank.report.facts.host, rank.process.pid, rank.process.device_id), rank)
         for rank in processes
     )
-    groups = [sorted(group, key=lambda rank: rank.span) for group in of_number.values()]
+    groups = [sorted(group, key=lambda rank: rank.span) for group in by_number.values()]
     pairs = itertools.chain.from_iterable(map(itertools.pairwise, groups))
     pair = next((pair for pair in pairs if share_one_process_number(*pair)), None)
     if pair is None:
         return
-    before, _ = pair
-    names = " and ".join(decoded(str(files.source_of(Path(rank.report.path)))) for rank in pair)
+    first_of_pair, _ = pair
     what = (
-        f"both contain process {before.process.pid} of one host, one after the other. They may "
-        "be captures of one process, "
-        "but the reports do not confirm this"
+        f"both contain process {first_of_pair.process.pid} of one host, one after the other. They "
+        "may be captures of one process, but the reports do not confirm this"
     )
     captures = capture_numbers(groups)
-    first = [
-        as_given(digest.path)
-        for at, digest in enumerate(digests)
-        if captures.get(at) == captures[before.argument]
+    first_capture = [
+        digest
+        for argument, digest in enumerate(digests)
+        if captures.get(argument) == captures[first_of_pair.argument]
     ]
-    words = " ".join(shlex.quote(decoded(str(files.source_of(Path(path))))) for path in first)
-    example = f": nsyspipe analyze {words}" if len(first) <= _SHOWN_NAMES else ""
-    fix = (
-        f"analyze the reports of each capture separately{example}, or use --rank-map if they are "
-        "ranks of one run"
+    raise RankConflictError(
+        " and ".join(_shown_path(rank.report.path) for rank in pair),
+        what,
+        fix=f"analyze the reports of each capture separately{_example(first_capture)}, or use "
+        "--rank-map if they are ranks of one run",
     )
-    raise RankConflictError(names, what, fix=fix)
 
 
-def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
-    """Return how long after one report of a run another may begin: less where both communicate on one host, named apart."""
+def _example(digests: Sequence[ReportDigest]) -> str:
+    """Return the command that analyzes some reports, or nothing if they are too many."""
+    if len(digests) > MAX_NAMED_REPORTS:
+        return ""
+    paths = [_shown_path(as_given(digest.path)) for digest in digests]
+    return f": nsyspipe analyze {' '.join(shlex.quote(path) for path in paths)}"
+
+
+def _shown_path(path: str) -> str:
+    """Return the path of a report as the user knows it, not that of its export."""
+    return decoded(str(files.source_of(Path(path))))
+
+
+def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
+    """Return how long after one report of a run another may begin.
+
+    It is less if both communicate on one host and have different names.
+    """
     names = {
-        files.RANK_OF_NAME.sub("", files.source_of(Path(one.path)).stem) for one in (first, second)
+        files.RANK_OF_NAME.sub("", files.source_of(Path(digest.path)).stem)
+        for digest in (first, second)
     }
     is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
     may_meet = first.has_communication and second.has_communication
-    return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
+    if is_one_host and may_meet and len(names) > 1:
+        return MAX_GAP_ON_HOST_NS
+    return MAX_GAP_IN_RUN_NS
 
 
-def _identities(
+def _claims(
     digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars
-) -> Iterator[_Identity]:
-    for at, digest in enumerate(digests):
+) -> Iterator[_Claim]:
+    """Yield what must be the same in all reports of a run."""
+    for argument, digest in enumerate(digests):
         status = Path(digest.path).stat()
-        yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
+        yield _Claim(digest, ("file", status.st_dev, status.st_ino), argument, _TWICE)
     for rank in ranks:
-        start = rank.report.facts.session_start_utc_ns
-        if start is not None:
-            yield rank.report, ("capture", start, rank.process.process_id), rank.argument, _TWICE
-    yield from _variables(digests, ranks)
+        start_ns = rank.report.facts.session_start_utc_ns
+        if start_ns is not None:
+            key = "capture", start_ns, rank.process.process_id
+            yield _Claim(rank.report, key, rank.argument, _TWICE)
+    yield from _claims_of_variables(digests, ranks)
+    yield from _claims_of_sidecars(digests, sidecars)
+
+
+def _claims_of_sidecars(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> Iterator[_Claim]:
     for argument, (sidecar, _) in sidecars.by_argument.items():
-        alike: dict[object, tuple[object, str]] = {
+        values: dict[object, tuple[object, str]] = {
             "name": (sidecar.facts.name, "their sidecars name two captures"),
             "size": (sidecar.world_size, "their sidecars say two world sizes"),
         }
-        for entry in sidecar.ranks:  # a capture of the same name, made again elsewhere
+        # A capture of the same name may have been made again elsewhere.
+        for entry in sidecar.ranks:
             words = f"their sidecars are of two captures, each with a rank {entry.rank}"
-            alike[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
-        for key, (told, words) in alike.items():
-            if told is not None:
-                yield digests[argument], ("sidecar", key), told, _DIFFERENT.format(words)
+            values[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
+        for key, (value, words) in values.items():
+            if value is not None:
+                conflict = _DIFFERENT.format(words)
+                yield _Claim(digests[argument], ("sidecar", key), value, conflict)
 
 
-def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
+def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Claim]:
     for digest in digests:
         size = digest.facts.number("WORLD_SIZE")
         if size is not None:
-            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
+            conflict = _DIFFERENT.format("captured WORLD_SIZE is {}")
+            yield _Claim(digest, "WORLD_SIZE", size, conflict)
     for rank in ranks:
-        if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
-            yield (
-                rank.report,
-                ("RANK", number),
-                rank.argument,
-                _DIFFERENT.format(f"captured RANK is {number} in both"),
-            )
+        number = rank.report.facts.number("RANK") if rank.is_alone else None
+        if number is not None:
+            conflict = _DIFFERENT.format(f"captured RANK is {number} in both")
+            yield _Claim(rank.report, ("RANK", number), rank.argument, conflict)
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
         value = digest.facts.variables.get(variable, "").strip()
         if value:
-            yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
+            conflict = _DIFFERENT.format(f"captured {variable} differs")
+            yield _Claim(digest, variable, value, conflict)
 
 
 def _conflict(
-    digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str
+    digests: Sequence[ReportDigest], first: ReportDigest, second: ReportDigest, what: str
 ) -> RankConflictError:
-    names = " and ".join(
-        decoded(str(files.source_of(Path(digest.path)))) for digest in (one, other)
-    )
-    fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
-    groups = files.words_of_runs((as_given(digest.path) for digest in digests), is_whole=True)
-    has_ranks = any(
-        files.RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group
-    )
-    if one.path == other.path:
+    """Return the error of two reports that cannot be of one run."""
+    names = " and ".join(_shown_path(digest.path) for digest in (first, second))
+    if first.path == second.path:
         return RankConflictError(names, what, fix="pass each report once")
-    if what != _TWICE and len(groups) > 1 and has_ranks:
-        more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
-        return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
-    but = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
-    return RankConflictError(names, what, fix=f"{fix}{but} number them yourself with --rank-map")
+    if what == _TWICE:
+        fix = "pass each report once, or number them yourself with --rank-map"
+        return RankConflictError(names, what, fix=fix)
+    fix = "pass the reports of one run"
+    runs = files.words_of_runs((as_given(digest.path) for digest in digests), is_whole=True)
+    has_ranks = any(
+        files.RANK_OF_NAME.search(path.stem) for paths in runs.values() for path in paths
+    )
+    if len(runs) > 1 and has_ranks:
+        named = " or ".join([*runs][:MAX_NAMED_RUNS])
+        n_more = len(runs) - MAX_NAMED_RUNS
+        more = f" or {n_more} more" if n_more > 0 else ""
+        return RankConflictError(names, what, fix=f"{fix}: {named}{more}")
+    joined = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
+    return RankConflictError(names, what, fix=f"{fix}{joined} number them yourself with --rank-map")
 
 
 def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
-    """Raise if reports, each of which is meant as a run, are ranks of one: by their names, and what they captured.
+    """Raise if reports that are each given as a run are ranks of one run.
 
     `start` is the start of a command that one run completes.
 
-    They are of one job if their world size is the same, above 1, and no rank is there twice; where
-    none was captured, if their captures began together. What was not exported yet is judged by its
-    name alone.
+    They are of one job if their world size is the same and above 1, and no rank is there twice. If
+    no world size was captured, they are of one job if their captures began together. Reports that
+    are not exported yet are judged by their names alone.
     """
     groups = files.words_of_runs(files.without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
-        paths = [path for path in named if path.is_file()]  # not globs
+        # Globs are no files.
+        paths = [path for path in named if path.is_file()]
         is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
-            problem = (
-                f"{len(paths)} reports of one {'name' if is_raw else 'job'}, but each is given as "
-                "its own run"
-            )
-            other = " and another for the other run" if len(groups) == 1 and not start else ""
-            fix = f"{start}{' '.join(groups)}{other}, or LABEL=REPORT if each is a run"
-            raise RankConflictError(word, problem, fix=fix)
+            shared = "name" if is_raw else "job"
+            what = f"{len(paths)} reports of one {shared}, but each is given as its own run"
+            is_only_run = len(groups) == 1 and not start
+            second_run = " and another for the other run" if is_only_run else ""
+            fix = f"{start}{' '.join(groups)}{second_run}, or LABEL=REPORT if each is a run"
+            raise RankConflictError(word, what, fix=fix)
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
     facts = [_facts_of(path) for path in paths]
-    numbers = [[fact.number(name) for fact in facts] for name in ("WORLD_SIZE", "RANK")]
-    jobs = ({fact.variables.get(name, "") for fact in facts} for name in JOB_VARIABLES)
-    if any(len(values) > 1 for values in jobs) or len({*numbers[0]}) > 1:
+    sizes = {each.number("WORLD_SIZE") for each in facts}
+    ranks = {each.number("RANK") for each in facts}
+    if len(sizes) > 1 or _have_different_jobs(facts):
         return False
-    if numbers[0][0] is not None:
-        return numbers[0][0] > 1 and len({*numbers[1]}) == len(facts)
-    starts = [fact.session_start_utc_ns for fact in facts if fact.session_start_utc_ns is not None]
-    return len(starts) == len(facts) and max(starts) - min(starts) <= _TOGETHER_NS
+    (world_size,) = sizes
+    if world_size is not None:
+        return world_size > 1 and len(ranks) == len(facts)
+    starts_ns = [each.session_start_utc_ns for each in facts]
+    known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
+    are_all_known = len(known_ns) == len(facts)
+    return are_all_known and max(known_ns) - min(known_ns) <= MAX_START_DIFFERENCE_NS
+
+
+def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
+    jobs = ({each.variables.get(name, "") for each in facts} for name in JOB_VARIABLES)
+    return any(len(values) > 1 for values in jobs)
 
 
 def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> bool:
-    """Tell whether the reports with ranks say themselves that they are of one run: one capture, or one job's id."""
-    used = [at for at, digest in enumerate(digests) if digest.processes or digest.hosts]
-    if len(used) < 2:  # noqa: PLR2004 - two could differ
+    """Tell whether the reports with ranks are of one run by what they say themselves.
+
+    They are if they are of one capture, or if they have the ID of one job.
+    """
+    used = [argument for argument, digest in enumerate(digests) if digest.processes or digest.hosts]
+    # Only two reports can differ.
+    if len(used) < 2:  # noqa: PLR2004
         return True
-    told = [sidecars.by_argument.get(at) for at in used]
-    captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in told}
-    if len(captures) == 1 and None not in captures:
+    if _are_of_one_capture(used, sidecars):
         return True
-    variables = [digests[at].facts.variables for at in used]
-    ids = [
-        {variable.get(name, "").strip() for variable in variables}
-        for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-    ]
-    return any(
-        len(values) == 1 and not values & {"", "none"} for values in ids
-    )  # torchrun's default id says nothing
+    variables = [digests[argument].facts.variables for argument in used]
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        job_ids = {variable.get(name, "").strip() for variable in variables}
+        # "none" is torchrun's default.
+        if len(job_ids) == 1 and not job_ids & {"", "none"}:
+            return True
+    return False
+
+
+def _are_of_one_capture(arguments: Sequence[int], sidecars: RunSidecars) -> bool:
+    """Tell whether the sidecars of all these reports name one capture."""
+    captures = set()
+    for argument in arguments:
+        if argument not in sidecars.by_argument:
+            return False
+        sidecar, _ = sidecars.by_argument[argument]
+        captures.add((sidecar.facts.name, sidecar.captured_at_utc_ns))
+    return len(captures) == 1
 
 
 class Numbering(Struct, frozen=True):
-    """The number of each process of a run, and of each of its ranks, in the order that they were given in."""
+    """The numbers of a run's processes and ranks, in the order of the ranks."""
 
-    numbers: tuple[int, ...]  # of the ranks
-    process_numbers: tuple[int, ...]  # of the process of each rank
+    # of the ranks
+    numbers: tuple[int, ...]
+    # of the process of each rank
+    process_numbers: tuple[int, ...]
     source: str
     problems: tuple[Problem, ...] = ()
 
@@ -253,14 +336,22 @@ class Numbering(Struct, frozen=True):
         return self.n_processes < len(self.numbers)
 
 
+class _ProcessNumbers(Struct, frozen=True):
+    """The number of each process, and the source of the numbers."""
+
+    numbers: Sequence[int]
+    source: str
+    problems: Sequence[Problem] = ()
+
+
 def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
-    """Give each rank the number that one of `rank_sources` does; where none numbers all processes, there is no number."""
+    """Give each rank the number that one of `rank_sources` has; no numbers if none has all."""
     processes = one_of_each_process(ranks)
     named = named_ranks(processes, sidecars)
     if named is None:
         return Numbering((), (), "order")
     numbers, source = named
-    return _with_ranks(ranks, processes, numbers, source, [])
+    return _with_ranks(ranks, processes, _ProcessNumbers(numbers, source))
 
 
 def number_ranks(
@@ -269,48 +360,55 @@ def number_ranks(
     rank_map: Mapping[str, int] | None,
     sidecars: RunSidecars,
 ) -> Numbering:
-    """Give each process its number, by the rank map, else one of `rank_sources`, else order; then each rank.
+    """Give each process its number: by the rank map, else one of `rank_sources`, else order.
 
-    Ranks have their process's number, unless some process has several: then they are counted,
-    process by process, and device by device.
+    Ranks have the number of their process. If some process has several ranks, ranks are counted
+    by process and device.
     """
     if rank_map is None:
         check_one_run(digests, ranks, sidecars)
     processes = one_of_each_process(ranks)
-    return _with_ranks(ranks, processes, *_number_processes(processes, rank_map, sidecars))
+    return _with_ranks(ranks, processes, _number_processes(processes, rank_map, sidecars))
 
 
-def _with_ranks(
-    ranks: Ranks, processes: Ranks, numbers: Sequence[int], source: str, problems: Sequence[Problem]
-) -> Numbering:
-    """Return the numbers of ranks whose processes have these numbers."""
-    number_of = {process.place: number for process, number in zip(processes, numbers, strict=True)}
-    of_ranks = [number_of[rank.place] for rank in ranks]
-    if len(processes) == len(ranks):
-        return Numbering(tuple(of_ranks), tuple(of_ranks), source, tuple(problems))
-    in_order = sorted(
-        range(len(ranks)), key=lambda at: (of_ranks[at], _device_key(ranks[at].process.device_id))
-    )
-    place_of = {at: place for place, at in enumerate(in_order)}
-    counted = tuple(place_of[at] for at in range(len(ranks)))
-    return Numbering(counted, tuple(of_ranks), source, tuple(problems))
+def _with_ranks(ranks: Ranks, processes: Ranks, numbered: _ProcessNumbers) -> Numbering:
+    """Return the numbers of ranks. `processes` has one rank of each process, with its number."""
+    number_of = {
+        process.place: number for process, number in zip(processes, numbered.numbers, strict=True)
+    }
+    process_numbers = tuple(number_of[rank.place] for rank in ranks)
+    numbers = process_numbers
+    if len(processes) != len(ranks):
+        devices = [_device_key(rank.process.device_id) for rank in ranks]
+        keys = list(zip(process_numbers, devices, strict=True))
+        in_order = sorted(range(len(ranks)), key=keys.__getitem__)
+        count_of = {index: count for count, index in enumerate(in_order)}
+        numbers = tuple(count_of[index] for index in range(len(ranks)))
+    return Numbering(numbers, process_numbers, numbered.source, tuple(numbered.problems))
 
 
 def _number_processes(
     processes: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
-) -> tuple[list[int], str, list[Problem]]:
-    """Return the number of each process, of which one rank is given, what it comes from, and what is doubtful about it."""
+) -> _ProcessNumbers:
+    """Return the number of each process, each given as one of its ranks."""
     if rank_map is not None:
         numbers = ranks_by_map(processes, rank_map, sidecars)
-        return numbers, "rank_map", [*_contradictions(processes, numbers, sidecars)]
+        problems = [*_problems_of_map(processes, numbers, sidecars)]
+        return _ProcessNumbers(numbers, "rank_map", problems)
     named = named_ranks(processes, sidecars)
     if named is not None:
-        return *named, []
-    places = [(one.argument, _leading_device(one), one.process.process_id) for one in processes]
-    keys = [(argument, _device_key(device), process) for argument, device, process in places]
-    by_order = {key: number for number, key in enumerate(sorted(keys))}
-    unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
-    return [by_order[key] for key in keys], "order", [unnamed] if keys else []
+        numbers, source = named
+        return _ProcessNumbers(numbers, source)
+    keys = [
+        (rank.argument, _device_key(_leading_device(rank)), rank.process.process_id)
+        for rank in processes
+    ]
+    number_of = {key: number for number, key in enumerate(sorted(keys))}
+    problems = []
+    if keys:
+        severity = "info" if len(keys) == 1 else None
+        problems.append(problem("rank-by-order", severity=severity))
+    return _ProcessNumbers([number_of[key] for key in keys], "order", problems)
 
 
 def _leading_device(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
@@ -322,20 +420,25 @@ def _device_key(device: int | None) -> int:
     return -1 if device is None else device
 
 
-def _contradictions(
+def _problems_of_map(
     ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars
 ) -> Iterator[Problem]:
-    """Say which process has another number than its capture recorded, in RANK or else in the sidecar, and how many more."""
-    recorded = [of_each for _, of_each in itertools.islice(rank_sources(ranks, sidecars), 2)]
-    told = [
-        next((number for number in own if number is not None), None)
-        for own in zip(*recorded, strict=True)
-    ]
-    wrong = [one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}]
-    if wrong:
-        rank, number, captured = wrong[0]
+    """Yield the first process whose number differs from that of its capture.
+
+    Its capture recorded the number in RANK or else in the sidecar.
+    """
+    # The first two sources are RANK and the sidecar.
+    sources = itertools.islice(rank_sources(ranks, sidecars), 2)
+    numbers_of_sources = [source_numbers for _, source_numbers in sources]
+    different = []
+    for rank, number, *recorded in zip(ranks, numbers, *numbers_of_sources, strict=True):
+        captured = next((each for each in recorded if each is not None), None)
+        if captured is not None and captured != number:
+            different.append((rank, number, captured))
+    if different:
+        rank, number, captured = different[0]
         name = decoded(files.source_of(Path(rank.report.path)).name)
-        more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
+        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
 
 
@@ -347,43 +450,61 @@ def ranks_table(
     *,
     is_comm_in_graphs: bool = False,
 ) -> pa.Table:
-    """Return `schema.RANKS`, numbers from `source`; counts are null where whole CUDA graphs hold, or may hold, such work."""
+    """Return `schema.RANKS`, with rank numbers from `source`, and `names` of reports.
+
+    Counts are null if CUDA graphs that were captured as a whole may hold such operations.
+    """
     rows: list[dict[str, object]] = []
     for rank in across.placed:
         process = rank.process
         facts = rank.report.facts
-        # Of several processes, none has the captured variable.
-        local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
-        entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
-        offset = across.offsets and across.offsets[rank.argument]
+        has_graphs = bool(rank.report.n_graphs)
         row: dict[str, object] = {
             "rank": rank.number,
             "process_rank": rank.process_number,
-            "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
+            "local_rank": _local_rank(rank, sidecars),
             "report": ",".join(names[part.argument] for part in rank.parts),
             "pid": process.pid,
             "device_id": process.device_id,
             "device_ids": ",".join(map(str, sorted(process.device_ids))),
-            "gpu_name": facts.gpu_name(process.pid, process.device_id),
             "host": facts.host,
             "rank_source": source,
-            "compute_stream_id": process.compute_stream_id,
-            "n_kernels": process.n_kernels,
-            "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
-            "n_dtod": None if rank.report.n_graphs else process.n_dtod,
-            "clock_shift_ns": rank.shift_ns,
-            "clock_offset_ns": offset and offset.offset_ns,
-            "clock_error_ns": offset and offset.error_ns,
         }
+        row["gpu_name"] = facts.gpu_name(process.pid, process.device_id)
+        row["compute_stream_id"] = process.compute_stream_id
+        row["n_kernels"] = process.n_kernels
+        row["n_comm"] = None if has_graphs and is_comm_in_graphs else process.n_comm
+        row["n_dtod"] = None if has_graphs else process.n_dtod
+        row["clock_shift_ns"] = rank.shift_ns
+        if across.offsets is not None:
+            offset = across.offsets[rank.argument]
+            row["clock_offset_ns"] = offset.offset_ns
+            row["clock_error_ns"] = offset.error_ns
+        else:
+            row["clock_offset_ns"] = None
+            row["clock_error_ns"] = None
         rows.append(row)
     return schema.RANKS.from_rows(rows)
 
 
-def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing."""
+def _local_rank(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> int | None:
+    """Return the captured LOCAL_RANK of a process, else what the sidecar has."""
+    # With several processes in a report, the captured variable is that of none of them.
+    local_rank = rank.report.facts.number("LOCAL_RANK") if rank.is_alone else None
+    if local_rank is not None:
+        return local_rank
+    entry = sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone)
+    return entry.local_rank if entry else None
 
-    # The environment is that of the program that was launched: it names a process only if that is
-    # alone in its report.
+
+def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
+    """Yield each source of rank numbers except the rank map and order.
+
+    Each comes with the number of each process, None if it has no number for it.
+    """
+
+    # The environment is that of the program that was launched. It numbers a process only if that
+    # is alone in its report.
     def captured(variable: str) -> tuple[str, list[int | None]]:
         numbers = [rank.report.facts.number(variable) if rank.is_alone else None for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
@@ -401,7 +522,10 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
 
 
 def _numbers_of_names(ranks: Ranks) -> list[int | None]:
-    """Return the number that ends each report's name; of none where these are process IDs, or no rank can have one of them."""
+    """Return the number at the end of each report's name, None if these are no rank numbers.
+
+    They are not if they may be process IDs, or if one of them is too large.
+    """
     numbers = [_number_of_names(rank) if rank.is_alone else None for rank in ranks]
     named = [
         (rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None
@@ -413,38 +537,49 @@ def _numbers_of_names(ranks: Ranks) -> list[int | None]:
 
 
 def _number_of_names(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
-    """Return the number that ends the name of a rank's report; of several reports, where captures are counted, the same."""
+    """Return the number at the end of the name of a rank's report.
+
+    It is None if the rank has several reports with different numbers, which count its captures.
+    """
     numbers = {stem_rank(part.report.path) for part in rank.parts}
     return numbers.pop() if len(numbers) == 1 else None
 
 
 def _may_be_process_id(number: int, pid: int) -> bool:
-    """Tell whether a report may be named by its process (nsys's ``%p``), or by the program that started it just before."""
-    is_starter = number >= _LEAST_STARTER_PID and 0 < pid - number <= _MOST_APART_FROM_STARTER
+    """Tell whether a name may have the ID of its process (nsys's ``%p``), or of its starter."""
+    is_starter = number >= MIN_STARTER_PID and 0 < pid - number <= MAX_PIDS_AFTER_STARTER
     return number == pid or is_starter
 
 
 def _may_be_rank(number: int, report: ReportDigest) -> bool:
-    """Tell whether a rank may have such a number: lower than the world's size, where that is known, and no date."""
-    size = told_world_size([report])
-    return number < (_MOST_RANKS if size is None else size)
+    """Tell whether a number may be a rank: below the world size if it is known, and no date."""
+    size = recorded_world_size([report])
+    return number < (MAX_RANKS if size is None else size)
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
-    """Return the numbers of the first source that numbers every process, all different, and its name; None for none."""
-    numbering = (
-        (_all_numbers(of_each), source) for source, of_each in rank_sources(ranks, sidecars)
-    )
-    return next(((numbers, source) for numbers, source in numbering if numbers is not None), None)
+    """Return the numbers of the first source that has a different one for every process.
+
+    They come with the name of the source. None if no source has all.
+    """
+    for source, source_numbers in rank_sources(ranks, sidecars):
+        numbers = _all_numbers(source_numbers)
+        if numbers is not None:
+            return numbers, source
+    return None
 
 
-def _all_numbers(of_each: Sequence[int | None]) -> list[int] | None:
-    numbers = [number for number in of_each if number is not None]
-    return numbers if len(of_each) == len(numbers) == len(set(numbers)) else None
+def _all_numbers(candidates: Sequence[int | None]) -> list[int] | None:
+    """Return numbers if each one is known and different."""
+    numbers = [number for number in candidates if number is not None]
+    return numbers if len(candidates) == len(numbers) == len(set(numbers)) else None
 
 
 def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
-    """Return how many ranks the launcher started that numbered them; None if another source did, or they do not fit."""
+    """Return how many ranks the launcher started, if it numbered them.
+
+    It is None if another source numbered them, or if a rank's number is not below the size.
+    """
     numbers, source = named_ranks(ranks, sidecars) or ([], "")
     variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
     sizes = {rank.report.facts.number(variable) for rank in ranks} if variable else set()
@@ -452,26 +587,31 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     return size if size is not None and size > max(numbers, default=0) else None
 
 
-def told_world_size(
+def recorded_world_size(
     digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None
 ) -> int | None:
-    """Return the captured WORLD_SIZE, else what the sidecars say: the ranks of the job, not of a communicator."""
-    captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
-    return next(
-        (size for size in captured if size is not None), sidecars.world_size if sidecars else None
-    )
+    """Return the captured WORLD_SIZE, else that of the sidecars.
+
+    It counts the ranks of the job, not of a communicator.
+    """
+    for digest in digests:
+        size = digest.facts.number("WORLD_SIZE")
+        if size is not None:
+            return size
+    return sidecars.world_size if sidecars else None
 
 
 class JobSize(Struct, frozen=True):
-    """How large the job was that a run's reports are of; None is "not known"."""
+    """How large the job of a run was. None is not known."""
 
-    world_size: int | None  # what the launcher counts: processes, where some have several devices
-    # The ranks that the job had; at least so many where processes are missing, which may have
-    # several
+    # what the launcher counts, which is processes if some have several devices
+    world_size: int | None
+    # The number of ranks of the job. If processes are missing, which may have several ranks, this
+    # is the least number.
     n_ranks: int | None
 
     def has_all(self, n_ranks: int) -> bool:
-        """Tell whether nothing says that there are more than so many ranks."""
+        """Tell whether nothing shows that the job had more than so many ranks."""
         return self.n_ranks is None or self.n_ranks <= n_ranks
 
 
@@ -481,60 +621,76 @@ def job_size(
     numbering: Numbering,
     *,
     log: NcclLog | None,
-    there: Iterable[int],
+    ranks_of_all_reports: Iterable[int],
 ) -> JobSize:
-    """Return how large the job was.
+    """Return how large the job was, by the first of these that is known.
 
-    That is how many ranks it had, else the launcher started, else NCCL's largest communicator has,
-    else numbers prove: those of reports that are `there`, but not read, count; else gaps in numbers
-    that are no order's, nor of names of files that do not count from 0: ``%p`` and dates are
-    numbers too. Where processes have several devices, NCCL counts more than launchers.
+    1. The recorded world size.
+    2. How many ranks the launcher started.
+    3. The size of NCCL's largest communicator.
+    4. The numbers of reports that exist, read or not, or gaps between the numbers of ranks. Gaps
+       prove nothing if numbers are only an order, or come from file names that do not count from 0:
+       process IDs (``%p``) and dates are numbers too.
+
+    If processes have several devices, NCCL counts more ranks than launchers do.
     """
     processes = one_of_each_process(ranks)
-    launched = (
-        None if numbering.source == "rank_map" else launcher_size(processes, gathered.sidecars)
-    )
+    launched = None
+    if numbering.source != "rank_map":
+        launched = launcher_size(processes, gathered.sidecars)
     if len(processes) == len(ranks):
         size = world_size(gathered.digests, gathered.sidecars, log, launched)
-        size = _least_size(numbering, there) if size is None else size
-        n_without = n_unrecorded_ranks(gathered.digests)
-        if size is None and n_without and ranks:
-            return JobSize(None, len(ranks) + n_without)
+        if size is None:
+            size = _least_size(numbering, ranks_of_all_reports)
+        n_unrecorded = n_unrecorded_ranks(gathered.digests)
+        if size is None and n_unrecorded and ranks:
+            return JobSize(None, len(ranks) + n_unrecorded)
         return JobSize(size, size)
-    told = told_world_size(gathered.digests, gathered.sidecars)
-    told = launched if told is None else told
-    told = _least_size(numbering, there) if told is None else told
-    n_missing = 0 if told is None else max(told - len(processes), 0)
-    of_nccl = largest_communicator(gathered.digests, log)
-    if told is None and of_nccl is None:
+    sizes = (
+        recorded_world_size(gathered.digests, gathered.sidecars),
+        launched,
+        _least_size(numbering, ranks_of_all_reports),
+    )
+    n_job_processes = next((size for size in sizes if size is not None), None)
+    n_nccl_ranks = largest_communicator(gathered.digests, log)
+    if n_job_processes is None and n_nccl_ranks is None:
         return JobSize(None, None)
-    return JobSize(told, max(len(ranks) + n_missing, of_nccl or 0))
+    n_missing = max((n_job_processes or 0) - len(processes), 0)
+    return JobSize(n_job_processes, max(len(ranks) + n_missing, n_nccl_ranks or 0))
 
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
-    """Return how many processes did what ranks do and are none, since none of their kernels was recorded."""
-    here = {
-        (at, process.process_id)
-        for at, digest in enumerate(digests)
-        for process in digest.processes
-    }
-    of_reports = ((at, one) for at, digest in enumerate(digests) for one in digest.unrecorded)
-    return sum(one.is_rank and (at, one.process_id) not in here for at, one in of_reports)
+    """Return how many processes are ranks by what they did, but have no recorded kernels."""
+    n_ranks = 0
+    for digest in digests:
+        with_kernels = {process.process_id for process in digest.processes}
+        for process in digest.unrecorded:
+            n_ranks += process.is_rank and process.process_id not in with_kernels
+    return n_ranks
 
 
-def _least_size(numbering: Numbering, there: Iterable[int]) -> int | None:
-    """Return how many processes their numbers prove; None where these prove nothing."""
+def _least_size(numbering: Numbering, ranks_of_all_reports: Iterable[int]) -> int | None:
+    """Return how many processes their numbers prove, None if they prove nothing."""
     numbers = set(numbering.process_numbers)
     source = numbering.source
     is_counted = source != "order" and (source != "file_name" or 0 in numbers)
     has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
-    return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
+    proven = set(ranks_of_all_reports)
+    if is_counted and has_gaps:
+        proven |= numbers
+    size = max(proven, default=-1) + 1
+    return size or None
 
 
 def largest_communicator(digests: Sequence[ReportDigest], log: NcclLog | None) -> int | None:
     """Return the size of NCCL's largest communicator, by the payloads, else by the log."""
-    told = [size for digest in digests for size in digest.comm_sizes.values()]
-    return max(told or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
+    sizes = [size for digest in digests for size in digest.comm_sizes.values()]
+    return max(sizes or _logged_sizes(log), default=None)
+
+
+def _logged_sizes(log: NcclLog | None) -> list[int]:
+    """Return how many ranks each communicator of NCCL's log has."""
+    return [communicator.n_ranks for communicator in log.communicators] if log else []
 
 
 def world_size(
@@ -543,23 +699,25 @@ def world_size(
     log: NcclLog | None = None,
     launched: int | None = None,
 ) -> int | None:
-    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
-    sizes = [n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()]
-    largest = max(
-        sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None
-    )
-    return next(
-        (
-            size
-            for size in (told_world_size(digests, sidecars), launched, largest)
-            if size is not None
-        ),
-        None,
-    )
+    """Return how many ranks the job had, None if it is not known.
+
+    This is the recorded world size, else what the launcher started, else the size of NCCL's largest
+    communicator.
+    """
+    recorded = recorded_world_size(digests, sidecars)
+    communicator_sizes = [
+        n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()
+    ]
+    largest = max(communicator_sizes or _logged_sizes(log), default=None)
+    sizes = (recorded, launched, largest)
+    return next((size for size in sizes if size is not None), None)
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
-    """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
+    """Return how many ranks a run may have by its reports, sorted.
+
+    These are the number of its ranks, and world sizes.
+    """
     digests = gathered.digests
     n_ranks = len(
         joined_ranks(place(digests), is_one_job=is_surely_one_run(digests, gathered.sidecars))
@@ -576,52 +734,76 @@ def stem_rank(path: str) -> int | None:
 
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
-    """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number of the job once."""
-    numbers: list[int] = []
+    """Return the rank that a map gives to each process.
+
+    Raises `OptionError` unless the map names each process and no other, and each number once.
+    """
     # A process that was captured several times may be named by any of its reports.
-    of_parts = [[_names_of(part) for part in rank.parts] for rank in ranks]
-    names = [parts[0] for parts in of_parts]
-    named = [
-        next((key for keys in parts for key in keys if key in rank_map), None) for parts in of_parts
-    ]
-    told = {key for parts in of_parts for key in _first_names(parts, rank_map)}
-    for parts in of_parts:
-        of_process = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
-        if len(of_process) > 1:
-            both = " and ".join(map(str, of_process[:2]))
-            problem = f"assigns ranks {both} to one process that was captured several times"
-            raise OptionError("--rank-map", problem, found=parts[0][0], fix="one rank per process")
-    unused = rank_map.keys() - told
-    if unused:  # or another name of one that is named already
-        problem = f"names {min(unused)}, but no such report has GPU activity or steps"
-        there = few([keys[0] for keys in names], _SHOWN_NAMES)
+    names_of_parts = [[_names_of(part) for part in rank.parts] for rank in ranks]
+    names = [parts[0][0] for parts in names_of_parts]
+    used_names = [_first_names(parts, rank_map) for parts in names_of_parts]
+    for name, rank_names in zip(names, used_names, strict=True):
+        _check_one_number(name, rank_names, rank_map)
+    _check_all_used(names, used_names, rank_map)
+    keys = _check_all_named(names, used_names, rank_map)
+    numbers: list[int] = []
+    for key in keys:
+        if rank_map[key] in numbers:
+            what = f"gives rank {rank_map[key]} twice"
+            raise OptionError("--rank-map", what, fix="one number per rank")
+        numbers.append(rank_map[key])
+    _check_below_world_size(ranks, numbers, sidecars)
+    return numbers
+
+
+def _check_one_number(name: str, used_names: Sequence[str], rank_map: Mapping[str, int]) -> None:
+    """Raise if the names of one process have several numbers."""
+    numbers = sorted({rank_map[key] for key in used_names})
+    if len(numbers) > 1:
+        both = " and ".join(map(str, numbers[:2]))
+        what = f"assigns ranks {both} to one process that was captured several times"
+        raise OptionError("--rank-map", what, found=name, fix="one rank per process")
+
+
+def _check_all_used(
+    names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
+) -> None:
+    """Raise if the map has a name of no process, or a second name of one."""
+    unused = rank_map.keys() - set(itertools.chain.from_iterable(used_names))
+    if unused:
         raise OptionError(
             "--rank-map",
-            problem,
-            found=there,
+            f"names {min(unused)}, but no such report has GPU activity or steps",
+            found=few(names, MAX_NAMED_REPORTS),
             fix="use one of these reports, or leave out --rank-map",
         )
-    absent = [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]
+
+
+def _check_all_named(
+    names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
+) -> list[str]:
+    """Return the name by which the map has each process, and raise if it does not have one."""
+    named = zip(names, used_names, strict=True)
+    absent = [name for name, rank_names in named if not rank_names][:MAX_NAMED_REPORTS]
+    keys = [rank_names[0] for rank_names in used_names if rank_names]
     if absent:
-        found = ", ".join([*rank_map][:_SHOWN_NAMES])
-        given = [f"{key}={rank_map[key]}" for key in named if key]
-        fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
+        mapped = [f"{key}={rank_map[key]}" for key in keys]
+        missing = [f"{name}=N" for name in absent]
         raise OptionError(
-            "--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=fix
+            "--rank-map",
+            f"gives no rank to {', '.join(absent)}",
+            found=", ".join([*rank_map][:MAX_NAMED_REPORTS]),
+            fix=f'--rank-map "{",".join([*mapped, *missing])}"',
         )
-    for key in filter(None, named):
-        if rank_map[key] in numbers:
-            raise OptionError(
-                "--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank"
-            )
-        numbers.append(rank_map[key])
-    sizes = (told_world_size([rank.report], sidecars) for rank in ranks)
-    most = max((size for size in sizes if size is not None), default=None)
-    if most is not None and max(numbers) >= most:
-        raise OptionError(
-            "--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}"
-        )
-    return numbers
+    return keys
+
+
+def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> None:
+    sizes = (recorded_world_size([rank.report], sidecars) for rank in ranks)
+    world_size = max((size for size in sizes if size is not None), default=None)
+    if world_size is not None and max(numbers) >= world_size:
+        what = f"gives rank {max(numbers)} of {world_size}"
+        raise OptionError("--rank-map", what, fix=f"ranks 0 to {world_size - 1}")
 
 
 def _names_of(part: Rank[ProcessDigest] | Rank[HostDigest]) -> list[str]:
@@ -636,13 +818,19 @@ def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) ->
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
-    """Return the names a rank map may use: stem, every tail of the path, its export's; of several processes with ``:PID``."""
-    both = path, path.with_suffix(files.EXPORT_SUFFIX)
-    tails, exported = (
-        ["/".join(one.parts[-depth:]) for depth in range(1, len(one.parts) + 1)] for one in both
-    )
-    names = [*tails, path.stem, str(path), *exported]
+    """Return the names that a rank map may use for a report.
+
+    They are every tail of its path, its stem, its path, and every tail of the path of its export.
+    With several processes in the report, each name ends in ``:PID``.
+    """
+    exported = path.with_suffix(files.EXPORT_SUFFIX)
+    names = [*_tails(path), path.stem, str(path), *_tails(exported)]
     return names if pid is None else [f"{name}:{pid}" for name in names]
+
+
+def _tails(path: Path) -> list[str]:
+    """Return the ends of a path, from its name to all of it."""
+    return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
 
 
 class ChosenRanks(Struct, frozen=True):
@@ -650,9 +838,12 @@ class ChosenRanks(Struct, frozen=True):
 
     asked: str
     paths: tuple[Path, ...]
-    ranks: frozenset[int]  # of these reports
-    there: frozenset[int]  # of all reports of the run, read or not
-    rank_map: Mapping[str, int] | None  # of these reports
+    # of these reports
+    ranks: frozenset[int]
+    # of all reports of the run, read or not
+    ranks_of_all_reports: frozenset[int]
+    # of these reports
+    rank_map: Mapping[str, int] | None
 
     def check(self, numbers: Sequence[int], source: str) -> None:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
@@ -668,74 +859,96 @@ def choose_ranks(
     paths: Sequence[Path],
     rank_map: Mapping[Any, int] | str | None,
 ) -> ChosenRanks:
-    """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
+    """Choose the reports of some ranks, such as ``0-7,63``.
 
-    That is told by the rank map, else by names that end in numbers, else by the RANK captured, for
-    which reports are opened.
+    The ranks of reports come from the rank map, else from numbers at the end of their names, else
+    from the captured RANK, for which reports are opened. Raises `OptionError` if a rank does not
+    exist, or if nothing tells the ranks of the reports.
     """
-    wanted_ranks = asked_ranks(asked)
-    text = (
-        asked
-        if isinstance(asked, str) and len(asked) < _LONG
-        else shown_ranks(wanted_ranks).replace(", ", ",")
-    )
-    given_map = parse_rank_map(rank_map)
-    of_reports = _ranks_of(paths, given_map)
-    if of_reports is None:
-        problem = (
-            "cannot choose reports, because their ranks are unknown (no names like "
-            "REPORT_0.sqlite, no recorded RANK)"
-        )
-        pairs = ",".join(
-            f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN])
-        )
-        fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave out --ranks'
-        fix = fix if len(paths) > 1 else "leave out --ranks, nsyspipe reads one report as a whole"
-        raise OptionError(f"--ranks {text}", problem, fix=fix)
-    there = frozenset(rank for own in of_reports for rank in own)
-    absent = wanted_ranks - there
+    wanted = asked_ranks(asked)
+    shown = _shown_option(asked, wanted)
+    option = f"--ranks {shown}"
+    full_map = parse_rank_map(rank_map)
+    ranks_of_reports = _ranks_of(paths, full_map)
+    if ranks_of_reports is None:
+        raise _unknown_ranks(option, paths)
+    existing = frozenset(itertools.chain.from_iterable(ranks_of_reports))
+    absent = wanted - existing
     if absent:
-        fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else RANK_MAP
-        raise OptionError(
-            f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix
-        )
-    chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
-    ranks = frozenset(
-        rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own
+        what = f"rank {min(absent)} is not there"
+        fix = f"--ranks {shown_ranks(wanted & existing or existing)}" if existing else RANK_MAP
+        raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
+    is_chosen = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
+    chosen_ranks = itertools.compress(ranks_of_reports, is_chosen)
+    ranks = frozenset(itertools.chain.from_iterable(chosen_ranks))
+    left_out = ranks - wanted
+    if left_out:
+        what = f"leaves out {shown_ranks(left_out)}, but nsyspipe reads a report with all its ranks"
+        raise OptionError(option, what, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks")
+    return ChosenRanks(
+        asked=shown,
+        paths=tuple(itertools.compress(paths, is_chosen)),
+        ranks=ranks,
+        ranks_of_all_reports=existing,
+        rank_map=full_map and {name: rank for name, rank in full_map.items() if rank in ranks},
     )
-    others = ranks - wanted_ranks
-    if others:
-        problem = (
-            f"leaves out {shown_ranks(others)}, but nsyspipe reads a report with all its ranks"
-        )
-        raise OptionError(
-            f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks"
-        )
-    own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
-    return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
+
+
+def _shown_option(asked: str | int | Iterable[int], wanted: Iterable[int]) -> str:
+    """Return the value of --ranks as the user gave it, or as ranges if it is long."""
+    if isinstance(asked, str) and len(asked) < MAX_SHOWN_OPTION_LENGTH:
+        return asked
+    return shown_ranks(wanted).replace(", ", ",")
+
+
+def _unknown_ranks(option: str, paths: Sequence[Path]) -> OptionError:
+    """Return the error that nothing tells the ranks of reports."""
+    what = (
+        "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no "
+        "recorded RANK)"
+    )
+    if len(paths) <= 1:
+        fix = "leave out --ranks, nsyspipe reads one report as a whole"
+        return OptionError(option, what, fix=fix)
+    named = paths[:MAX_NAMED_RUNS]
+    pairs = [f"{files.source_of(path).name}={rank}" for rank, path in enumerate(named)]
+    if len(paths) > MAX_NAMED_RUNS:
+        pairs.append("...")
+    fix = f'--rank-map "{",".join(pairs)}", or leave out --ranks'
+    return OptionError(option, what, fix=fix)
 
 
 def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:
-    """Return the ranks of each report as far as it can be told before it is read; None where nothing numbers all."""
+    """Return the ranks of each report before it is read, None if nothing numbers all reports."""
     sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
-        named = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
-        return [
-            next(({*named[key]} for key in _map_keys(path, None) if key in named), set())
-            for path in sources
-        ]
+        ranks_of_name = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
+        return [_mapped_ranks(path, ranks_of_name) for path in sources]
     numbers = _all_numbers([stem_rank(str(path)) for path in sources])
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
-        facts = [_facts_of(path) for path in paths]
-        captured = (
-            [fact.number(variable) for fact in facts] for variable in ("RANK", *LAUNCHER_SIZES)
-        )
-        # Reports of one rank are its captures.
-        of_variables = (
-            [number for number in own if number is not None] for own in map(list, captured)
-        )
-        numbers = next((own for own in of_variables if len(own) == len(paths)), None)
+        numbers = _captured_ranks([_facts_of(path) for path in paths])
     return None if numbers is None else [{rank} for rank in numbers]
+
+
+def _mapped_ranks(path: Path, ranks_of_name: Mapping[str, Sequence[int]]) -> set[int]:
+    """Return the ranks that a map gives to the processes of a report."""
+    for name in _map_keys(path, None):
+        if name in ranks_of_name:
+            return set(ranks_of_name[name])
+    return set()
+
+
+def _captured_ranks(facts: Sequence[ReportFacts]) -> list[int] | None:
+    """Return the rank of each report by the first variable that all have.
+
+    Reports of one rank are its captures.
+    """
+    for variable in ("RANK", *LAUNCHER_SIZES):
+        captured = [each.number(variable) for each in facts]
+        numbers = [number for number in captured if number is not None]
+        if len(numbers) == len(facts):
+            return numbers
+    return None
 
 
 def _facts_of(path: Path) -> ReportFacts:
@@ -745,4 +958,4 @@ def _facts_of(path: Path) -> ReportFacts:
 
 def shown_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ``0-7, 63``."""
-    return few(ranges({*ranks}), _SHOWN_NAMES)
+    return few(ranges({*ranks}), MAX_NAMED_REPORTS)

@@ -35,12 +35,14 @@ from nsyspipe.reader.metadata import ReportFacts
 from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.assemble import RunTables, merge, problems_table
+from nsyspipe.run.assemble import RunTables, merge
 from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
-from nsyspipe.run.gather import Gathered, ReportDigest, gather
+from nsyspipe.run.digests import ReportDigest
+from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
+from nsyspipe.run.run_problems import problems_table
 from nsyspipe.run.traffic import traffic_table
 
 _SHOWN = 4
@@ -128,8 +130,8 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        there = self.chosen.there if self.chosen else frozenset()
-        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        chosen_from = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
+        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, chosen_from)
         vars(self)["_gathered"] = (
             tables.gathered
         )  # thousands of digests take more memory than what is made of them

@@ -1,9 +1,13 @@
-"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise."""
+"""Which sidecars are of a run's reports, and what the run takes from them.
+
+The run takes only what is not known otherwise.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,32 +22,33 @@ from nsyspipe.nsys.command_words import PER_CAPTURE
 from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
 if TYPE_CHECKING:
-    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.analysis.steps import Candidate
+    from nsyspipe.run.digests import ReportDigest
 
 T = TypeVar("T")
 
-# Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another
-# one.
-_ONE_CAPTURE_NS = 86_400 * 10**9
+# Clocks may be wrong, and jobs may wait. A sidecar from another day is of another capture.
+MAX_AGE_DIFFERENCE_NS = 86_400 * 10**9
 
 
 class RunSidecars(Struct, frozen=True):
     """The sidecars that are of a run's reports."""
 
     sidecars: tuple[Sidecar, ...] = ()
-    # By the position of each report that has one: its sidecar, and the ranks of that in the report
+    # The sidecar of each report, by its position, and the ranks of the sidecar in the report.
     by_argument: dict[int, tuple[Sidecar, tuple[CapturedRank, ...]]] = field(default_factory=dict)
-    family: str | None = None  # the step family that they name, if every rank has it
+    # the step family that they name, if every rank has it
+    family: str | None = None
     problems: tuple[Problem, ...] = ()
 
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:
-        """Return the entry of one process of a report: found by its pid, or as the only one there."""
+        """Return the entry of one process of a report, by its pid or because it is the only one."""
         _, ranks = self.by_argument.get(argument, (None, ()))
         only = ranks[0] if is_alone and len(ranks) == 1 and ranks[0].pid is None else None
         return next((rank for rank in ranks if rank.pid == pid), only)
 
     def is_without_gpu(self, argument: int) -> bool:
-        """Tell whether a report was captured without any trace of a GPU, as launchers do with ``--cpu``."""
+        """Tell whether a report was captured without tracing a GPU, for example with ``--cpu``."""
         sidecar, _ = self.by_argument.get(argument, (None, ()))
         trace = sidecar.facts.trace if sidecar else None
         return bool(trace) and not any(name.startswith("cuda") for name in trace or ())
@@ -60,28 +65,41 @@ class RunSidecars(Struct, frozen=True):
 
     @property
     def facts(self) -> RunCapture | None:
-        """How the run was captured, versions of nodes side by side; None without a sidecar, or when captures differ."""
+        """How the run was captured, with all versions of different nodes.
+
+        None without a sidecar, or if the sidecars are of different captures.
+        """
         if _same(sidecar.facts.name for sidecar in self.sidecars) is None:
             return None
         joined: dict[str, Any] = {}
-        for name in (one.name for one in fields(RunCapture)):
-            told = (getattr(sidecar.facts, name) for sidecar in self.sidecars)
-            values = [value for value in told if value is not None]
-            if values and name.endswith(("_version", "_commit")):
-                joined[name] = ", ".join(dict.fromkeys(values))
-            elif values and name == "git_is_dirty":
-                joined[name] = any(values)
-            elif name == "hash_key" and len(set(values)) > 1:
-                joined[name] = PER_CAPTURE
-            elif values and name == "environment":
-                told_of = {
-                    key: [own[key] for own in values if key in own]
-                    for key in sorted(set().union(*values))
-                }
-                joined[name] = {key: " | ".join(dict.fromkeys(own)) for key, own in told_of.items()}
-            elif values:
-                joined[name] = values[0]
+        for fact in fields(RunCapture):
+            recorded = (getattr(sidecar.facts, fact.name) for sidecar in self.sidecars)
+            values = [value for value in recorded if value is not None]
+            if values:
+                joined[fact.name] = _joined_fact(fact.name, values)
         return RunCapture(**joined)
+
+
+def _joined_fact(name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - of the type of the fact
+    """Return one value of `RunCapture` for those of several nodes."""
+    if name.endswith(("_version", "_commit")):
+        return ", ".join(dict.fromkeys(values))
+    if name == "git_is_dirty":
+        return any(values)
+    if name == "hash_key" and len(set(values)) > 1:
+        return PER_CAPTURE
+    if name == "environment":
+        return _joined_environment(values)
+    return values[0]
+
+
+def _joined_environment(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return every variable with all its different values."""
+    joined = {}
+    for variable in sorted(set().union(*environments)):
+        values = [environment[variable] for environment in environments if variable in environment]
+        joined[variable] = " | ".join(dict.fromkeys(values))
+    return joined
 
 
 def _same(values: Iterable[T | None]) -> T | None:
@@ -92,59 +110,74 @@ def _same(values: Iterable[T | None]) -> T | None:
 def with_sidecar_facts(
     digests: Sequence[ReportDigest], sidecars: RunSidecars
 ) -> tuple[ReportDigest, ...]:
-    """Fill in the host and the GPU models that reports lack."""
-    result = list(digests)
+    """Fill in the host and the GPU models that reports do not have."""
+    filled = list(digests)
     for argument, (sidecar, ranks) in sidecars.by_argument.items():
-        facts = digests[argument].facts
-        processes = digests[argument].processes
-        facts = replace(facts, host=facts.host if facts.host is not None else sidecar.host or None)
+        digest = digests[argument]
+        facts = digest.facts
+        if facts.host is None:
+            facts = replace(facts, host=sidecar.host or None)
         models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
-        of_ordinal = {}
-        is_alone = len({process.process_id for process in processes}) == 1
-        for process in processes:
-            rank = sidecars.rank_of(argument, process.pid, is_alone=is_alone)
-            if rank and rank.gpu_name and process.device_id is not None:
-                of_ordinal[process.pid, process.device_id] = models.index(rank.gpu_name)
-        if not facts.gpu_names and len(of_ordinal) == len(
-            processes
-        ):  # one model alone would count for all
-            facts = replace(facts, gpu_names=dict(enumerate(models)), gpu_of_ordinal=of_ordinal)
-        result[argument] = replace(digests[argument], facts=facts)
-    return tuple(result)
+        model_of_device = _models_of_devices(digest, argument, sidecars, models)
+        # A model would count for all devices, so that each device needs its own.
+        if not facts.gpu_names and len(model_of_device) == len(digest.processes):
+            names = dict(enumerate(models))
+            facts = replace(facts, gpu_names=names, gpu_of_ordinal=model_of_device)
+        filled[argument] = replace(digest, facts=facts)
+    return tuple(filled)
+
+
+def _models_of_devices(
+    digest: ReportDigest, argument: int, sidecars: RunSidecars, models: Sequence[str]
+) -> dict[tuple[int, int], int]:
+    """Return the index of the model of each process and device that a sidecar has."""
+    model_of_device = {}
+    is_alone = len({process.process_id for process in digest.processes}) == 1
+    for process in digest.processes:
+        rank = sidecars.rank_of(argument, process.pid, is_alone=is_alone)
+        if rank and rank.gpu_name and process.device_id is not None:
+            model_of_device[process.pid, process.device_id] = models.index(rank.gpu_name)
+    return model_of_device
 
 
 def run_sidecars(
     found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
 ) -> RunSidecars:
-    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
-    pairs = [(one, _misfit(one, digests)) for one in found.found]
-    stale = [
-        problem("stale-sidecar", file=_shown(one.sidecar), reason=reason)
-        for one, reason in pairs
-        if reason
-    ]
-    agreeing, conflicts = _agreeing([one for one, reason in pairs if not reason])
-    sidecars = tuple(one.sidecar for one in agreeing)
+    """Choose the sidecars of a run's reports, and the step family that they name if asked for."""
+    fitting = []
+    problems = [*found.problems]
+    for sidecar in found.found:
+        misfit = _misfit(sidecar, digests)
+        if misfit:
+            file = _shown(sidecar.sidecar)
+            problems.append(problem("stale-sidecar", file=file, reason=misfit))
+        else:
+            fitting.append(sidecar)
+    agreeing, conflicts = _agreeing(fitting)
+    problems += conflicts
+    sidecars = tuple(sidecar.sidecar for sidecar in agreeing)
+    problems += _failures(sidecars)
     by_argument = {
-        argument: (one.sidecar, ranks)
-        for one in agreeing
-        for argument, ranks in one.by_argument.items()
+        argument: (sidecar.sidecar, ranks)
+        for sidecar in agreeing
+        for argument, ranks in sidecar.by_argument.items()
     }
-    family, ignored = _step_family(sidecars, digests) if asks_for_steps else (None, [])
-    problems = (*found.problems, *stale, *conflicts, *_failures(sidecars), *ignored)
-    return RunSidecars(sidecars, by_argument, family, problems)
+    family = None
+    if asks_for_steps:
+        family, ignored = _step_family(sidecars, digests)
+        problems += ignored
+    return RunSidecars(sidecars, by_argument, family, tuple(problems))
 
 
-def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
-    written = found.sidecar.captured_at_utc_ns
-    for argument, ranks in found.by_argument.items():
+def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
+    """Return in words why a sidecar is not of the reports that it names, None if it is."""
+    written_ns = candidate.sidecar.captured_at_utc_ns
+    for argument, ranks in candidate.by_argument.items():
         digest = digests[argument]
-        start = digest.facts.session_start_utc_ns
-        if written is not None and start is not None and abs(written - start) > _ONE_CAPTURE_NS:
-            return (
-                f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's "
-                "session"
-            )
+        start_ns = digest.facts.session_start_utc_ns
+        if _are_of_different_days(written_ns, start_ns):
+            captured_at = candidate.sidecar.facts.captured_at_utc
+            return f"written for {captured_at}, over a day from the report's session"
         known = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
         if known and pids and pids.isdisjoint(known):
@@ -153,80 +186,108 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
     return None
 
 
-def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
-    contents = [replace(one.sidecar, path=one.sidecar.path.parent) for one in found]
-    distinct = [one for at, one in enumerate(found) if contents[at] not in contents[:at]]
-    claims = Counter(argument for one in distinct for argument in one.by_argument)
-    disputed = {argument for argument, count in claims.items() if count > 1}
-    agreeing = [one for one in distinct if not disputed & set(one.by_argument)]
-    others = [one for one in distinct if disputed & set(one.by_argument)]
-    if not others:
-        return agreeing, []
-    files = ", ".join(_shown(one.sidecar) for one in others)
-    first = min(disputed & set(others[0].by_argument))
-    return agreeing, [
-        problem("conflicting-sidecars", files=files, of=others[0].by_argument[first][0].report)
+def _are_of_different_days(first_ns: int | None, second_ns: int | None) -> bool:
+    if first_ns is None or second_ns is None:
+        return False
+    return abs(first_ns - second_ns) > MAX_AGE_DIFFERENCE_NS
+
+
+def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
+    """Return the sidecars that no other one contradicts, and a problem of the others."""
+    contents = [
+        replace(candidate.sidecar, path=candidate.sidecar.path.parent) for candidate in candidates
     ]
+    distinct = [
+        candidate
+        for index, candidate in enumerate(candidates)
+        if contents[index] not in contents[:index]
+    ]
+    claims = Counter(argument for candidate in distinct for argument in candidate.by_argument)
+    disputed = {argument for argument, count in claims.items() if count > 1}
+    agreeing: list[FoundSidecar] = []
+    conflicting: list[FoundSidecar] = []
+    for candidate in distinct:
+        is_disputed = not disputed.isdisjoint(candidate.by_argument)
+        (conflicting if is_disputed else agreeing).append(candidate)
+    if not conflicting:
+        return agreeing, []
+    files = ", ".join(_shown(candidate.sidecar) for candidate in conflicting)
+    first_disputed = min(disputed & set(conflicting[0].by_argument))
+    report = conflicting[0].by_argument[first_disputed][0].report
+    return agreeing, [problem("conflicting-sidecars", files=files, of=report)]
 
 
 def _step_family(
     sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
 ) -> tuple[str | None, list[Problem]]:
-    """Return the family that the sidecars name, if it has a member on every rank, or why not."""
-    family_of = {
+    """Return the family that the sidecars name, if every rank has it, or why it is ignored."""
+    family_of_pattern = {
         sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern
     }
-    if not family_of:
+    if not family_of_pattern:
         return None, []
-    families = set(family_of.values())
-    family = families.pop()
-    why = "the patterns differ" if families else "the pattern is not a text with numbers"
-    if not families and family is not None:
-        own = [process.candidates for digest in digests for process in digest.processes]
-        if not own:  # of these, only some may be ranks
-            own = [
-                tuple(candidate for host in digest.hosts for candidate in host.candidates)
-                for digest in digests
-                if digest.hosts
-            ]
-        named = (
-            [candidate for candidate in candidates if candidate.name == family]
-            for candidates in own
-        )
-        is_there = [
-            any(
-                candidate.n_launched_inside > 0 or not candidate.n_launched
-                for candidate in candidates
-            )
-            for candidates in named
-        ]
-        if all(is_there):
+    families = set(family_of_pattern.values())
+    family = next(iter(families))
+    if len(families) > 1:
+        why = "the patterns differ"
+    elif family is None:
+        why = "the pattern is not a text with numbers"
+    else:
+        is_on_ranks = _ranks_with_family(family, digests)
+        if all(is_on_ranks):
             return family, []
-        if not any(
-            is_there
-        ):  # the launcher's own pattern, in a program that names its steps otherwise
+        # The launcher has a pattern of its own, and the program names its steps differently.
+        if not any(is_on_ranks):
             return None, []
         why = "some ranks have no such step"
-    return None, [
-        problem("step-pattern-ignored", pattern=" and ".join(map(repr, sorted(family_of))), why=why)
+    pattern = " and ".join(map(repr, sorted(family_of_pattern)))
+    return None, [problem("step-pattern-ignored", pattern=pattern, why=why)]
+
+
+def _ranks_with_family(family: str, digests: Sequence[ReportDigest]) -> list[bool]:
+    """Tell which ranks have steps of a family.
+
+    In a run without device activity, tell which reports have them, because only some hosts may be
+    ranks.
+    """
+    candidates_of_ranks = [process.candidates for digest in digests for process in digest.processes]
+    if not candidates_of_ranks:
+        for digest in digests:
+            if digest.hosts:
+                of_hosts = itertools.chain.from_iterable(host.candidates for host in digest.hosts)
+                candidates_of_ranks.append(tuple(of_hosts))
+    return [
+        any(candidate.name == family and _may_be_steps(candidate) for candidate in candidates)
+        for candidates in candidates_of_ranks
     ]
 
 
+def _may_be_steps(candidate: Candidate) -> bool:
+    """Tell whether a family launched something, or nothing was launched at all."""
+    return candidate.n_launched_inside > 0 or not candidate.n_launched
+
+
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
-    by_outcome: dict[str, list[int]] = {}
-    for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
-        is_bad = (
-            rank.status and not rank.is_complete
-        )  # after a whole capture its status says nothing of that
-        status = f"the program ended with status {rank.status}" if is_bad else None
-        outcome = ", and ".join(
-            filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))
-        )
-        if outcome:
-            by_outcome.setdefault(outcome, []).append(rank.rank)
-    for outcome, ranks in by_outcome.items():
+    """Yield how captures failed, with the ranks that failed in the same way."""
+    ranks_of_outcome: dict[str, list[int]] = {}
+    for sidecar in sidecars:
+        for rank in sidecar.ranks:
+            outcome = ", and ".join(_outcomes(rank))
+            if outcome:
+                ranks_of_outcome.setdefault(outcome, []).append(rank.rank)
+    for outcome, ranks in ranks_of_outcome.items():
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
         yield problem("capture-failed", which=f"{min(ranks)}{more}", outcome=outcome)
+
+
+def _outcomes(rank: CapturedRank) -> Iterator[str]:
+    """Yield in words what went wrong with the capture of a rank."""
+    # If the capture is complete, the status of the program says nothing of it.
+    if rank.status and not rank.is_complete:
+        yield f"the program ended with status {rank.status}"
+    shown_problem = (rank.problem or "")[:200].rstrip(".")
+    if shown_problem:
+        yield shown_problem
 
 
 def _shown(sidecar: Sidecar) -> str:

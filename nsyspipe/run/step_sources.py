@@ -1,12 +1,16 @@
-"""Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
+"""The source of the steps of a report's processes: ranges, or a periodic launch pattern.
+
+It also finds their backward pass if no range marks it.
+"""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import by_process, operations_of
 from nsyspipe.analysis.intervals import grouped_lengths
@@ -47,11 +51,28 @@ from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
 from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member_columns
 
-_LEAST_COVERED = 0.9  # of a rank's launches, by its steps
+# If steps have a smaller share of a rank's launches, this is a problem.
+MIN_COVERED_SHARE = 0.9
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
-# Of a report without device activity: the processes with ranges of their own, each with its
-# families.
+# Of a report without device activity: the processes with ranges, each with its ranges and families.
 _Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
+
+
+class _RankLaunches:
+    """A rank with its launches, which are put in order only if steps or backward passes need it."""
+
+    def __init__(
+        self, events: ProcessEvents, calls: pa.Table | None, names: Mapping[int, str]
+    ) -> None:
+        self.events = events
+        self.calls = calls
+        self._names = names
+
+    @functools.cached_property
+    def sequence(self) -> LaunchSequence:
+        """The launches of the rank in order."""
+        main_thread = main_thread_of(self.events.process_id)
+        return launch_sequence(self.events.operations, self._names, self.calls, main_thread)
 
 
 def process_steps(
@@ -64,197 +85,271 @@ def process_steps(
     family: str | None,
     is_decided: bool,
 ) -> tuple[list[ProcessSteps], str | None]:
-    """Return the steps of each rank of a report, and the family that they are: the run's, else what is best here.
+    """Return the steps of each rank of a report, and their family.
 
-    `codes` are phases by text. Launches are looked through for a repetition where no family of
-    ranges qualifies, or where that is asked for; for the backward pass where no range marks it.
+    That is the family of the run if it `is_decided`, else the best one in this report. `codes` are
+    phases by text. nsyspipe looks for a periodic launch pattern if no family of ranges qualifies,
+    or if you ask for it. It looks for the backward pass in launches if no range marks it.
     """
     names = capture.operations.names
-    measured: list[list[Candidate]] = [[] for _ in events]
+    candidates_of_ranks: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
-        measured = [_candidates(event, families, names) for event in events]
+        candidates_of_ranks = [_candidates(rank, families, names) for rank in events]
         if not is_decided and not reading.is_capture:
-            family = choose(measured, [0] * len(events))
-    may_repeat = family in {None, REPETITION} or is_part_of_step(family)
-    may_repeat = (
-        may_repeat
-        and reading.step is None
-        and not reading.is_capture
-        and capture.operations.has_names
-    )
-    own_calls = by_process(capture.calls.all, [event.process_id for event in events])
-
-    @functools.cache  # made where something asks for it
-    def launched(at: int) -> LaunchSequence:
-        main_thread = main_thread_of(events[at].process_id)
-        return launch_sequence(events[at].operations, names, own_calls[at], main_thread)
-
-    repeated: list[Repetition | None] = [None] * len(events)
-    if may_repeat:
-        sequences = [launched(at) for at in range(len(events))]
-        repeated = _of_processes(
-            events, [find_repetition(sequence, reading.n_steps) for sequence in sequences]
-        )
-        if reading.n_steps is not None and None in repeated:
-            raise _not_as_many(reading.n_steps, launched(repeated.index(None)))
-        measured = [
-            own if one is None else [*own, one.candidate]
-            for own, one in zip(measured, repeated, strict=True)
-        ]
-        family = family if is_decided else choose(measured, [0] * len(events))
+            family = choose(candidates_of_ranks, [0] * len(events))
+    calls = by_process(capture.calls.all, [rank.process_id for rank in events])
+    ranks = [
+        _RankLaunches(rank, rank_calls, names)
+        for rank, rank_calls in zip(events, calls, strict=True)
+    ]
+    repetitions: list[Repetition | None] = [None] * len(events)
+    if _may_repeat(capture, reading, family):
+        repetitions = _find_repetitions(ranks, reading)
+        candidates_of_ranks = _with_repetitions(candidates_of_ranks, repetitions)
+        family = family if is_decided else choose(candidates_of_ranks, [0] * len(events))
     steps = []
-    for at, one in enumerate(events):
-        units = repeated[at] if family == REPETITION else None
+    for rank, rank_candidates, repetition in zip(
+        ranks, candidates_of_ranks, repetitions, strict=True
+    ):
+        units = repetition if family == REPETITION else None
         members = (
-            units.members if units else _step_members(one.ranges, families, measured[at], family)
+            units.members
+            if units is not None
+            else _step_members(rank.events.ranges, families, rank_candidates, family)
         )
-        phases, others, passes = _phases(one, codes, members, own_calls[at])
-        problems: list[Problem] = []
-        if units:
-            marked = phases["optimizer"].member
-            is_marked = bool((np.bincount(marked, minlength=members.starts.size) == 1).all())
-            problems += _by_repetition(one.process_id, units, is_marked=is_marked)
-        backward = None
-        if not phases["backward"].starts.size:  # it may be seen by what is not called so
-            backward, source = _unmarked_backward(one, members, functools.partial(launched, at))
-            if backward is not None:
-                passes = backward
-                problems.append(problem(source, process_id=one.process_id))
-        steps.append(
-            ProcessSteps(measured[at], members, phases, others, backward, passes, tuple(problems))
-        )
+        steps.append(_steps_of_rank(rank, rank_candidates, members, units, codes))
     return steps, family
 
 
-def _of_processes(
-    events: Sequence[ProcessEvents], repeated: Sequence[Repetition | None]
+def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:
+    """Tell whether to look for a periodic launch pattern."""
+    if reading.step is not None or reading.is_capture or not capture.operations.has_names:
+        return False
+    return family in {None, REPETITION} or is_part_of_step(family)
+
+
+def _find_repetitions(ranks: Sequence[_RankLaunches], reading: Reading) -> list[Repetition | None]:
+    """Return the periodic launch pattern of each rank, which the ranks of a process share."""
+    by_rank = [find_repetition(rank.sequence, reading.n_steps) for rank in ranks]
+    repetitions = _share_in_processes([rank.events for rank in ranks], by_rank)
+    if reading.n_steps is not None and None in repetitions:
+        without = ranks[repetitions.index(None)]
+        raise _not_as_many(reading.n_steps, without.sequence)
+    return repetitions
+
+
+def _with_repetitions(
+    candidates_of_ranks: Sequence[list[Candidate]], repetitions: Sequence[Repetition | None]
+) -> list[list[Candidate]]:
+    """Return the candidates of each rank, with its periodic launch pattern as the last one."""
+    return [
+        rank_candidates if repetition is None else [*rank_candidates, repetition.candidate]
+        for rank_candidates, repetition in zip(candidates_of_ranks, repetitions, strict=True)
+    ]
+
+
+def _share_in_processes(
+    events: Sequence[ProcessEvents], repetitions: Sequence[Repetition | None]
 ) -> list[Repetition | None]:
-    """Give all ranks of a process one repetition, since they share its host: the one that says most of what a step is."""
+    """Give all ranks of a process one repetition, because they share its host.
+
+    It is the one that shows most of what a step is.
+    """
     best: dict[int, Repetition] = {}
-    for one, found in zip(events, repeated, strict=True):
-        if found is not None and (
-            one.process_id not in best or _tells_more(found, best[one.process_id])
-        ):
-            best[one.process_id] = found
-    return [best.get(event.process_id) for event in events]
+    for rank, repetition in zip(events, repetitions, strict=True):
+        if repetition is None:
+            continue
+        best_so_far = best.get(rank.process_id)
+        if best_so_far is None or _evidence(repetition) > _evidence(best_so_far):
+            best[rank.process_id] = repetition
+    return [best.get(rank.process_id) for rank in events]
 
 
-def _tells_more(one: Repetition, other: Repetition) -> bool:
-    """Tell whether units update weights, else whether they train, else whether there are more launches in them."""
-    own, others = (
-        (each.has_optimizer, each.is_step, int(np.ptp(each.edges))) for each in (one, other)
+class _Evidence(NamedTuple):
+    """What units show of steps, in order of importance."""
+
+    has_optimizer: bool
+    is_step: bool
+    n_launches: int
+
+
+def _evidence(repetition: Repetition) -> _Evidence:
+    n_launches = int(np.ptp(repetition.edges))
+    return _Evidence(repetition.has_optimizer, repetition.is_step, n_launches)
+
+
+def _steps_of_rank(
+    rank: _RankLaunches,
+    rank_candidates: list[Candidate],
+    members: Members,
+    units: Repetition | None,
+    codes: Int64,
+) -> ProcessSteps:
+    """Return the steps of one rank with their phases. `units` are its steps by repetition."""
+    process_id = rank.events.process_id
+    marked = _find_phases(rank, codes, members)
+    problems: list[Problem] = []
+    if units is not None:
+        optimizer_member = marked.phases["optimizer"].member
+        n_optimizers = np.bincount(optimizer_member, minlength=members.starts.size)
+        is_marked = bool((n_optimizers == 1).all())
+        problems += _problems_of_repetition(process_id, units, is_marked=is_marked)
+    passes = marked.passes
+    backward = None
+    if not marked.phases["backward"].starts.size:
+        backward, source = _find_unmarked_backward(rank, members)
+        if backward is not None:
+            passes = backward
+            problems.append(problem(source, process_id=process_id))
+    return ProcessSteps(
+        candidates=rank_candidates,
+        members=members,
+        phases=marked.phases,
+        other_threads=marked.other_threads,
+        backward=backward,
+        passes=passes,
+        problems=tuple(problems),
     )
-    return own > others
 
 
-def _phases(
-    events: ProcessEvents, codes: Int64, members: Members, calls: pa.Table | None
-) -> tuple[dict[str, PhaseRanges], LaunchingThreads, PhaseRanges]:
-    """Return a process's phases, the threads other than that of the steps that have some, and its backward passes."""
-    if calls is None or not has_phases_elsewhere(events.ranges, codes, members):
+class _FoundPhases(Struct, frozen=True):
+    """The phases of a rank that ranges mark."""
+
+    phases: dict[str, PhaseRanges]
+    # threads that have some, other than that of the steps
+    other_threads: LaunchingThreads
+    # backward passes
+    passes: PhaseRanges
+
+
+def _find_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
+    events = rank.events
+    if rank.calls is None or not has_phases_elsewhere(events.ranges, codes, members):
         phases = phase_ranges(events.ranges, codes, members)
-        return phases, NO_OTHER_THREADS, phases["backward"]
+        return _FoundPhases(phases, NO_OTHER_THREADS, phases["backward"])
     launches = events.operations.kernel_launch[: events.operations.n_launched]
-    threads = threads_of(launches, calls)
-    others = launching_threads(members, launches, threads)
-    phases = phase_ranges(events.ranges, codes, members, others)
-    return phases, others, backward_passes(phases["backward"], members, launches, threads)
+    threads = threads_of(launches, rank.calls)
+    other_threads = launching_threads(members, launches, threads)
+    phases = phase_ranges(events.ranges, codes, members, other_threads)
+    passes = backward_passes(phases["backward"], members, launches, threads)
+    return _FoundPhases(phases, other_threads, passes)
 
 
-def _unmarked_backward(
-    events: ProcessEvents, members: Members, launched: Callable[[], LaunchSequence]
+def _find_unmarked_backward(
+    rank: _RankLaunches, members: Members
 ) -> tuple[PhaseRanges | None, str]:
-    """Return the backward pass by autograd's operators, else by its thread, and the problem that says which; None for neither."""
-    found = backward_of_operators(events.ranges, members)
+    """Return the backward pass by autograd's operators or its thread, with the problem's code."""
+    backward = backward_of_operators(rank.events.ranges, members)
     source = "backward-by-operators"
-    if found is None:
-        found = backward_of_thread(launched(), members)
+    if backward is None:
+        backward = backward_of_thread(rank.sequence, members)
         source = "backward-by-thread"
-    return None if found is None else with_copies_behind(found, events.operations), source
+    if backward is None:
+        return None, source
+    return with_copies_behind(backward, rank.events.operations), source
 
 
 def _step_members(
-    ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None
+    ranges: pa.Table,
+    families: TextFamilies,
+    process_candidates: Sequence[Candidate],
+    family: str | None,
 ) -> Members:
-    candidate = next((one for one in own if one.name == family), None)
-    return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
+    """Return the step ranges of a process that are of one family."""
+    for candidate in process_candidates:
+        if candidate.name == family:
+            return members_of(ranges, families, candidate)
+    return _NO_MEMBERS
 
 
 def _candidates(
     events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]
 ) -> list[Candidate]:
     operations = events.operations
-    ids = [number for number, name in names.items() if is_optimizer(name)]
+    optimizer_ids = [name_id for name_id, name in names.items() if is_optimizer(name)]
     launches = operations.kernel_launch[: operations.n_launched]
-    updates = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
+    name_ids = operations.kernel_column("name_id", 0, operations.n_launched)
+    updates = launches[np.isin(name_ids, optimizer_ids)]
     return candidates(events.ranges, families, operations, updates if updates.size else None)
 
 
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
-    given = f"--steps {short_repr(n_steps)}"
+    option = f"--steps {short_repr(n_steps)}"
     repeated = find_repetition(sequence)
     if repeated is None:
-        return OptionError(given, "no launch pattern repeats", fix="leave out --steps")
+        return OptionError(option, "no launch pattern repeats", fix="leave out --steps")
     n_units = repeated.edges.size - 1
-    found = f"{n_units} x {repeated.n_launches} launches"
+    pattern = f"{n_units} x {repeated.n_launches} launches"
     fix = f"--steps {n_units}, or leave out --steps"
-    return OptionError(given, "no launch pattern repeats about as often", found=found, fix=fix)
+    return OptionError(option, "no launch pattern repeats about as often", found=pattern, fix=fix)
 
 
-def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:
-    """Say what the units are (marked: with one optimizer range each), how sure that is, and what much they leave out."""
-    found: dict[str, Any] = {
+def _problems_of_repetition(
+    process_id: int, units: Repetition, *, is_marked: bool
+) -> Iterator[Problem]:
+    """Yield what units of a launch pattern are, how sure that is, and what they leave out.
+
+    `is_marked` says that each unit has one optimizer range.
+    """
+    facts: dict[str, Any] = {
         "n_units": units.edges.size - 1,
         "n_launches": units.n_launches,
         "key": units.key,
     }
-    yield problem(
-        "steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found
-    )
+    agreement = f"{units.agreement:.3f}"
+    yield problem("steps-by-repetition", process_id=process_id, agreement=agreement, **facts)
     if not (units.has_optimizer or is_marked):
         yield problem("steps-without-optimizer", process_id=process_id)
-    elif (n_updates := units.n_updates) > 1:
-        yield problem("steps-of-several-updates", process_id=process_id, n=n_updates)
+    elif units.n_updates > 1:
+        yield problem("steps-of-several-updates", process_id=process_id, n=units.n_updates)
     n_launches = units.sequence.time_ns.size
     n_covered = int(np.ptp(units.edges))
-    n_ends = 2 * units.n_launches
-    if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
-        yield problem(
-            "steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}"
-        )
+    # At both ends of the capture, a unit may be cut off.
+    n_cut_off = 2 * units.n_launches
+    is_small_share = n_covered < MIN_COVERED_SHARE * n_launches
+    if is_small_share and n_launches - n_covered > n_cut_off:
+        percent = f"{100 * n_covered / n_launches:.0f}"
+        yield problem("steps-cover-part", process_id=process_id, percent=percent)
 
 
 def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
-    """Return the ranges and families of each process of a report without device activity that has any."""
-    never = np.empty(0, np.int64)
-    nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
+    """Return the ranges and families of the processes of a report without device activity."""
+    no_launches = np.empty(0, np.int64)
+    no_operations = operations_of(
+        canonical.KERNELS.empty(), no_launches, canonical.COPIES.empty(), no_launches
+    )
     hosts = {}
     for process in np.unique(ranges["process_id"].to_numpy()).tolist():
-        own = ranges.filter(pc.equal(ranges["process_id"], process))
-        measured = candidates(own, families, nothing)
-        if measured:
-            hosts[process] = own, measured
+        process_ranges = ranges.filter(pc.equal(ranges["process_id"], process))
+        process_candidates = candidates(process_ranges, families, no_operations)
+        if process_candidates:
+            hosts[process] = process_ranges, process_candidates
     return hosts
 
 
 def digest_hosts(
     hosts: _Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
 ) -> tuple[HostDigest, ...]:
-    """Reduce each process to its digest; ranges that were never closed got `open_end_ns`."""
+    """Reduce each process to its digest. Ranges that never closed end at `open_end_ns`."""
     digests = []
-    for process, (ranges, own) in hosts.items():
-        members = _step_members(ranges, families, own, family)
-        n_members = members.starts.size
-        # Such an end lies behind all that were recorded.
-        is_closed = (
-            np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
+    for process, (ranges, process_candidates) in hosts.items():
+        members = _step_members(ranges, families, process_candidates, family)
+        columns = member_columns(ranges, members)
+        # No recorded range ends as late as one that never closed.
+        columns["is_complete"] = (
+            np.ones(members.starts.size, np.bool_)
+            if open_end_ns is None
+            else members.ends != open_end_ns
         )
-        phases = {
-            f"{phase}_ns": pa.array(grouped_lengths(one.member, one.starts, one.ends, n_members))
-            if one.starts.size
-            else pa.nulls(n_members, pa.int64())
-            for phase, one in phase_ranges(ranges, codes, members).items()
-        }
-        columns = member_columns(ranges, members) | {"is_complete": is_closed, **phases}
-        digests.append(HostDigest(process, tuple(own), pa.table(columns)))
+        for phase, phase_of_steps in phase_ranges(ranges, codes, members).items():
+            columns[f"{phase}_ns"] = _times_of_members(phase_of_steps, members)
+        digests.append(HostDigest(process, tuple(process_candidates), pa.table(columns)))
     return tuple(digests)
+
+
+def _times_of_members(phase: PhaseRanges, members: Members) -> pa.Array:
+    """Return the time of a phase in each step, null if no range marks the phase."""
+    n_members = members.starts.size
+    if not phase.starts.size:
+        return pa.nulls(n_members, pa.int64())
+    return pa.array(grouped_lengths(phase.member, phase.starts, phase.ends, n_members))

@@ -1,29 +1,50 @@
-"""What each communicator carries and costs, by the kind of parallelism that it serves; the table of it."""
+"""What each communicator carries and costs, by kind of parallelism, and the table of it.
 
-from collections.abc import Iterator
+A *use* is one collective of one communicator.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import IntervalSet, union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, exposed_parts, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.model.table import Flags
-from nsyspipe.run.collectives import ABSENT, NONE, CrossRank, message_sizes
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.run.collectives import MessageSizes, message_sizes
+from nsyspipe.run.comm_rows import ABSENT, NONE
+from nsyspipe.run.cross_rank import CrossRank
+from nsyspipe.run.digests import Rank
+from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.process_groups import kernels_before_sends, use_of
 
-# Sums over summary steps, each of which the table has per step.
+# Sums over summary steps that the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "exposed_part_ns", "hidden_ns", "wait_ns")
-# Calls by the pass that launched them; of matched operations of known size the messages, what
-# crosses a link, the time.
-_SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
-_OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
-# What a rank did with one collective of one communicator, which is a use, in its summary steps.
-# Null: not known.
+# Values per step that are a part of the whole if much communication runs between steps.
+_PARTIAL_BETWEEN_STEPS = ("calls", "bytes", "wait_ns")
+_SUMS = (
+    *_PER_STEP,
+    # Calls by the pass that launched them.
+    "forward",
+    "backward",
+    # Matched operations of known size: their messages, what crosses a link, and their time.
+    "sized_bytes",
+    "sized_bus_bytes",
+    "sized_ns",
+    "n_steps",
+)
+_SUMS_PER_CALL = {
+    "bytes_per_call": "bytes",
+    "forward_share": "forward",
+    "backward_share": "backward",
+}
+# A cell is what a rank did for one use in its summary steps. Null is not known.
 _FLOATS = ("exposed_part_ns", "sized_bus_bytes")
 _CELLS = pa.schema(
     [(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)]
@@ -31,141 +52,235 @@ _CELLS = pa.schema(
 
 
 def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
-    """Return `schema.TRAFFIC` of `schema.STEPS`: a row per (rank, communicator, collective), and one of all ranks together."""
-    summary = steps.filter(steps["in_summary"])
-    chosen = across.rows.in_step & np.isin(across.rows.step, summary["step"].to_numpy())
-    cells = pa.Table.from_pylist([*_cells(across, summary, chosen)], _CELLS)
-    is_whole = pc.ScalarAggregateOptions(skip_nulls=False)
-    sums = cells.group_by("use", use_threads=False).aggregate(
-        [(name, "sum", is_whole) for name in _SUMS]
-    )
-    pooled = sums.rename_columns(["use", *_SUMS]).append_column(
-        "rank", pa.nulls(len(sums), pa.int64())
-    )
-    uses = _uses(across, cells, pooled, chosen)
-    table = pa.concat_tables([pooled.select(_CELLS.names), cells])
-    at = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
-    order = np.lexsort((at, pc.fill_null(table["rank"], NONE)))
+    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one for all ranks.
+
+    `steps` is `schema.STEPS`.
+    """
+    summary_steps = steps.filter(steps["in_summary"])
+    in_summary = across.rows.in_step & np.isin(across.rows.step, summary_steps["step"].to_numpy())
+    cells = pa.Table.from_pylist([*_cells(across, summary_steps, in_summary)], _CELLS)
+    all_ranks = _sum_over_ranks(cells)
+    uses = _uses(across, cells, all_ranks, in_summary)
+    table = pa.concat_tables([all_ranks.select(_CELLS.names), cells])
+    index = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
+    order = np.lexsort((index, pc.fill_null(table["rank"], NONE)))
     table = table.take(pa.array(order))
-    at = at[order]
-    role = pa.array(roles([*uses.values()]), pa.string()).take(pa.array(at))
     n_ranks = across.sizes[table["use"].to_numpy() // len(COLLECTIVES)]
-    # Thousands of ranks would be listed in thousands of rows: those of a communicator are one text.
-    texts = {one.ranks: pa.array([",".join(map(str, one.ranks))]) for one in uses.values()}
-    ranks = [texts[one.ranks] for one in uses.values()]
-
-    def divided(name: str, by: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.divide(
-            pc.cast(table[name], pa.float64(), safe=False), pc.if_else(pc.greater(by, 0), by, None)
-        )
-
-    n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
-    per_step = {f"{name}_per_step": divided(name, n_steps) for name in _PER_STEP}
-    if across.has_comm_between:
-        per_step |= {
-            f"{name}_per_step": pa.nulls(len(table), pa.float64())
-            for name in ("calls", "bytes", "wait_ns")
-        }
-    is_staged = pc.equal(role, PIPELINE)
-    wait = per_step["wait_ns_per_step"]
-    seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
-    columns = per_step | {
-        "rank": table["rank"],
-        "communicator": pa.array([one.communicator for one in uses.values()], pa.string()).take(
-            pa.array(at)
-        ),
-        "collective": pa.array([one.collective for one in uses.values()], pa.string()).take(
-            pa.array(at)
-        ),
-        "role": role,
-        "n_ranks": pa.array(n_ranks, mask=n_ranks == 0),
-        "ranks": pa.chunked_array([ranks[use] for use in at.tolist()], pa.string()),
-        # Stages wait for each other by design.
-        "bubble_ns_per_step": pc.if_else(is_staged, wait, None),
-        "wait_ns_per_step": pc.if_else(is_staged, None, wait),
-        "algbw_bytes_per_s": divided("sized_bytes", seconds),
-        "busbw_bytes_per_s": divided("sized_bus_bytes", seconds),
-    }
+    columns = _columns_of_uses([*uses.values()], index[order])
+    columns |= _values_per_step(
+        table, is_capture=is_capture, has_comm_between=across.has_comm_between
+    )
+    columns |= _bandwidths(table)
+    columns["rank"] = table["rank"]
+    columns["n_ranks"] = pa.array(n_ranks, mask=n_ranks == 0)
+    # Stages wait for each other by design.
+    is_staged = pc.equal(columns["role"], PIPELINE)
+    wait_ns = columns["wait_ns_per_step"]
+    columns["bubble_ns_per_step"] = pc.if_else(is_staged, wait_ns, None)
+    columns["wait_ns_per_step"] = pc.if_else(is_staged, None, wait_ns)
     return schema.TRAFFIC.table(columns)
 
 
-def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict[str, Any]]:
+def _sum_over_ranks(cells: pa.Table) -> pa.Table:
+    """Return a cell of each use for all ranks, whose rank is null."""
+    skip_no_null = pc.ScalarAggregateOptions(skip_nulls=False)
+    by_use = cells.group_by("use", use_threads=False)
+    sums = by_use.aggregate([(name, "sum", skip_no_null) for name in _SUMS])
+    no_rank = pa.nulls(len(sums), pa.int64())
+    return sums.rename_columns(["use", *_SUMS]).append_column("rank", no_rank)
+
+
+def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
+    """Return what identifies the use of each row, whose place in `uses` is its index."""
+    places = pa.array(index)
+    names = pa.array([use.communicator for use in uses], pa.string())
+    collectives = pa.array([use.collective for use in uses], pa.string())
+    # All rows of a communicator share one text, because thousands of ranks may be listed in
+    # thousands of rows.
+    texts = {use.ranks: pa.array([",".join(map(str, use.ranks))]) for use in uses}
+    ranks = [texts[use.ranks] for use in uses]
+    return {
+        "communicator": names.take(places),
+        "collective": collectives.take(places),
+        "role": pa.array(roles(uses), pa.string()).take(places),
+        "ranks": pa.chunked_array([ranks[place] for place in index.tolist()], pa.string()),
+    }
+
+
+def _values_per_step(
+    table: pa.Table, *, is_capture: bool, has_comm_between: bool
+) -> dict[str, pa.ChunkedArray]:
+    n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
+    values = {f"{name}_per_step": _divide(table[name], n_steps) for name in _PER_STEP}
+    if has_comm_between:
+        for name in _PARTIAL_BETWEEN_STEPS:
+            values[f"{name}_per_step"] = pa.nulls(len(table), pa.float64())
+    return values
+
+
+def _bandwidths(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
+    return {
+        "algbw_bytes_per_s": _divide(table["sized_bytes"], seconds),
+        "busbw_bytes_per_s": _divide(table["sized_bus_bytes"], seconds),
+    }
+
+
+def _divide(values: pa.ChunkedArray, divisor: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the quotient, null for a divisor that is not above 0."""
+    positive = pc.if_else(pc.greater(divisor, 0), divisor, None)
+    return pc.divide(pc.cast(values, pa.float64(), safe=False), positive)
+
+
+class _Calls(Struct, frozen=True):
+    """The operations of all ranks, with what the cells sum of them."""
+
+    across: CrossRank
+    # Number of each operation's use.
+    use: Int64
+    in_summary: Flags
+    sizes: MessageSizes
+    # Of which operations it is known who waits.
+    is_known: Flags
+
+
+class _StepsOfRank(Struct, frozen=True):
+    """The summary steps of one rank."""
+
+    starts: Int64
+    ends: Int64
+    # When compute hides communication.
+    hidden: IntervalSet
+
+
+def _cells(
+    across: CrossRank, summary_steps: pa.Table, in_summary: Flags
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `_CELLS` for each rank and use."""
     rows = across.rows
-    use = use_of(across.rows)
-    windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
-    message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
-    matched = across.waiting
-    is_known = across.is_known
-    is_measured = is_sized & is_known
-    is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
+    calls = _Calls(
+        across=across,
+        use=use_of(rows),
+        in_summary=in_summary,
+        sizes=message_sizes(across, np.arange(len(rows))),
+        is_known=across.is_known,
+    )
+    is_comm_unknown = pc.is_null(summary_steps["comm_ns"])
+    ranks_with_hidden_comm = {*summary_steps.filter(is_comm_unknown)["rank"].to_pylist()}
     for rank, span in across.by_rank():
-        own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
-        starts = windows[1][own_windows]
-        ends = windows[2][own_windows]
-        hidden = rank.process.hidden.shifted(rank.shift_ns)
-        own_uses = np.unique(use[span]).tolist()
-        of_uses = {code: np.flatnonzero(use[span] == code) + span.start for code in own_uses}
-        is_seen = rank.number not in is_hidden
-        unions = {
-            code: union(rows.start_ns[of], rows.end_ns[of])
-            for code, of in of_uses.items()
-            if is_seen
+        has_hidden_comm = rank.number in ranks_with_hidden_comm
+        steps = _steps_of_rank(summary_steps, rank)
+        operations_of_use = {
+            use: np.flatnonzero(calls.use[span] == use) + span.start
+            for use in np.unique(calls.use[span]).tolist()
         }
-        parts = dict(
-            zip(
-                unions,
-                exposed_parts([*unions.values()], hidden, IntervalSet(starts, ends)),
-                strict=True,
-            )
-        )
-        for code in own_uses:
-            of_use = of_uses[code]
-            own = of_use[chosen[of_use]]
-            cell: dict[str, Any] = {"rank": rank.number, "use": code, "n_steps": starts.size}
-            if matched is not None and own.size and is_measured[own].all():
-                cell["sized_bytes"], cell["sized_bus_bytes"] = message[own].sum(), bus[own].sum()
-                cell["sized_ns"] = matched.column("transfer_ns", own).sum()
-            if is_seen:
-                times = unions[code]
-                comm = times.lengths(starts, ends).sum()
-                beside = times.intersect(hidden).lengths(starts, ends).sum()
-                cell |= {
-                    "calls": own.size,
-                    "comm_ns": comm,
-                    "exposed_ns": comm - beside,
-                    "hidden_ns": beside,
-                }
-                cell["exposed_part_ns"] = parts[code]
-                cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
-                if matched is not None and is_known[own].all():
-                    cell["wait_ns"] = across.waited(of_use, matched).lengths(starts, ends).sum()
-                launched_in = rows.launched_in[own]
-                if not (launched_in == NONE).any():
-                    cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
-                    cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
+        times = {} if has_hidden_comm else _times_of_uses(calls, operations_of_use, steps)
+        for use, operations in operations_of_use.items():
+            cell = {"rank": rank.number, "use": use, "n_steps": steps.starts.size}
+            cell |= _sized_sums(calls, operations)
+            if not has_hidden_comm:
+                cell |= times[use]
+                cell |= _sums_of_use(calls, operations, steps)
             yield cell
 
 
+def _steps_of_rank(summary_steps: pa.Table, rank: Rank[ProcessDigest]) -> _StepsOfRank:
+    edges = np.searchsorted(summary_steps["rank"].to_numpy(), (rank.number, rank.number + 1))
+    windows = slice(*edges)
+    return _StepsOfRank(
+        starts=summary_steps["start_ns"].to_numpy()[windows],
+        ends=summary_steps["end_ns"].to_numpy()[windows],
+        hidden=rank.process.hidden.shifted(rank.shift_ns),
+    )
+
+
+def _times_of_uses(
+    calls: _Calls, operations_of_use: Mapping[int, Int64], steps: _StepsOfRank
+) -> dict[int, dict[str, Any]]:
+    """Return how long each use runs in the steps, exposed and overlapped by compute."""
+    rows = calls.across.rows
+    unions = {
+        use: union(rows.start_ns[operations], rows.end_ns[operations])
+        for use, operations in operations_of_use.items()
+    }
+    windows = IntervalSet(steps.starts, steps.ends)
+    exposed_part_ns = exposed_parts([*unions.values()], steps.hidden, windows)
+    times = {}
+    for (use, intervals), part_ns in zip(unions.items(), exposed_part_ns, strict=True):
+        comm_ns = intervals.lengths(steps.starts, steps.ends).sum()
+        overlapped = intervals.intersect(steps.hidden)
+        overlapped_ns = overlapped.lengths(steps.starts, steps.ends).sum()
+        times[use] = {
+            "comm_ns": comm_ns,
+            "exposed_ns": comm_ns - overlapped_ns,
+            "hidden_ns": overlapped_ns,
+            "exposed_part_ns": part_ns,
+        }
+    return times
+
+
+def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
+    """Return bytes and time of a use if all its operations are matched and have known sizes."""
+    waiting = calls.across.waiting
+    counted = operations[calls.in_summary[operations]]
+    is_measured = calls.sizes.is_bus_known[counted] & calls.is_known[counted]
+    if waiting is None or not counted.size or not is_measured.all():
+        return {}
+    return {
+        "sized_bytes": calls.sizes.message_bytes[counted].sum(),
+        "sized_bus_bytes": calls.sizes.bus_bytes[counted].sum(),
+        "sized_ns": waiting.column("transfer_ns", counted).sum(),
+    }
+
+
+def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[str, Any]:
+    """Return the counts, bytes and wait time of a use, without those that are not known."""
+    across = calls.across
+    counted = operations[calls.in_summary[operations]]
+    sums: dict[str, Any] = {"calls": counted.size}
+    message_bytes = calls.sizes.message_bytes[counted]
+    if not (message_bytes == ABSENT).any():
+        sums["bytes"] = message_bytes.sum()
+    if across.waiting is not None and calls.is_known[counted].all():
+        waits = across.waited(operations, across.waiting)
+        sums["wait_ns"] = waits.lengths(steps.starts, steps.ends).sum()
+    launched_in = across.rows.launched_in[counted]
+    if not (launched_in == NONE).any():
+        sums["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
+        sums["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
+    return sums
+
+
 def _uses(
-    across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags
+    across: CrossRank, cells: pa.Table, all_ranks: pa.Table, in_summary: Flags
 ) -> dict[int, CommUse]:
-    """Return what the role of each use is told from, in order of its communicator's name and its collective's."""
+    """Return the uses by their number, in order of communicator and collective.
+
+    They hold what `roles` needs to find the kind of parallelism.
+    """
     users: dict[int, dict[int, None]] = {}
     for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
         users.setdefault(use // len(COLLECTIVES), {})[rank] = None
-    before = kernels_before_sends(across.rows, chosen)
+    kernels_before = kernels_before_sends(across.rows, in_summary)
     uses = {}
-    for row in pooled.to_pylist():
+    for row in all_ranks.to_pylist():
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
-        calls = row["calls"] or 0
         n_steps = row["n_steps"]
-        told = {name: row[of] if calls else None for name, of in _OF_CALLS.items()}
+        calls_per_step = (row["calls"] or 0) / n_steps if n_steps else 0.0
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
             ranks=tuple(users[communicator]),
-            calls_per_step=calls / n_steps if n_steps else 0.0,
-            kernels_before=before.get(row["use"], ()),
-            **{name: None if total is None else total / calls for name, total in told.items()},
+            calls_per_step=calls_per_step,
+            kernels_before=kernels_before.get(row["use"], ()),
+            **_means_per_call(row),
         )
-    return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
+    in_order = sorted(uses, key=lambda use: (uses[use].communicator, uses[use].collective))
+    return {use: uses[use] for use in in_order}
+
+
+def _means_per_call(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what `CommUse` has of a mean call, None if it is not known or there are no calls."""
+    n_calls = row["calls"] or 0
+    sums = {name: row[column] if n_calls else None for name, column in _SUMS_PER_CALL.items()}
+    return {name: None if total is None else total / n_calls for name, total in sums.items()}

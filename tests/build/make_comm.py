@@ -7,7 +7,7 @@ import pyarrow as pa
 from nsyspipe.analysis.collectives import CommKind, CommOperations
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
-from nsyspipe.run.gather import Rank
+from nsyspipe.run.digests import Rank
 
 SUM = CommKind("all_reduce", "f32", "RING_LL")
 GATHER = CommKind("all_gather", None, "RING_LL")

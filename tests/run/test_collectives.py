@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.process_groups import Doubt
-from nsyspipe.run.collectives import _of_groups
+from nsyspipe.run.cross_rank import problem_of_groups
 from nsyspipe.run.doctor import examine
 from tests.build import across
 from tests.build.across import (
@@ -211,8 +211,8 @@ def test_ranks_that_leave_another_out_in_every_step_leave_nothing_matched(tmp_pa
 @pytest.mark.parametrize("has_log", [True, False])
 def test_a_log_that_does_not_name_the_groups_is_not_asked_for_once_more(has_log):
     rows = SimpleNamespace(is_named=np.array([False]))
-    (found,) = _of_groups(rows, Doubt.TIMES, is_by_log=False, has_log=has_log)
-    assert ("--nccl-log" in found.fix, "--include-blobs=true" in found.fix) == (not has_log, True)
+    fix = problem_of_groups(rows, Doubt.TIMES, has_log=has_log).fix
+    assert ("--nccl-log" in fix, "--include-blobs=true" in fix) == (not has_log, True)
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

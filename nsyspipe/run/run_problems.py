@@ -1,0 +1,362 @@
+"""The problems of one run: what its reports lack, and what that makes unknown."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.steps import FEW_STEPS, Selection
+from nsyspipe.analysis.summary import step_times
+from nsyspipe.model import schema
+from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
+from nsyspipe.model.table import Int64
+from nsyspipe.run import collectives as comm
+from nsyspipe.run.digests import Ranks, ReportDigest
+from nsyspipe.run.numbered_run import NumberedRun
+from nsyspipe.run.ranks import recorded_world_size
+from nsyspipe.run.sidecars import RunSidecars
+from nsyspipe.run.unrecorded import MissingRanks, problems_of
+
+# Process and device to rank number, of one report.
+_RankNumbers: TypeAlias = Mapping[tuple[int | None, int | None], int]
+
+MAX_LISTED_NUMBERS = 8
+# Only so many ranks without kernels are named by their number.
+MAX_NAMED_MISSING_RANKS = 1000
+_PLURALS = {"rank": "ranks", "process": "processes"}
+# If the slowest rank differs from step to step, the largest step times sum to more than those of
+# any rank. A larger share than this is worth a note, or a warning.
+MIN_CHANGING_SHARE_FOR_NOTE = 0.01
+MIN_CHANGING_SHARE_FOR_WARNING = 0.05
+
+
+class SelectedSteps(Struct, frozen=True):
+    """The steps of a run, and which of them count."""
+
+    # `schema.STEPS`
+    table: pa.Table
+    selection: Selection
+    # The capture of the run that each step belongs to.
+    capture: Int64
+    # Whether communication that was not recorded may have run in summary steps.
+    may_hide_comm: bool
+
+
+def problems_of_run(
+    run: NumberedRun, across: comm.CrossRank, steps: SelectedSteps
+) -> tuple[Problem, ...]:
+    """Return all problems of a run, in order of their stage."""
+    ranks = across.placed
+    # Hosts without numbers are no ranks.
+    has_ranks_to_number = run.is_numbered or not run.hosts
+    problems = [*_problems_of_reports(run, ranks, may_hide_comm=steps.may_hide_comm)]
+    if has_ranks_to_number:
+        problems += run.numbering.problems
+    problems += across.problems
+    problems += _problems_of_captures(ranks)
+    problems += _problems_of_ranks(run, ranks)
+    problems += _problems_of_unrecorded_processes(run)
+    problems += _problems_of_world_size(run)
+    problems += run.gathered.sidecars.problems
+    problems += _problems_of_message_sizes(across, run.gathered.digests)
+    problems += _problems_of_steps(ranks, steps, run.gathered.why_no_steps)
+    return tuple(problems)
+
+
+def lacks_communication(ranks: Ranks, n_job_ranks: int | None) -> bool:
+    """Tell whether a job of several ranks has no communication kernel that nsyspipe knows."""
+    has_several_ranks = len(ranks) > 1 or (n_job_ranks or 0) > 1
+    return bool(ranks) and has_several_ranks and all(rank.process.n_comm == 0 for rank in ranks)
+
+
+def _problems_of_reports(
+    run: NumberedRun, ranks: Ranks, *, may_hide_comm: bool
+) -> Iterator[Problem]:
+    """Yield the problems of each report, with its name and, if known, the rank."""
+    digests = run.gathered.digests
+    numbers = _numbers_by_report(ranks)
+    for argument, (digest, name) in enumerate(zip(digests, run.report_names, strict=True)):
+        if not ranks and run.gathered.sidecars.is_without_gpu(argument):
+            yield problem("captured-without-gpu")
+        elif not digest.processes:
+            severity = None if ranks else "error"
+            yield problem("no-gpu-activity", severity=severity).at(report=name)
+        else:
+            rank_numbers = numbers.get(argument, {})
+            yield from _problems_of_report(digest, name, rank_numbers, may_hide_comm=may_hide_comm)
+            if digest.facts.session_start_utc_ns is None and len(digests) > 1:
+                yield problem("no-session-start").at(report=name)
+
+
+def _numbers_by_report(ranks: Ranks) -> dict[int, dict[tuple[int | None, int | None], int]]:
+    """Return the rank numbers of each report, by its argument, and by process and device."""
+    numbers: dict[int, dict[tuple[int | None, int | None], int]] = {}
+    for rank in ranks:
+        for part in rank.parts:
+            key = part.process.process_id, part.process.device_id
+            numbers.setdefault(part.argument, {})[key] = rank.number
+    return numbers
+
+
+def _problems_of_report(
+    digest: ReportDigest, name: str, rank_numbers: _RankNumbers, *, may_hide_comm: bool
+) -> Iterator[Problem]:
+    only_rank = next(iter(rank_numbers.values())) if len(rank_numbers) == 1 else None
+    for report_problem in digest.problems:
+        key = report_problem.process_id, report_problem.device_id
+        yield report_problem.at(report=name, rank=rank_numbers.get(key, only_rank))
+    if digest.n_graphs:
+        code = "comm-in-graphs" if may_hide_comm else "graphs-as-a-whole"
+        yield problem(code, n=digest.n_graphs).at(report=name, rank=only_rank)
+
+
+def _problems_of_captures(ranks: Ranks) -> Iterator[Problem]:
+    n_captures = [len(rank.captures) for rank in ranks if rank.captures]
+    if n_captures:
+        extremes = sorted({min(n_captures), max(n_captures)})
+        times = " to ".join(map(str, extremes))
+        yield problem("captured-several-times", n=len(n_captures), times=times)
+
+
+def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
+    numbering = run.numbering
+    job = run.job
+    for rank in ranks:
+        if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
+            yield problem("no-gpu-name", rank=rank.number)
+    has_graphs = any(rank.report.n_graphs for rank in ranks)
+    if lacks_communication(ranks, job.n_ranks) and not has_graphs:
+        yield problem("no-comm-kernels", n=len(ranks))
+    if job.world_size is not None:
+        yield from _problems_of_absent_ranks(run, ranks, job.world_size)
+    elif numbering.has_shared_processes and not job.has_all(len(ranks)):
+        yield problem(
+            "ranks-missing",
+            n=(job.n_ranks or 0) - len(ranks),
+            world_size=job.n_ranks,
+            noun="ranks",
+            missing="according to NCCL's communicator",
+        )
+
+
+class _AbsentRanks(Struct, frozen=True):
+    """The numbers of a job, of ranks or of processes, that a run does not have."""
+
+    # In reports that are not read.
+    unread: list[int]
+    # Left out of the capture on purpose.
+    not_captured: list[int]
+    # Numbers that are in the run, or in one of the lists above.
+    accounted: frozenset[int]
+    # All numbers below the world size that are not accounted for.
+    n_missing: int
+
+
+def _problems_of_absent_ranks(run: NumberedRun, ranks: Ranks, world_size: int) -> Iterator[Problem]:
+    """Yield which numbers of the job are not in the run, and why.
+
+    The numbers are those of ranks, or of processes if some process has several ranks.
+    """
+    if not ranks:
+        return
+    noun = "process" if run.numbering.has_shared_processes else "rank"
+    sidecars = run.gathered.sidecars
+    present = {rank.process_number for rank in ranks}
+    absent = _find_absent_ranks(present, world_size, sidecars, run.ranks_of_all_reports)
+    words: dict[str, Any] = {"world_size": world_size, "noun": _PLURALS[noun]}
+    n_unread = len(absent.unread)
+    if n_unread:
+        listed = _name_numbers(absent.unread, n_unread, noun)
+        yield problem("ranks-not-read", n=n_unread, missing=listed, **words)
+    if absent.n_missing:
+        missing = (number for number in range(world_size) if number not in absent.accounted)
+        listed = _name_numbers(missing, absent.n_missing, noun)
+        listed += _name_unread_files(sidecars, absent.accounted)
+        yield problem("ranks-missing", n=absent.n_missing, missing=listed, **words)
+    n_not_captured = len(absent.not_captured)
+    if n_not_captured:
+        listed = _name_numbers(absent.not_captured, n_not_captured, noun)
+        yield problem("ranks-not-captured", n=n_not_captured, missing=listed, **words)
+
+
+def _find_absent_ranks(
+    present: set[int],
+    world_size: int,
+    sidecars: RunSidecars,
+    ranks_of_all_reports: frozenset[int],
+) -> _AbsentRanks:
+    read_or_not = present | ranks_of_all_reports
+    without_report = {
+        rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None
+    }
+    not_captured = without_report - read_or_not
+    not_captured_in_job = sorted(number for number in not_captured if number < world_size)
+    accounted = read_or_not.union(not_captured_in_job)
+    return _AbsentRanks(
+        unread=sorted(ranks_of_all_reports - present),
+        not_captured=not_captured_in_job,
+        accounted=frozenset(accounted),
+        n_missing=world_size - sum(number < world_size for number in accounted),
+    )
+
+
+def _name_unread_files(sidecars: RunSidecars, accounted: frozenset[int]) -> str:
+    """Return the names of reports that sidecars have for missing ranks, as the end of a list."""
+    reports = {rank.report for rank in sidecars.ranks if rank.report and rank.rank not in accounted}
+    if not reports:
+        return ""
+    return f", captured as {', '.join(sorted(reports)[:MAX_LISTED_NUMBERS])}"
+
+
+def _problems_of_unrecorded_processes(run: NumberedRun) -> Iterator[Problem]:
+    """Yield the processes without kernels of each report, and the ranks that they may stand for."""
+    if not run.ranks:
+        return
+    world_size = run.job.world_size
+    missing_numbers = None
+    if world_size is not None and run.is_numbered:
+        present = set(run.numbering.process_numbers)
+        missing = (number for number in range(world_size) if number not in present)
+        missing_numbers = list(itertools.islice(missing, MAX_NAMED_MISSING_RANKS))
+    missing_ranks = MissingRanks(world_size, missing_numbers)
+    for digest, name in zip(run.gathered.digests, run.report_names, strict=True):
+        for process_problem in problems_of(digest.unrecorded, missing_ranks):
+            yield process_problem.at(report=name)
+
+
+def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
+    recorded_size = recorded_world_size(run.gathered.digests, run.gathered.sidecars)
+    n_processes = run.numbering.n_processes
+    if recorded_size is not None and n_processes > recorded_size:
+        yield problem("more-ranks-than-world", n=n_processes, world_size=recorded_size)
+
+
+def _problems_of_message_sizes(
+    across: comm.CrossRank, digests: Sequence[ReportDigest]
+) -> Iterator[Problem]:
+    # One rank sends nothing.
+    if len(across.placed) < 2:  # noqa: PLR2004
+        return
+    in_steps = np.flatnonzero(across.rows.in_step)
+    message_bytes = comm.message_sizes(across, in_steps).message_bytes
+    n_absent = int(np.count_nonzero(message_bytes == comm.ABSENT))
+    if not n_absent:
+        return
+    if n_absent < in_steps.size:
+        yield problem("few-message-sizes", n=n_absent, total=in_steps.size)
+        return
+    gaps = {digest.size_gap for digest in digests}
+    # Without a gap there are sizes, but none belongs to a kernel.
+    without_kernel = (
+        "no NCCL payload matches a communication kernel",
+        "capture whole steps on every rank, with CUDA API calls (--trace=cuda,nvtx)",
+    )
+    reasons = (reason_and_fix for gap, reason_and_fix in SIZE_GAPS.items() if gap in gaps)
+    why, how = next(reasons, without_kernel)
+    yield problem("no-message-size", why=why, how=how)
+
+
+def _problems_of_steps(
+    ranks: Ranks, steps: SelectedSteps, why_no_steps: str | None
+) -> Iterator[Problem]:
+    if not ranks:
+        return
+    if why_no_steps is not None:
+        yield problem("no-steps", why=why_no_steps)
+        return
+    rank_numbers = [rank.number for rank in ranks]
+    for ranks_without, step_numbers in _ranks_without_steps(steps.table, rank_numbers).items():
+        yield problem(
+            "step-missing",
+            step=_list_numbers(step_numbers, len(step_numbers)),
+            missing=_list_numbers(ranks_without, len(ranks_without)),
+        )
+    yield from _problems_of_selection(steps, n_ranks=len(ranks))
+    yield from _problems_of_slowest_rank(steps.table)
+
+
+def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Problem]:
+    """Yield why summary steps are few, or are not what a reader expects."""
+    n_steps = steps.selection.steps.size
+    if not n_steps:
+        yield problem("no-common-step")
+    elif steps.selection.is_fallback:
+        yield problem("no-complete-step")
+        if n_steps == 1:
+            yield problem("few-steps", n=1)
+    elif n_ranks > 1 and _counts_start_of_capture(steps):
+        yield problem("capture-start-in-figures")
+    elif n_steps < FEW_STEPS:
+        yield problem("few-steps", n=n_steps)
+
+
+def _problems_of_slowest_rank(steps: pa.Table) -> Iterator[Problem]:
+    """Yield by what share the largest step times sum to more than those of any single rank."""
+    summary_steps = steps.filter(steps["in_summary"])
+    by_rank = summary_steps.group_by("rank", use_threads=False)
+    rank_sums = by_rank.aggregate([("wall_ns", "sum")])["wall_ns_sum"]
+    longest_ns = pc.max(rank_sums).as_py()
+    if not longest_ns:
+        return
+    changing_share = int(step_times(summary_steps).sum()) / longest_ns - 1
+    if changing_share > MIN_CHANGING_SHARE_FOR_NOTE:
+        severity = "warning" if changing_share > MIN_CHANGING_SHARE_FOR_WARNING else None
+        percent = f"{100 * changing_share:.1f}"
+        yield problem("slowest-rank-changes", severity=severity, percent=percent)
+
+
+def _counts_start_of_capture(steps: SelectedSteps) -> bool:
+    """Tell whether the first step of a capture is a summary step."""
+    order = np.lexsort((steps.table["start_ns"].to_numpy(), steps.capture))
+    first_steps = order[run_starts(steps.capture[order])]
+    return bool(steps.table["in_summary"].to_numpy()[first_steps].any())
+
+
+def _ranks_without_steps(steps: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+    """Return the steps that not every rank has, by the ranks that do not have them."""
+    rank = steps["rank"].to_numpy()
+    step = steps["step"].to_numpy()
+    step_numbers, n_ranks = np.unique(step, return_counts=True)
+    steps_by_ranks: dict[tuple[int, ...], list[int]] = {}
+    for number in step_numbers[n_ranks < len(ranks)].tolist():
+        ranks_without = np.setdiff1d(ranks, rank[step == number])
+        steps_by_ranks.setdefault(tuple(ranks_without.tolist()), []).append(number)
+    return steps_by_ranks
+
+
+def _name_numbers(numbers: Iterable[int], n_numbers: int, noun: str) -> str:
+    """List numbers with their noun: ``ranks 0, 1``."""
+    noun_of_number = _PLURALS[noun] if n_numbers > 1 else noun
+    return f"{noun_of_number} {_list_numbers(numbers, n_numbers)}"
+
+
+def _list_numbers(numbers: Iterable[int], n_numbers: int) -> str:
+    """List the first of some ascending numbers, and say how many more there are.
+
+    The numbers that are not listed are never made, because a world size may be any number.
+    """
+    listed = ", ".join(map(str, itertools.islice(numbers, MAX_LISTED_NUMBERS)))
+    if n_numbers <= MAX_LISTED_NUMBERS:
+        return listed
+    return f"{listed} and {n_numbers - MAX_LISTED_NUMBERS} more"
+
+
+def problems_table(problems: Iterable[Problem]) -> pa.Table:
+    """Return `schema.PROBLEMS`, the most severe first, each problem once."""
+    in_order = sorted(set(problems), key=_severity_order)
+    return schema.PROBLEMS.from_rows([run_problem.row for run_problem in in_order])
+
+
+def _severity_order(run_problem: Problem) -> tuple[object, ...]:
+    return (
+        SEVERITIES.index(run_problem.severity),
+        run_problem.code,
+        -1 if run_problem.rank is None else run_problem.rank,
+        run_problem.report or "",
+        run_problem.message,
+    )
