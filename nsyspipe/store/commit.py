@@ -169,7 +169,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     except NotPlainError as error:
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
         problem = (
-            f"has {error.found} at {shown}, but a run store needs {error.wanted}, so nothing was "
+            f"has {error.actual} at {shown}, but a run store needs {error.expected}, so nothing was "
             "saved"
         )
         raise OutputError(str(store), problem, fix=f"remove {error.path}") from error

@@ -184,7 +184,7 @@ def content_of(store: Path, run_id: str, name: str) -> pa.Buffer:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
-        raise error.told() from error
+        raise error.as_dataset_error() from error
     except FileNotFoundError:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
