@@ -288,9 +288,10 @@ def plain_number(value: Any) -> Any:  # noqa: ANN401 - any value of a user
 
     Numbers of Python can be written to documents.
     """
-    if isinstance(value, Real) and not isinstance(value, int | float):
-        with contextlib.suppress(OverflowError):
-            return float(value)
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    with contextlib.suppress(OverflowError):
+        return float(value)
     return value
 
 
