@@ -145,8 +145,9 @@ def load(
     check_text("run_id", run_id, "run_id='run-7'")
     _check_executor(executor)
     if on_progress is not None and not callable(on_progress):
-        fix = "on_progress=lambda done, n_all: ..."
-        raise OptionError.of_kind("on_progress", on_progress, "a function", fix)
+        raise OptionError.of_kind(
+            "on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ..."
+        )
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
