@@ -1,4 +1,7 @@
-"""The calls that take names of runs: `load`, `diff`, `compare` and `whatif`. What a user names becomes a `Run` that reads nothing yet."""
+"""The calls that accept names of runs: `load`, `diff`, `compare` and `whatif`.
+
+A name becomes a `Run`, which reads nothing yet.
+"""
 
 from __future__ import annotations
 
@@ -140,12 +143,7 @@ def load(
         raise logs_refused("--nccl-log" if nccl_log else "--topology")
     check_text("label", label, "label='baseline'")
     check_text("run_id", run_id, "run_id='run-7'")
-    if executor is not None and (
-        isinstance(executor, type) or not callable(getattr(executor, "submit", None))
-    ):
-        raise OptionError.of_kind(
-            "executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4"
-        )
+    _check_executor(executor)
     if on_progress is not None and not callable(on_progress):
         raise OptionError.of_kind(
             "on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ..."
@@ -153,35 +151,24 @@ def load(
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
+        # The names of options, each with None if it was not used.
         options: dict[str, Any] = {
             **patterns,
             "steps": steps,
             "skip_first": None if skip_first == AUTO else skip_first,
-        }
-        options |= {
             "rank_map": rank_map,
             "ranks": ranks,
             "nccl_log": nccl_log or None,
             "topology": topology,
+            "no_logs": None if logs else True,
         }
-        options["no_logs"] = None if logs else True
-        return _saved(arguments, run_id, label, options)
-    # A saved run needs nothing of what reads reports.
+        return _load_saved(arguments, run_id, label, options)
+    # A saved run does not need the modules that read reports.
     from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
-    given_logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
-    maps = (
-        []
-        if topology is None
-        else find_logs([path_of("topology", topology, "topology='topo.txt'")])
-    )
-    if len(maps) > 1:
-        raise OptionError(
-            f"topology={str(topology)!r}",
-            f"are {len(maps)} files",
-            fix=f"topology={str(maps[0])!r}",
-        )
+    log_files = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
+    topology_file = _topology_file(topology)
     if ranks is None or isinstance(ranks, ChosenRanks):
         chosen = ranks
     else:
@@ -196,30 +183,48 @@ def load(
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(map(whole_path, given_logs)),
-        topology=whole_path(maps[0]) if maps else None,
+        nccl_logs=tuple(map(whole_path, log_files)),
+        topology=topology_file,
         looks_beside=logs,
         executor=executor,
         on_progress=on_progress,
     )
 
 
-def _saved(
+def _check_executor(executor: object) -> None:
+    """Raise an OptionError if an object is not like a `concurrent.futures.Executor`, or None."""
+    if executor is None:
+        return
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        fix = "executor=ThreadPoolExecutor(4), or jobs=4"
+        raise OptionError.of_kind("executor", executor, "an executor", fix)
+
+
+def _topology_file(topology: str | os.PathLike[str] | None) -> Path | None:
+    """Return the file that a path or a glob names; an OptionError if there are several."""
+    if topology is None:
+        return None
+    files = find_logs([path_of("topology", topology, "topology='topo.txt'")])
+    if len(files) > 1:
+        subject = f"topology={str(topology)!r}"
+        raise OptionError(subject, f"are {len(files)} files", fix=f"topology={str(files[0])!r}")
+    return whole_path(files[0]) if files else None
+
+
+def _load_saved(
     arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]
 ) -> Run:
+    """Open a saved run. Options that change how reports are read are an error."""
     if len(arguments) > 1:
-        is_all = all(is_saved(Path(argument)) for argument in arguments)
-        problem = (
-            f"{'several saved runs' if is_all else 'a saved run and something else'}, which are "
-            "not one run"
-        )
+        are_all_saved = all(is_saved(Path(argument)) for argument in arguments)
+        kinds = "several saved runs" if are_all_saved else "a saved run and something else"
+        problem = f"{kinds}, which are not one run"
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
-    named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if named:
+    used = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if used:
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
-        raise OptionError(
-            ", ".join(named), problem, fix="leave them out, or analyze the reports again"
-        )
+        fix = "leave them out, or analyze the reports again"
+        raise OptionError(", ".join(used), problem, fix=fix)
     from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
     return open_saved(Path(arguments[0]), run_id, label)
@@ -313,11 +318,13 @@ def diff(
     check_text("against", against, "against='main'")
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
-        found = runs_by_label(store, against, [] if candidate is None else [candidate])
-        baseline, *others = (
-            [load(place, label=name) for place in places] for name, (places, _) in found.items()
-        )
-        candidate = others[0] if others else candidate
+        candidates = [] if candidate is None else [candidate]
+        sides = []
+        for label, runs in runs_by_label(store, against, candidates).items():
+            sides.append([load(path, label=label) for path in runs.paths])
+        baseline = sides[0]
+        if len(sides) > 1:
+            candidate = sides[1]
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE), each a run or a list of captures"
         raise OptionError("diff", "compares two runs, and one is named", fix=fix)
@@ -384,34 +391,36 @@ def compare(
     check_text("sort", sort, "sort='step_time'")
     if sort is not None:
         sort = check_sort(sort, "--sort")
-    given: Any = [runs, *others] if others else runs
-    if isinstance(given, Mapping):
-        sides = [Side(label, _as_side(run).runs) for label, run in given.items()]
-    elif isinstance(given, str | os.PathLike):
-        place = os.fspath(given)
+    all_runs: Any = [runs, *others] if others else runs
+    if isinstance(all_runs, Mapping):
+        sides = [Side(label, _as_side(run).runs) for label, run in all_runs.items()]
+    elif isinstance(all_runs, str | os.PathLike):
+        place = os.fspath(all_runs)
         ids = [*labels_by_time(Path(place))]
         if len(ids) <= 1:
-            named = (
-                []
-                if is_saved(Path(place))
-                else shlex.split(" ".join(words_of_runs(find_named([place]))))
-            )
-            if len(named) <= 1:
-                raise OptionError(
-                    repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)"
-                )
-            what = f"has reports of {len(named)} runs, according to their names"
-            fix = f"compare({', '.join(map(repr, named))})"
-            raise OptionError(repr(place), what, fix=fix)
+            raise _one_run_error(place)
         sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
-        if isinstance(given, set | frozenset):
-            raise OptionError.of_kind("runs", given, "a list of runs, the baseline first,", fix)
-        sides = [_as_side(run) for run in several("runs", given, "a list of them", fix)]
+        if isinstance(all_runs, set | frozenset):
+            raise OptionError.of_kind("runs", all_runs, "a list of runs, the baseline first,", fix)
+        sides = [_as_side(run) for run in several("runs", all_runs, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     return Scoreboard(tuple(Side(side.name, side.runs) for side in told_apart(sides)), rules, sort)
+
+
+def _one_run_error(place: str) -> OptionError:
+    """Return the error for a path that is to name several runs, and is no store with several."""
+    names = []
+    if not is_saved(Path(place)):
+        # Reports of several runs may have names from which the runs can be told.
+        words = words_of_runs(find_named([place]))
+        names = shlex.split(" ".join(words))
+    if len(names) <= 1:
+        return OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
+    problem = f"has reports of {len(names)} runs, according to their names"
+    return OptionError(repr(place), problem, fix=f"compare({', '.join(map(repr, names))})")
 
 
 def whatif(

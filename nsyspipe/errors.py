@@ -1,4 +1,7 @@
-"""Every error a user can cause: exit code 2 without a traceback. Anything else that escapes is a bug and ends with 1."""
+"""All errors that a user can cause. They end a command with exit code 2, without a traceback.
+
+Any other exception is a bug, and ends a command with exit code 1.
+"""
 
 import builtins
 import errno
@@ -52,7 +55,8 @@ _FLAGS = (
     "perfect-overlap",
     "prefetch",
 )
-_FLAG_CALLS = {"no-logs": "logs=False"}  # where the parameter says it the other way round
+# Flags whose parameter has the opposite meaning.
+_FLAG_CALLS = {"no-logs": "logs=False"}
 _RENAMED = {
     "metric": "metrics",
     "min-effect": "min_effect_pct",
@@ -85,14 +89,13 @@ _COMMAND = re.compile(
     r"\d+)|(?P<verdict>analyze(?= says what))"
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
-_GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with its value
-_LITERAL = re.compile(
-    r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL
-)  # as Python writes it
-_LONGEST_VALUE = 60
-_LONGEST_SUBJECT = 500
-# As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an
-# error for it.
+_OPTION_WITH_VALUE = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)
+# A value as Python writes it.
+_LITERAL = re.compile(r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL)
+_MAX_VALUE_CHARACTERS = 60
+_MAX_SUBJECT_CHARACTERS = 500
+# Messages about too little memory: of the system, its loader, SQLite and Python (of a module). Not
+# every library has an exception of its own for it.
 _NO_MEMORY = (
     "Cannot allocate memory",
     "failed to map segment",
@@ -100,102 +103,149 @@ _NO_MEMORY = (
     "error return without exception set",
     "Failed to launch worker thread",
 )
-_GIVEN_AS: dict[str, str] = {}  # whole paths -> as they were given
+# Absolute path -> the path as the user wrote it.
+_USER_PATHS: dict[str, str] = {}
 
 
-def whole_path(given: str | os.PathLike[str]) -> Path:
-    """Return a path that names its file wherever this process goes; errors go on naming it as it was given."""
-    whole = os.path.abspath(given)  # noqa: PTH100 - by the links that were given
-    _GIVEN_AS[whole] = os.fspath(given)
-    return Path(whole)
+def whole_path(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path, which names its file in any working directory.
+
+    Errors continue to name the file as the user wrote it.
+    """
+    absolute = os.path.abspath(path)  # noqa: PTH100 - keeps links
+    _USER_PATHS[absolute] = os.fspath(path)
+    return Path(absolute)
 
 
 def as_given(text: str) -> str:
-    """Return a text in which paths of `whole_path` stand as they were given."""
-    for whole in [whole for whole, given in _GIVEN_AS.items() if whole != given and whole in text]:
-        text = re.sub(
-            rf"(?<![\w./-]){re.escape(whole)}(?![\w.-])", lambda found: _GIVEN_AS[found[0]], text
-        )
+    """Return a text with the paths of `whole_path` as the user wrote them."""
+    for absolute in [*_USER_PATHS]:
+        if absolute != _USER_PATHS[absolute] and absolute in text:
+            pattern = rf"(?<![\w./-]){re.escape(absolute)}(?![\w.-])"
+            text = re.sub(pattern, lambda match: _USER_PATHS[match[0]], text)
     return text
 
 
 def _as_call(command: re.Match[str]) -> str:
-    def value(name: str, before: str = "") -> str:
-        given = command[name]
-        is_placeholder = given is not None and given.isupper() and given.isalpha()
-        return (
-            "" if given is None else before + (given if is_placeholder else repr(given.strip("'")))
-        )
-
+    """Return the call of the API for a command in a text, a match of `_COMMAND`."""
     if command["shell"]:
         return f"(in a shell) {command[0]}"
-    if command["bare"] or command["costs"] or command["verdict"]:
-        of_run = "run.costs()" if command["costs"] else "run.verdict"
-        return f"nsyspipe.{command['bare']}" if command["bare"] else of_run
+    if command["bare"]:
+        return f"nsyspipe.{command['bare']}"
+    if command["costs"]:
+        return "run.costs()"
+    if command["verdict"]:
+        return "run.verdict"
     if command["changes"] is not None:
-        changes = ", ".join(
-            in_python(f"--{change}") for change in command["changes"].split(" --")[1:]
-        )
-        return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
-    if command["listed"] or command["one"]:
-        listed = command["listed"] and repr(f"{command['listed'].strip(chr(39))}/runs")
-        return f"pandas.read_parquet({listed})" if listed else f"nsyspipe.load({value('one')})"
+        return _whatif_call(command["changes"])
+    return _call_with_runs(command)
+
+
+def _whatif_call(options: str) -> str:
+    changes = ", ".join(in_python(f"--{option}") for option in options.split(" --")[1:])
+    return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
+
+
+def _call_with_runs(command: re.Match[str]) -> str:
+    """Return the call of the API for a command that names runs."""
+    if command["listed"]:
+        store = command["listed"].strip("'")
+        table = f"{store}/runs"
+        return f"pandas.read_parquet({table!r})"
+    if command["one"]:
+        return f"nsyspipe.load({_argument(command['one'])})"
     if command["out"]:
-        loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
-        return f"nsyspipe.export.parquet({loaded}, {value('out')})"
-    return (
-        f"nsyspipe.diff({value('baseline')}, {value('candidate')}{value('against', ', against=')})"
-    )
+        label = _keyword_argument("label", command["label"])
+        loaded = f"nsyspipe.load({_argument(command['reports'])}{label})"
+        return f"nsyspipe.export.parquet({loaded}, {_argument(command['out'])})"
+    sides = f"{_argument(command['baseline'])}, {_argument(command['candidate'])}"
+    return f"nsyspipe.diff({sides}{_keyword_argument('against', command['against'])})"
+
+
+def _argument(word: str) -> str:
+    """Return a word of a command as Python writes it. A placeholder, such as REPORTS, stays."""
+    is_placeholder = word.isupper() and word.isalpha()
+    return word if is_placeholder else repr(word.strip("'"))
+
+
+def _keyword_argument(name: str, word: str | None) -> str:
+    return "" if word is None else f", {name}={_argument(word)}"
 
 
 def in_python(text: str) -> str:
-    """Return a text of an error with the options of commands as parameters of the API: ``--rank-map`` is ``rank_map=``."""
-
-    def parameter(option: re.Match[str]) -> str:
-        if option["command"]:
-            return option["command"]
-        if option["store"]:
-            return (
-                f"nsyspipe.export.parquet(run, STORE{', events=True' if option['events'] else ''})"
-            )
-        if option["jobs"] or option["flag"]:
-            flag = f"{option['flag']}=True".replace("-", "_")
-            return (
-                f"jobs={option['jobs']}"
-                if option["jobs"]
-                else _FLAG_CALLS.get(option["flag"], flag)
-            )
-        name = _RENAMED.get(option["name"], option["name"].replace("-", "_"))
-        value = option["value"]
-        if value is None:
-            return name if text[option.end() :].startswith(":") else f"{name}="
-        if name == "steps" and (first_last := re.fullmatch(r"(\d+):(\d+)", value)):
-            return f"{name}=({first_last[1]}, {first_last[2]})"
-        number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|\d*\.?\d+"
-        is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(number, value)
-        return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
-
+    """Return a text of an error in the words of the Python API: ``--rank-map`` is ``rank_map=``."""
     text = _COMMAND.sub(_as_call, text)
-    return _OPTION.sub(parameter, text)
+    return _OPTION.sub(_as_parameter, text)
 
 
-def _given_in_python(subject: str) -> str:
-    told = in_python(f"{subject}:")[:-1]
-    given = _GIVEN.fullmatch(subject)
-    name, is_told, value = told.partition("= ")
-    if given is None or not is_told or value != given[1]:
-        return told
-    return f"{name}={value if _LITERAL.fullmatch(value) else repr(value)}"
+def _as_parameter(option: re.Match[str]) -> str:
+    """Return the parameter of the API for an option in a text, a match of `_OPTION`."""
+    if option["command"]:
+        return option["command"]
+    if option["store"]:
+        events = ", events=True" if option["events"] else ""
+        return f"nsyspipe.export.parquet(run, STORE{events})"
+    if option["jobs"]:
+        return f"jobs={option['jobs']}"
+    if option["flag"]:
+        parameter = option["flag"].replace("-", "_")
+        return _FLAG_CALLS.get(option["flag"], f"{parameter}=True")
+    name = _RENAMED.get(option["name"], option["name"].replace("-", "_"))
+    value = option["value"]
+    if value is None:
+        # Before a colon stands the subject of a message, which has no value.
+        is_subject = option.string[option.end() :].startswith(":")
+        return name if is_subject else f"{name}="
+    return f"{name}={_parameter_value(name, value)}"
+
+
+def _parameter_value(name: str, value: str) -> str:
+    """Return the value of an option as Python writes it."""
+    step_range = re.fullmatch(r"(\d+):(\d+)", value)
+    if name == "steps" and step_range is not None:
+        return f"({step_range[1]}, {step_range[2]})"
+    # In ranks, a comma separates numbers. Elsewhere it separates thousands.
+    number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|\d*\.?\d+"
+    is_number = re.fullmatch(number, value) is not None
+    is_quoted = value[0] in "'\""
+    is_placeholder = value.isupper()
+    if not (is_number or is_quoted or is_placeholder):
+        return repr(value)
+    return value.replace(",", "_") if value[0].isdigit() else value
+
+
+def _subject_in_python(subject: str) -> str:
+    """Return the subject of an error in the words of the Python API."""
+    text = in_python(f"{subject}:")[:-1]
+    option = _OPTION_WITH_VALUE.fullmatch(subject)
+    name, separator, value = text.partition("= ")
+    if option is None or not separator or value != option[1]:
+        return text
+    if not _LITERAL.fullmatch(value):
+        value = repr(value)
+    return f"{name}={value}"
 
 
 def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[str, Any]]:
-    """Return rows whose texts, of problems messages and fixes, name parameters of the API."""
+    """Return rows with some of their texts in the words of the Python API.
+
+    Without `texts`, these are the message and the fix, as of a problem.
+    """
     names = texts or ("message", "fix")
-    return [{**row, **{name: row[name] and in_python(row[name]) for name in names}} for row in rows]
+    converted_rows = []
+    for row in rows:
+        converted = dict(row)
+        for name in names:
+            # A text may be null.
+            converted[name] = row[name] and in_python(row[name])
+        converted_rows.append(converted)
+    return converted_rows
 
 
 class NsyspipeError(Exception):
-    """Base class of all errors that nsyspipe raises on purpose. Its text uses the words of the Python API.
+    """Base class of all errors that nsyspipe raises on purpose.
+
+    Its text uses the words of the Python API.
 
     Parameters
     ----------
@@ -218,31 +268,31 @@ class NsyspipeError(Exception):
         subject = as_given(subject)
         problem = as_given(problem)
         fix = fix and as_given(fix)
-        super().__init__(f"{_given_in_python(subject)}: {in_python(problem)}")
+        super().__init__(f"{_subject_in_python(subject)}: {in_python(problem)}")
         self.subject = subject
         self.problem = problem
         self.found = found
         self.fix = fix
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process borders: rebuild them with their facts."""
-        return functools.partial(type(self), found=self.found, fix=self.fix), (
-            self.subject,
-            self.problem,
-        )
+        """Rebuild an error in another process, with all its parts."""
+        rebuild = functools.partial(type(self), found=self.found, fix=self.fix)
+        return rebuild, (self.subject, self.problem)
 
     def lines(self) -> list[str]:
-        """Return the message as the terminal shows it, in the words of the command line, without the word ``error``."""
-        extra = [
-            f"  {label}: {text}"
-            for label, text in (("found", self.found), ("fix", self.fix))
-            if text
-        ]
-        return [f"{shortened(self.subject, _LONGEST_SUBJECT)}: {self.problem}", *extra]
+        """Return the message in the words of the command line, without the word ``error``."""
+        lines = [f"{shortened(self.subject, _MAX_SUBJECT_CHARACTERS)}: {self.problem}"]
+        if self.found:
+            lines.append(f"  found: {self.found}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return lines
 
     def __str__(self) -> str:
-        given = shortened(_given_in_python(self.subject), _LONGEST_SUBJECT)
-        return "\n".join([f"{given}: {in_python(self.problem)}", *map(in_python, self.lines()[1:])])
+        subject = shortened(_subject_in_python(self.subject), _MAX_SUBJECT_CHARACTERS)
+        lines = [f"{subject}: {in_python(self.problem)}"]
+        lines += [in_python(line) for line in self.lines()[1:]]
+        return "\n".join(lines)
 
 
 class InputError(NsyspipeError):
@@ -290,59 +340,67 @@ class OptionError(NsyspipeError):
 
     @classmethod
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
-        """Return the error for a name that is none of those there are; `given` is the option, or command, with its value."""
-        names, (start, was_whole, more) = list(known), given.partition(repr(name))
-        fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
-        is_pasted = fix and was_whole and not more and start.startswith(("--", "nsyspipe "))
-        return cls(
-            given,
-            problem,
-            found=", ".join(names),
-            fix=f"{start}{fix}" if is_pasted else fix or "use one of these",
-        )
+        """Return the error for a name that is not one of the known names.
+
+        `given` is the option or the command with its value. If it ends with the name, the fix is
+        the same option or command with the most similar known name.
+        """
+        names = list(known)
+        plain_name = str(name).strip().lower()
+        fix = nearest_name(plain_name.replace("-", "_"), names, cutoff=0.8)
+        start, quoted_name, rest = given.partition(repr(name))
+        ends_with_name = bool(quoted_name) and not rest
+        if fix is None:
+            fix = "use one of these"
+        elif ends_with_name and start.startswith(("--", "nsyspipe ")):
+            fix = f"{start}{fix}"
+        return cls(given, problem, found=", ".join(names), fix=fix)
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
-        """Return the error for a parameter of Python that got another kind of value."""
+        """Return the error for a parameter of the API with a value of another kind."""
         noun = type(given).__name__
-        if (
-            hasattr(builtins, noun) and type(given).__module__ != "builtins"
-        ):  # numpy has a bool of its own
-            noun = f"{type(given).__module__}.{noun}"
-        kind = (
-            "a run"
-            if noun.endswith("Run")
-            else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
-        )
-        return cls(
-            f"{name}={short_repr(given)}", f"is {kind}, but nsyspipe needs {needed}", fix=fix
-        )
+        module = type(given).__module__
+        if hasattr(builtins, noun) and module != "builtins":
+            # For example, numpy has a bool of its own.
+            noun = f"{module}.{noun}"
+        article = "an" if noun[0].lower() in "aeiou" else "a"
+        kind = "a run" if noun.endswith("Run") else f"{article} {noun}"
+        problem = f"is {kind}, but nsyspipe needs {needed}"
+        return cls(f"{name}={short_repr(given)}", problem, fix=fix)
 
 
 def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the name that is most alike; None where none is so much alike (1: the same)."""
+    """Return the most similar known name; None if no similarity is above `cutoff` (1: the same)."""
     import difflib  # noqa: PLC0415 - only where something is wrong
 
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
+    matches = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return matches[0] if matches else None
 
 
-def require(is_so: object, problem: str) -> None:
-    """Raise a ValueError unless something is so: for what others wrote, whose reader says where it stands."""
-    if not is_so:
+def require(condition: object, problem: str) -> None:
+    """Raise a ValueError with a problem unless a condition holds.
+
+    For contents of files. The caller knows the file, and names it in an error of its own.
+    """
+    if not condition:
         raise ValueError(problem)
 
 
-def short_repr(given: object) -> str:
-    """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
+def short_repr(value: object) -> str:
+    """Return a value as Python writes it, in a short line. A table would fill the screen."""
     try:
-        return shortened(" ".join(repr(given).split()), _LONGEST_VALUE)
-    except ValueError:  # of thousands of digits
+        return shortened(" ".join(repr(value).split()), _MAX_VALUE_CHARACTERS)
+    except ValueError:
+        # Python refuses to write integers of thousands of digits.
         return "a number too large to be shown"
 
 
-def shortened(text: str, longest: int) -> str:
-    """Return a text of at most so many characters: what is cut off stands as three dots."""
-    return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
+def shortened(text: str, max_characters: int) -> str:
+    """Return a text of limited length. Three dots stand for what is cut off."""
+    if len(text) <= max_characters:
+        return text
+    return f"{text[: max_characters - 3].rstrip()}..."
 
 
 class OutputError(NsyspipeError):
@@ -350,8 +408,9 @@ class OutputError(NsyspipeError):
 
 
 def shortage(error: BaseException) -> InputError | None:
-    """Return the error for what a machine, or a limit, had too little of; None for any other error."""
-    if isinstance(error, NsyspipeError):  # its words are our own, even if they are about memory
+    """Return the error for too little memory or too few open files; None for any other error."""
+    if isinstance(error, NsyspipeError):
+        # The words are our own, even if they are about memory.
         return None
     number = error.errno if isinstance(error, OSError) else None
     is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
@@ -360,7 +419,6 @@ def shortage(error: BaseException) -> InputError | None:
         return InputError("analysis", "ran out of memory, or reached a limit (ulimit -v)", fix=fix)
     if number in {errno.EMFILE, errno.ENFILE}:
         fix = "ulimit -n 1024, or use fewer processes: -j 1"
-        return InputError(
-            "analysis", f"cannot open more files at once ({os.strerror(errno.EMFILE)})", fix=fix
-        )
+        problem = f"cannot open more files at once ({os.strerror(errno.EMFILE)})"
+        return InputError("analysis", problem, fix=fix)
     return None

@@ -243,7 +243,7 @@ def worded(request, monkeypatch):
     test = words.row_of(request.node.name)
     compared = set()
     # Texts name paths as they were given, in this test and not in one before.
-    monkeypatch.setattr(errors, "_GIVEN_AS", {})
+    monkeypatch.setattr(errors, "_USER_PATHS", {})
 
     def compare(text, case=""):
         row = f"{test}: {case}" if case else test

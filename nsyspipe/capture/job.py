@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
@@ -22,11 +23,12 @@ from nsyspipe.capture.rank import NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
-JOB_GRACE_S = 60.0  # torchrun gives its workers 30 s to end, and each of those waits for its nsys
-# For somebody who has asked twice; and until every rank has said how it ended, once its processes
-# have.
-_HURRY_S = 1.0
-_LAST_WORDS_S = 3.0
+# torchrun gives its workers 30 s to end, and each worker waits for its nsys.
+JOB_GRACE_S = 60.0
+# The user who asks twice does not want to wait longer.
+_GRACE_AFTER_SECOND_REQUEST_S = 1.0
+# Each rank records how it ended soon after its processes have ended.
+_MAX_WAIT_FOR_RECORDS_S = 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -39,18 +41,27 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        status: int = supervision.SIGNALLED + (
-            interrupt.args[0] if interrupt.args else signal.SIGINT
-        )
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        status: int = supervision.SIGNALLED + number
         _say(f"{interrupted(status)}\n  fix: nsyspipe convert exports the reports that are there")
         return status
 
 
+class _TimeLimit(NamedTuple):
+    """A limit for what a job still does after an event."""
+
+    # The reason of `End` if the limit is over.
+    why: str
+    since_s: float
+    # 0 for no limit.
+    limit_s: float
+
+
 def _captured_job(job: Job, room: SimpleNamespace) -> int:
-    where = None
+    resolved_directory = None
     try:
         with supervision.short_directory() as directory:
-            where = directory.resolve()
+            resolved_directory = directory.resolve()
             running = _Running(job, directory)
             _say(_opening(job))
             end = running.run()
@@ -58,125 +69,122 @@ def _captured_job(job: Job, room: SimpleNamespace) -> int:
             room.has_begun = any(record.pid is not None for record in records)
             return running.conclude(records, end)
     finally:
-        if where is not None and where.exists():
-            _say(f"note: what nsys captured could not be moved from {where}")
+        if resolved_directory is not None and resolved_directory.exists():
+            _say(f"note: what nsys captured could not be moved from {resolved_directory}")
 
 
 class _Running:
-    """A job on its way: its directory, its time limits, and how things stood at its start."""
+    """A job that runs: its directory, its time limits, and what was there at its start."""
 
     def __init__(self, job: Job, directory: Path) -> None:
         self._job = job
         self._directory = directory
-        self._started_ns, self._begin = time.time_ns(), time.monotonic()
-        # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture``
-        # (reports whole).
-        self._since: dict[str, float] = {}
-        # Of a node-wide capture; else each rank's nsys has a place of its own. It has no log: it
-        # prints where we do.
+        self._started_ns = time.time_ns()
+        # All times but those since the epoch are of time.monotonic().
+        self._begin_s = time.monotonic()
+        # When something was first seen to be over: ``loop``, ``ranks``, or ``capture`` (the reports
+        # are complete).
+        self._over_since_s: dict[str, float] = {}
+        # The output of a node-wide capture. Otherwise the nsys of each rank has its own. This one
+        # has no log, because it prints to our terminal.
         self._of_node: NsysOutput | None = None
-        # When the report of a whole node was whole while its ranks ran, in s since the epoch.
+        # When the report of the node was complete while its ranks ran, in s since the epoch.
         self._node_report_at: float | None = None
         if job.is_node_wide:
             self._of_node = self._output(job.beside(f"_node{job.node_rank}"), "node")
             self._of_node.earlier = report_there(self._of_node.output)
             self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
 
-    def _output(self, report: Path, whose: str) -> NsysOutput:
-        temporary = self._directory / f"tmp_{whose}"
-        log = self._directory / f"nsys_{whose}.log"
+    def _output(self, report: Path, owner: str) -> NsysOutput:
+        """Return the output of an nsys. Its owner is a rank or ``node``."""
+        temporary = self._directory / f"tmp_{owner}"
+        log = self._directory / f"nsys_{owner}.log"
         return NsysOutput(
             str(report), temporary, log, self._job.command, started_ns=self._started_ns
         )
 
     def run(self) -> End:
-        """Run the command until it ends, or must be ended."""
-        job = self._job
-        directory = self._directory
-        environment = {**os.environ, STATUS_DIR: str(directory)}
+        """Run the command until it ends, or until a limit or the user ends it."""
+        with supervision.catching_signals() as stop:
+            process = self._start()
+            end = None
+            while process.poll() is None and end is None:
+                end = _interrupt(stop) if stop.n_asked else self._limit_reached()
+                if end is None:
+                    time.sleep(supervision.POLL_S)
+                else:
+                    self._end(process, stop)
+            if end is None:
+                self._wait_for_nsys(self._job.exit_timeout_s, stop)
+        if self._of_node is not None:
+            supervision.end_adopted(is_any_of_nsys=not read_records(self._directory))
+        if end is None and stop.n_asked:
+            end = _interrupt(stop)
+        return end or End(supervision.status_of(process))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = self._job.command
+        environment = {**os.environ, STATUS_DIR: str(self._directory)}
         if self._of_node is not None:
             supervision.adopt_orphans()
             environment["TMPDIR"] = str(self._of_node.temporary)
-        with supervision.catching_signals() as stop:
-            try:
-                with supervision.holding(directory) as locks:
-                    process = supervision.start(
-                        job.command, environment, pass_fds=locks, ends_with_us=True
-                    )
-            except OSError as error:
-                raise CaptureError(
-                    job.command[0], f"cannot be started: {error.strerror}", fix="check PATH"
-                ) from error
-            why = None
-            while process.poll() is None and why is None:
-                why = _interrupt(stop) if stop.n_asked else self._limit_reached()
-                if why:
-                    self._end(process, stop)
-                else:
-                    time.sleep(supervision.POLL_S)
-            if why is None:
-                self._wait_for_nsys(job.exit_timeout_s, stop)
-        if self._of_node is not None:
-            supervision.end_adopted(is_any_of_nsys=not read_records(directory))
-        return why or (_interrupt(stop) if stop.n_asked else End(supervision.status_of(process)))
+        try:
+            with supervision.holding(self._directory) as locks:
+                return supervision.start(command, environment, pass_fds=locks, ends_with_us=True)
+        except OSError as error:
+            problem = f"cannot be started: {error.strerror}"
+            raise CaptureError(command[0], problem, fix="check PATH") from error
 
     def _limit_reached(self) -> End | None:
+        """Return the first time limit that is over; None if there is none."""
         job = self._job
-        now = time.monotonic()
-        self._look(now)
-        limits = [(self._begin, "timeout", job.timeout_s)]
-        if "ranks" in self._since:
-            # Each rank's nsys has the same limit of its own, and is a little earlier.
-            limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
+        now_s = time.monotonic()
+        self._look(now_s)
+        limits = [_TimeLimit("timeout", self._begin_s, job.timeout_s)]
+        if "ranks" in self._over_since_s:
+            # The nsys of each rank has the same limit without the grace, so it ends before.
+            command_limit_s = job.exit_timeout_s + JOB_GRACE_S
+            limits.append(_TimeLimit("command", self._over_since_s["ranks"], command_limit_s))
         else:
-            limits.append(
-                (
-                    self._since.get("loop", now),
-                    "exit",
-                    LINGER_S if job.linger_s is None else job.linger_s,
-                )
-            )
-            limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
-        return next(
-            (
-                End(None, why, after_s)
-                for since, why, after_s in limits
-                if 0 < after_s < now - since
-            ),
-            None,
-        )
+            loop_end_s = self._over_since_s.get("loop", now_s)
+            capture_end_s = self._over_since_s.get("capture", now_s)
+            exit_limit_s = LINGER_S if job.linger_s is None else job.linger_s
+            limits.append(_TimeLimit("exit", loop_end_s, exit_limit_s))
+            limits.append(_TimeLimit("linger", capture_end_s, job.linger_s or 0))
+        for limit in limits:
+            if 0 < limit.limit_s < now_s - limit.since_s:
+                return End(None, limit.why, limit.limit_s)
+        return None
 
-    def _look(self, now: float) -> None:
+    def _look(self, now_s: float) -> None:
+        """Record what is over now: the loops, the ranks, the capture."""
         records = read_records(self._directory)
         if len(records) < self._job.n_local:
             return
-        if self._of_node is None or self._job.nsys is None:
-            # Nothing more comes of the capture: each rank's report is whole, or its program has
-            # ended.
-            captured = [
-                record for record in records if record.is_captured and record.nsys_group is not None
-            ]
-            has_come = [one.report_at is not None or one.status is not None for one in captured]
-            is_whole = any(one.report_at for one in captured) and all(has_come)
-        else:
-            if self._node_report_at is None and self._of_node.is_whole(now):
-                self._node_report_at = time.time()
-            is_whole = self._node_report_at is not None
+        if self._is_capture_over(records, now_s):
+            self._over_since_s.setdefault("capture", now_s)
         programs = read_programs(self._directory)
-        is_loop_over = all(
-            record.rank in programs and programs[record.rank].loop_ended for record in records
+        if all(record.rank in programs and programs[record.rank].loop_ended for record in records):
+            self._over_since_s.setdefault("loop", now_s)
+        if all(record.status is not None for record in records):
+            self._over_since_s.setdefault("ranks", now_s)
+
+    def _is_capture_over(self, records: Sequence[RankRecord], now_s: float) -> bool:
+        """Return whether nsys writes nothing more: reports are complete, or programs have ended."""
+        if self._of_node is not None and self._job.nsys is not None:
+            if self._node_report_at is None and self._of_node.is_whole(now_s):
+                self._node_report_at = time.time()
+            return self._node_report_at is not None
+        captured = [
+            record for record in records if record.is_captured and record.nsys_group is not None
+        ]
+        is_over = all(
+            record.report_at is not None or record.status is not None for record in captured
         )
-        are_ranks_over = all(record.status is not None for record in records)
-        for what, is_so in (
-            ("loop", is_loop_over),
-            ("ranks", are_ranks_over),
-            ("capture", is_whole),
-        ):
-            if is_so:
-                self._since.setdefault(what, now)
+        return is_over and any(record.report_at for record in captured)
 
     def _end(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
-        """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
+        """End the job so that nsys writes its report. If the user asks again, end it at once."""
         n_asked = stop.n_asked
         patience_s = self._job.exit_timeout_s
         process.terminate()
@@ -184,14 +192,18 @@ class _Running:
             lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s
         )
         if process.poll() is None:
-            supervision.end_groups(
-                [process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else supervision.GRACE_S
-            )
+            grace_s = supervision.GRACE_S
+            if stop.n_asked > n_asked:
+                grace_s = _GRACE_AFTER_SECOND_REQUEST_S
+            supervision.end_groups([process.pid], grace_s=grace_s)
             process.wait()
         self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
 
     def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
-        """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
+        """Wait until every nsys has written its report, then end what still runs, programs too.
+
+        This includes an nsys whose supervisor was killed.
+        """
         n_asked = stop.n_asked
         groups = {
             record.nsys_group for record in read_records(self._directory) if record.nsys_group
@@ -200,49 +212,57 @@ class _Running:
         supervision.wait_until(
             lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s
         )
-        left = {
-            group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))
-        }
-        is_hurried = not patience_s or stop.n_asked > n_asked
-        supervision.end_groups(
-            groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S
-        )
-        supervision.wait_until(lambda: not self._unended(), _LAST_WORDS_S)
+        program_groups = [
+            supervision.group_of(record.pid) for record in self._running_ranks() if record.pid
+        ]
+        groups |= {group for group in program_groups if group}
+        is_urgent = not patience_s or stop.n_asked > n_asked
+        grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent else supervision.GRACE_S
+        supervision.end_groups(groups, grace_s=grace_s)
+        supervision.wait_until(lambda: not self._running_ranks(), _MAX_WAIT_FOR_RECORDS_S)
 
-    def _unended(self) -> list[RankRecord]:
+    def _running_ranks(self) -> list[RankRecord]:
         return [record for record in read_records(self._directory) if record.status is None]
 
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
-        """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
+        """Put reports and sidecar in their places, print the outcome, return the exit status."""
         job = self._job
         programs = read_programs(self._directory)
         if job.nsys is not None:
             of_node = None if self._of_node is None else self._of_node.captured()
-            records = [self._came(record, of_node) for record in records]
-        ended_by = end.why if end.why != "command" else None
-        written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
+            records = [self._with_output(record, of_node) for record in records]
+        ended_by = None if end.why == "command" else end.why
+        finished = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         status, lines = judge(job, records, programs, end)
-        for line in (*written, *failed, *lines):
+        for line in (*finished.notes, *finished.errors, *lines):
             _say(line)
-        if analysis is not None:
-            then = "next" if job.n_nodes == 1 else "next, once all nodes are done"
-            _say(f"{'what was captured' if status or failed else then}: {analysis}")
-        return status or (INCOMPLETE if failed else 0)
+        if finished.command is not None:
+            purpose = "next" if job.n_nodes == 1 else "next, once all nodes are done"
+            if status or finished.errors:
+                purpose = "what was captured"
+            _say(f"{purpose}: {finished.command}")
+        if finished.errors:
+            return status or INCOMPLETE
+        return status
 
-    def _came(
+    def _with_output(
         self, record: RankRecord, of_node: tuple[str | None, str | None] | None
     ) -> RankRecord:
-        """Return a record with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
+        """Return a record with the report and the problem of its nsys.
+
+        That is the nsys of the node, if there is one (`of_node`), or the nsys of a rank whose
+        supervisor was killed before it recorded them.
+        """
         if of_node is not None:
-            report, problem = of_node  # it holds all ranks
+            # The report of a node has all ranks.
+            report, problem = of_node
             return replace(record, report=report, problem=problem, report_at=self._node_report_at)
-        was_left = (
-            record.nsys_group is not None and record.report is None and record.problem is None
-        )
+        has_no_outcome = record.report is None and record.problem is None
         output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
-        if not was_left or not output.temporary.is_dir():
+        if record.nsys_group is None or not has_no_outcome or not output.temporary.is_dir():
             return record
-        report, problem = output.captured()  # nothing of that name was there before the job
+        # The job made room for its files, so a report of that name is its own.
+        report, problem = output.captured()
         return replace(record, report=report, problem=problem)
 
 
@@ -252,12 +272,13 @@ def _interrupt(stop: supervision.Stop) -> End:
 
 def _opening(job: Job) -> str:
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
+    ranks = "1 rank" if job.n_local == 1 else f"{job.n_local} ranks"
     if job.nsys is None:
-        ranks = f"{job.n_local} rank{'s' * (job.n_local != 1)}"
         return f"running {job.program} without nsys: {ranks}, {limit}"
-    n = len(job.expected([])) or job.n_local
-    what = f"{n} of {job.n_local} ranks" if n != job.n_local else f"{n} rank{'s' * (n > 1)}"
-    return f"capturing {job.program}: {what}, {','.join(job.trace)}, {limit} -> {job.name}_*"
+    n_captured = len(job.expected([])) or job.n_local
+    if n_captured != job.n_local:
+        ranks = f"{n_captured} of {job.n_local} ranks"
+    return f"capturing {job.program}: {ranks}, {','.join(job.trace)}, {limit} -> {job.name}_*"
 
 
 def _say(text: str) -> None:

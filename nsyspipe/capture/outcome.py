@@ -1,4 +1,4 @@
-"""When a captured job has ended: what to say of it, its reports exported, its sidecar written, and what to do next."""
+"""What follows after a captured job: its exit status and messages, exports, and the sidecar."""
 
 import glob
 import shlex
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 from nsyspipe.capture import sidecar
 from nsyspipe.capture.plan import Job
@@ -21,11 +21,12 @@ from nsyspipe.nsys.secrets import hash_key
 _NOT_STARTED = 2
 INCOMPLETE = 3
 TIMED_OUT = 124
-_SIGNALLED = 128
+# A shell adds the number of the signal.
+_ENDED_BY_SIGNAL = 128
 INTERRUPTED = 130
-# The warm-up is enough for a first step that is slower than the others.
-_MOST_NAMED = 6
-_SHORT_WARMUP = 2
+_MAX_NAMES = 6
+# Enough for a first step that is slower than the others.
+_SHORT_WARMUP_STEPS = 2
 _NSYS_FIX = (
     "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
 )
@@ -37,160 +38,203 @@ _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
 }
-# What a limit has ended, after how long, and what helps besides a new capture.
-_HUNG = {
-    "exit": (
+
+
+class _Limit(NamedTuple):
+    """Why a limit ended a job, and what helps besides a new capture."""
+
+    # With a place for the time.
+    problem: str
+    fix: str
+
+
+# Reason of `End` -> the limit.
+_LIMITS = {
+    "exit": _Limit(
         "its training loop was over, but it had not exited {} later: ended it",
         "call destroy_process_group() in the program, and join or daemonize its threads",
     ),
-    "linger": (
+    "linger": _Limit(
         "it was still running {} after its reports were complete: ended it, as --linger asks",
         "leave --linger out to let it train on",
     ),
-    "timeout": ("it was still running after {}: ended it", "give it more time: --timeout SECONDS"),
+    "timeout": _Limit(
+        "it was still running after {}: ended it", "give it more time: --timeout SECONDS"
+    ),
 }
 
 
 class End(NamedTuple):
     """How the job's command ended."""
 
-    # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end
-    # it
+    # Its exit status. None if a limit (`after_s`) ended it, 128 + N if signal N asked us to end it.
     status: int | None
-    # None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger``
-    # (its reports were whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun
-    # had not), or ``interrupt``
+    # None, or why we ended it: ``timeout``, ``exit`` (the training loop was over, but the program
+    # did not exit), ``linger`` (the reports were complete, but the program went on), ``command``
+    # (all ranks had ended, but nsys or torchrun had not), or ``interrupt``.
     why: str | None = None
     after_s: float = 0.0
+
+
+class _Ranks(NamedTuple):
+    """The ranks of a job on this node, and what they left."""
+
+    records: Sequence[RankRecord]
+    expected: Sequence[int]
+    # The records of expected ranks with a report.
+    captured: Sequence[RankRecord]
+    programs: Mapping[int, Program]
+
+    @classmethod
+    def of_job(
+        cls, job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program]
+    ) -> Self:
+        expected = job.expected([record.rank for record in records])
+        captured = [record for record in records if record.rank in expected and record.report]
+        return cls(records, expected, captured, programs)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.captured) == len(self.expected)
+
+    def found_line(self) -> str:
+        """Return the line with the number of reports, and their names."""
+        # One report of a node may have several ranks.
+        reports = dict.fromkeys(record.report for record in self.records if record.report)
+        names = _some_names([f"{Path(report).name}.nsys-rep" for report in reports])
+        line = f"  found: reports of {len(self.captured)} of {len(self.expected)} ranks"
+        return f"{line}: {', '.join(names)}" if names else line
 
 
 def judge(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End
 ) -> tuple[int, list[str]]:
-    """Return the launcher's exit status and what to say, by what a job's ranks left and how it ended.
+    """Return exit status and messages of the launcher, from what ranks left and how the job ended.
 
-    0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys
-    did not start it.
+    The status is 0 if each expected rank has its report. Otherwise it is that of the rank that
+    failed first, or 2 if nsys did not start the program of this rank.
     """
-    expected = job.expected([record.rank for record in records])
-    captured = [record for record in records if record.rank in expected and record.report]
-    reports = dict.fromkeys(
-        record.report for record in records if record.report
-    )  # a node's has several ranks
-    names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
-    found = (
-        f"  found: reports of {len(captured)} of {len(expected)} "
-        f"ranks{': ' * bool(names)}{', '.join(names)}"
-    )
+    ranks = _Ranks.of_job(job, records, programs)
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
-        return status, [interrupted(status), found]
-    if end.why in _HUNG:
-        how, fix = _HUNG[end.why]
-        what = f"error: {job.program}: {how.format(f'{end.after_s:.0f} s')}"
-        return TIMED_OUT, [
-            what,
-            found,
-            f"  fix: complete reports need no new capture. Before you capture again, {fix}",
-        ]
+        return status, [interrupted(status), ranks.found_line()]
+    if end.why in _LIMITS:
+        return TIMED_OUT, _lines_of_limit(job, ranks, end)
     failed = [record for record in records if record.status]
     if failed:
-        # The others are ended because of the first.
-        first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
-        return _of_failure(first, found, job, has_reports=bool(captured))
+        # The launcher ends the other ranks because of the first that fails.
+        first = min(failed, key=lambda record: (record.ended_at or float("inf"), record.rank))
+        return _of_failure(first, job, ranks)
     if end.status:
-        how = f"ended with status {end.status} (see its own message above)"
-        return end.status, [f"error: the job's command {how}", found]
-    notes = [
-        f"note: rank {one.rank}: {said}"
-        for one in captured
-        if (said := cut_short(programs.get(one.rank)))
-    ][:1]
-    if end.why == "command":
-        what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
-        notes.insert(0, f"note: all ranks were over, but {what}: ended it")
-    if len(captured) == len(expected):
+        problem = f"ended with status {end.status} (see its own message above)"
+        return end.status, [f"error: the job's command {problem}", ranks.found_line()]
+    notes = _notes(ranks, end)
+    if ranks.is_complete:
         return 0, notes
-    what = f"error: {job.program}: it ended well, but "
-    if not captured and {record.problem for record in records if record.is_captured} == {NOTHING}:
-        loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
-        why, *helps = _never_started(job, next(loops, None))
-        lines = [f"{what}nothing was captured: {why}", *helps]
-    else:
-        lines = [f"{what}the set of reports is partial", found]
-        lines += _missing(records, expected, {one.rank for one in captured})
-    return INCOMPLETE, [*notes, *lines]
+    return INCOMPLETE, [*notes, *_lines_of_incomplete(job, ranks)]
+
+
+def _lines_of_limit(job: Job, ranks: _Ranks, end: End) -> list[str]:
+    limit = _LIMITS[end.why or ""]
+    problem = limit.problem.format(f"{end.after_s:.0f} s")
+    return [
+        f"error: {job.program}: {problem}",
+        ranks.found_line(),
+        f"  fix: complete reports need no new capture. Before you capture again, {limit.fix}",
+    ]
+
+
+def _notes(ranks: _Ranks, end: End) -> list[str]:
+    """Return notes about a job whose ranks ended well."""
+    notes = []
+    if end.why == "command":
+        problem = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
+        notes.append(f"note: all ranks were over, but {problem}: ended it")
+    for record in ranks.captured:
+        sentence = cut_short(ranks.programs.get(record.rank))
+        if sentence:
+            # All ranks mostly have the same loop, so one note is enough.
+            return [*notes, f"note: rank {record.rank}: {sentence}"]
+    return notes
+
+
+def _lines_of_incomplete(job: Job, ranks: _Ranks) -> list[str]:
+    """Return the error for a job that ended well, but without the report of some rank."""
+    start = f"error: {job.program}: it ended well, but "
+    problems = {record.problem for record in ranks.records if record.is_captured}
+    if not ranks.captured and problems == {NOTHING}:
+        programs = [ranks.programs.get(rank) for rank in ranks.expected]
+        with_loop = [program for program in programs if program and program.steps_asked]
+        reason, *fixes = _never_started(job, with_loop[0] if with_loop else None)
+        return [f"{start}nothing was captured: {reason}", *fixes]
+    return [f"{start}the set of reports is partial", ranks.found_line(), *_missing(ranks)]
 
 
 def interrupted(status: int) -> str:
-    """Return the line for a job that a signal ended, Ctrl-C's without its name."""
-    return "error: interrupted" + ("" if status == INTERRUPTED else f" by {_signal(status)}")
+    """Return the line for a job that a signal ended. Ctrl-C is not named."""
+    if status == INTERRUPTED:
+        return "error: interrupted"
+    return f"error: interrupted by {_signal_name(status)}"
 
 
-def cut_short(said: Program | None) -> str | None:
-    """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
-    if said is None or not 0 < said.n_captured_steps < said.steps_asked:
+def cut_short(program: Program | None) -> str | None:
+    """Return a sentence for a capture with fewer steps than asked for; None for a complete one."""
+    if program is None or not 0 < program.n_captured_steps < program.steps_asked:
         return None
-    return f"{said.n_captured_steps} of {said.steps_asked} steps were captured: {_loop(said)}"
+    captured = f"{program.n_captured_steps} of {program.steps_asked}"
+    return f"{captured} steps were captured: {_loop_text(program)}"
 
 
-def _loop(said: Program) -> str:
-    n = f"{said.n_steps} step{'s' * (said.n_steps != 1)}"
-    if said.epoch_steps:
-        n += (
-            " in one epoch"
-            if said.epoch_steps >= said.n_steps
-            else f" in epochs of {said.epoch_steps}"
-        )
-    return f"its loop ended after {n}, the warm-up is {said.warmup}"
+def _loop_text(program: Program) -> str:
+    noun = "step" if program.n_steps == 1 else "steps"
+    length = f"{program.n_steps} {noun}"
+    if program.epoch_steps:
+        is_one_epoch = program.epoch_steps >= program.n_steps
+        length += " in one epoch" if is_one_epoch else f" in epochs of {program.epoch_steps}"
+    return f"its loop ended after {length}, the warm-up is {program.warmup}"
 
 
-def _some(names: Sequence[str]) -> list[str]:
-    return [
-        *names[:_MOST_NAMED],
-        *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED),
-    ]
+def _some_names(names: Sequence[str]) -> list[str]:
+    n_more = len(names) - _MAX_NAMES
+    if n_more <= 0:
+        return [*names]
+    return [*names[:_MAX_NAMES], f"… {n_more} more"]
 
 
-def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
-    reasons = {record.rank: record.problem for record in records}
-    rows = [
-        f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there
+def _missing(ranks: _Ranks) -> list[str]:
+    """Return a line for each rank without a report, and the fix."""
+    captured = {record.rank for record in ranks.captured}
+    problems = {record.rank: record.problem for record in ranks.records}
+    lines = [
+        f"rank {rank}: {problems.get(rank) or 'no report'}"
+        for rank in ranks.expected
+        if rank not in captured
     ]
     fix = "fix: capture again"
-    if any(".kept-" in row for row in rows):
+    if any(".kept-" in line for line in lines):
         fix = (
             "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o "
             "ANOTHER_NAME"
         )
-    elif there:
+    elif captured:
         fix += " with --force, or analyze the reports that exist"
-    return [f"  {line}" for line in (*_some(rows), fix)]
+    return [f"  {line}" for line in (*_some_names(lines), fix)]
 
 
-def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
-    if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
-        warmup = min(_SHORT_WARMUP, said.n_steps // 2)
-        steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
-        why = _loop(said)
-        more = (
-            "wrap the loader of each epoch in it"
-            if said.epoch_steps >= said.n_steps > 0
-            else "more steps"
-        )
-        if job.attach_steps:
-            return (
-                why,
-                f"  fix: --attach-steps {max(warmup, 1)}:{max(warmup, 1) + steps}, or more steps",
-            )
-        return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {more}"
-    if said is not None and said.n_captured_steps:
+def _never_started(job: Job, program: Program | None) -> tuple[str, ...]:
+    """Return why a capture never began, and lines with a fix.
+
+    `program` is what the training program told about its loop, if it told anything.
+    """
+    if program is not None and not program.n_captured_steps and program.n_steps <= program.warmup:
+        return _loop_text(program), _fix_of_short_loop(job, program)
+    if program is not None and program.n_captured_steps:
         fix = (
             'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name '
             "another nsys: --nsys"
         )
         return (
-            f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
+            f"{program.n_captured_steps} of its steps were to be, but nsys did not hear of it",
             f"  fix: {fix}",
         )
     if job.attach_steps:
@@ -217,24 +261,51 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
     )
 
 
-def _of_failure(
-    failed: RankRecord, found: str, job: Job, *, has_reports: bool
-) -> tuple[int, list[str]]:
-    if failed.pid is None and failed.nsys_group is not None and failed.problem:
+def _fix_of_short_loop(job: Job, program: Program) -> str:
+    """Return the fix for a loop that ended before its warm-up: the steps that it has."""
+    warmup = min(_SHORT_WARMUP_STEPS, program.n_steps // 2)
+    steps = max(min(program.steps_asked, program.n_steps - warmup), 1)
+    if job.attach_steps:
+        first = max(warmup, 1)
+        return f"  fix: --attach-steps {first}:{first + steps}, or more steps"
+    has_more_epochs = program.epoch_steps >= program.n_steps > 0
+    alternative = "wrap the loader of each epoch in it" if has_more_epochs else "more steps"
+    return f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {alternative}"
+
+
+def _of_failure(failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[int, list[str]]:
+    """Return exit status and messages for the rank that failed first."""
+    is_under_nsys = failed.nsys_group is not None
+    if failed.pid is None and is_under_nsys and failed.problem:
         fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(failed.problem) else _NSYS_FIX
-        return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
+        problem = f"error: rank {failed.rank}: {failed.problem}"
+        return _NOT_STARTED, [problem, ranks.found_line(), fix]
     status = failed.status or 1
-    how = f"ended with status {status} (see its own message above)"
-    if status > _SIGNALLED:
-        how = f"was ended by {_signal(status)}"
-        how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
-    fix = "  fix: fix the program, then capture again" + " with --force" * has_reports
-    return status, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
+    problem = f"ended with status {status} (see its own message above)"
+    if status > _ENDED_BY_SIGNAL:
+        problem = f"was ended by {_signal_name(status)}"
+    if status == _ENDED_BY_SIGNAL + signal.SIGKILL:
+        problem += ", perhaps because memory ran out"
+    fix = "  fix: fix the program, then capture again"
+    if ranks.captured:
+        fix += " with --force"
+    error = f"error: {job.program}: rank {failed.rank} {problem}"
+    return status, [error, ranks.found_line(), fix]
 
 
-def _signal(status: int) -> str:
-    number = status - _SIGNALLED
+def _signal_name(status: int) -> str:
+    number = status - _ENDED_BY_SIGNAL
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+class Finished(NamedTuple):
+    """What was written after a job has ended."""
+
+    # What was written, and notes about it.
+    notes: list[str]
+    errors: list[str]
+    # The command that analyzes the reports. None if there is no report.
+    command: str | None
 
 
 def finish(
@@ -243,34 +314,41 @@ def finish(
     programs: Mapping[int, Program],
     started_at: float,
     ended_by: str | None,
-) -> tuple[list[str], list[str], str | None]:
-    """Export reports and write the sidecar: what was written, what failed, and the command that analyzes it, if any.
+) -> Finished:
+    """Export the reports of a job, and write its sidecar.
 
-    Of several nodes it names the reports of all: those of one alone are half a run.
+    With several nodes, the command names the reports of all nodes, because one node has a part of
+    the run only.
     """
     reports = sorted({Path(f"{record.report}.nsys-rep") for record in records if record.report})
     if not reports:
-        return [], [], None
+        return Finished([], [], None)
     suffix = ".nsys-rep"
     notes = []
-    failed = []
+    errors = []
     try:
         notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
-        failed.append("error: " + "\n".join(error.lines()))
+        errors.append(_error_text(error))
     try:
         if job.is_exported:
             all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
     except NsyspipeError as error:
-        failed.append("error: " + "\n".join(error.lines()))
-    where = f"{job.name}_*{suffix}"
-    words = f"{glob.escape(str(job.name))}_*{suffix}"
+        errors.append(_error_text(error))
+    places = f"{job.name}_*{suffix}"
+    argument = f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
-        where = str(reports[0].with_suffix(suffix))
-        words = where if job.n_nodes == 1 else words
-    written = f"{len(reports)} report{'s' * (len(reports) > 1)} written: {where}"
-    return [written, *notes], failed, f"nsyspipe analyze {shlex.quote(words)}"
+        places = str(reports[0].with_suffix(suffix))
+        if job.n_nodes == 1:
+            argument = places
+    noun = "report" if len(reports) == 1 else "reports"
+    notes.insert(0, f"{len(reports)} {noun} written: {places}")
+    return Finished(notes, errors, f"nsyspipe analyze {shlex.quote(argument)}")
+
+
+def _error_text(error: NsyspipeError) -> str:
+    return "error: " + "\n".join(error.lines())
 
 
 def _describe(
@@ -280,41 +358,45 @@ def _describe(
     started_at: float,
     ended_by: str | None,
 ) -> list[str]:
+    """Write the sidecar and the topology of a job, and return notes about them."""
     key = hash_key()
     place = sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
-    around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
-    if around.topology is not None:
-        sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), around.topology)
-    ranks = []
-    for record in records:
-        problem = record.problem or (
-            cut_short(programs.get(record.rank)) if record.report else None
-        )
-        is_complete = (
-            bool(record.report)
-            and not problem
-            and (record.status == 0 or record.report_at is not None)
-        )
-        same = {
-            name: getattr(record, name)
-            for name in ("rank", "local_rank", "pid", "report", "status")
-        }
-        ranks.append(
-            CapturedRank(
-                **same, problem=problem, is_complete=is_complete if record.is_captured else None
-            )
-        )
-    facts: dict[str, Any] = {
-        name: getattr(job, name) for name in ("world_size", "trace", "capture_range")
-    }
-    facts |= {
-        "nsys_version": nsys.find(job.nsys).version_text,
-        "ended_by": ended_by,
-        "surroundings": around,
-    }
-    began = datetime.fromtimestamp(started_at, UTC)
+    surroundings = sidecar.gather_surroundings(sidecar.program_directory(job.command))
+    if surroundings.topology is not None:
+        sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), surroundings.topology)
     document = sidecar.sidecar_document(
-        place, job.command, ranks, programs, captured_at=began, key=key, **facts
+        place,
+        job.command,
+        [_captured_rank(record, programs.get(record.rank)) for record in records],
+        programs,
+        captured_at=datetime.fromtimestamp(started_at, UTC),
+        key=key,
+        surroundings=surroundings,
+        world_size=job.world_size,
+        trace=job.trace,
+        capture_range=job.capture_range,
+        nsys_version=nsys.find(job.nsys).version_text,
+        ended_by=ended_by,
     )
     sidecar.write_sidecar(place.file(), document)
     return [key.note] if key.note else []
+
+
+def _captured_rank(record: RankRecord, program: Program | None) -> CapturedRank:
+    """Return the row of a rank in the sidecar."""
+    problem = record.problem or None
+    if problem is None and record.report:
+        problem = cut_short(program)
+    is_complete = None
+    if record.is_captured:
+        has_ended_well = record.status == 0 or record.report_at is not None
+        is_complete = bool(record.report) and problem is None and has_ended_well
+    return CapturedRank(
+        rank=record.rank,
+        local_rank=record.local_rank,
+        pid=record.pid,
+        report=record.report,
+        status=record.status,
+        problem=problem,
+        is_complete=is_complete,
+    )

@@ -1,15 +1,14 @@
-"""What a launcher asks for: one job on this node, all that it needs, the files that belong to it, and room for them.
+"""What a launcher asks for: one job on this node, what it needs, and its files.
 
-``python3 -m nsyspipe.capture.plan`` looks before a capture, and prints the path of nsys, the trace
-values, and how CUDA graphs are traced, a line each. Exit status 2 if something is missing; a dry
-run says all that is missing.
+``python3 -m nsyspipe.capture.plan`` checks this before a capture. It prints the path of nsys, the
+trace values, and how CUDA graphs are traced, each on a line. The exit status is 2 if something is
+missing. A dry run prints everything that is missing.
 """
 
 import argparse
 import contextlib
 import errno
 import importlib.util
-import itertools
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from nsyspipe.errors import (
     CaptureError,
@@ -36,14 +36,13 @@ _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
-_REPORT = re.compile(
-    r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)"
-)  # what follows a job's name in its files
+# What follows a job's name in the names of its files.
+_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-# What --trace takes, for an nsys whose help lists nothing: what 2024.2 lists, and what others do,
-# newer or of other systems.
+# The values of --trace for an nsys whose help lists none: those of 2024.2, of newer versions and of
+# other systems.
 _KNOWN_TRACE = (
     "cublas",
     "cublas-verbose",
@@ -86,53 +85,61 @@ _KNOWN_TRACE = (
     "wddm",
 )
 _FIRST_WITH_NCCL = (2025, 6)
-# for a program that has said that its loop is over
+# How long a program may go on after it has told that its loop is over.
 LINGER_S = 120.0
-_MOST_NAMED = 3
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job, as far as this node runs it."""
+    """The part of a job that this node runs."""
 
-    name: Path  # that all its files begin with
-    command: tuple[str, ...]  # torchrun and nsys included
-    program: str  # what to call the training program in messages
-    n_local: int  # ranks on each node
+    # All files of the job begin with it.
+    name: Path
+    # With torchrun and nsys.
+    command: tuple[str, ...]
+    # The name of the training program in messages.
+    program: str
+    # Number of ranks on each node.
+    n_local: int
     node_rank: int
     n_nodes: int
-    chosen: frozenset[int] | None  # ranks to capture, of all nodes; None for all of them
-    rendezvous: str  # static where a node's ranks follow from its number; any other deals them out
-    is_node_wide: bool  # one report for all ranks of a node
-    nsys: str | None  # None to run without a capture
+    # The ranks to capture, of all nodes. None for all.
+    chosen: frozenset[int] | None
+    # ``static`` if the ranks of a node follow from its number. Any other rendezvous assigns them.
+    rendezvous: str
+    # One report has all ranks of a node.
+    is_node_wide: bool
+    # None to run without a capture.
+    nsys: str | None
     trace: tuple[str, ...]
     capture_range: str
-    attach_steps: (
-        str | None
-    )  # A:B where the program is captured unchanged; None where it begins its capture itself
-    # limits for the whole job, for nsys once the program has ended, and for any program once its
-    # reports are whole; 0 for none, but nsys always has one; None where nobody has asked for the
-    # last
+    # A:B if the program is captured unchanged. None if it begins its capture itself.
+    attach_steps: str | None
+    # The limit for the whole job. 0 for none.
     timeout_s: float
+    # The limit for nsys after the program has ended.
     exit_timeout_s: float
+    # The limit for a program after its reports are complete. 0 for none, None if the user did not
+    # set it.
     linger_s: float | None
     is_exported: bool
     is_forced: bool
 
     @property
     def world_size(self) -> int:
-        """Ranks of all nodes."""
+        """Number of ranks of all nodes."""
         return self.n_nodes * self.n_local
 
     @property
     def local_ranks(self) -> range | None:
-        """The ranks of this node; None while nobody knows."""
+        """The ranks of this node; None if the rendezvous assigns them."""
         if self.rendezvous != "static":
             return None
         return range(self.node_rank * self.n_local, (self.node_rank + 1) * self.n_local)
 
     def expected(self, started: Sequence[int]) -> tuple[int, ...]:
-        """Return the ranks of this node that are to be captured, given those that have started."""
+        """Return the ranks of this node to capture. `started` are those that have started."""
         if self.nsys is None:
             return ()
         return tuple(
@@ -142,47 +149,48 @@ class Job:
         )
 
     def beside(self, ending: str) -> Path:
-        """Return a file of this job."""
+        """Return the path of a file of this job by the end of its name."""
         return self.name.with_name(self.name.name + ending)
 
 
 def earlier_files(job: Job) -> list[Path]:
-    """Return what an earlier capture of the same name has left, of several nodes what this node would write.
+    """Return the files of an earlier capture of the same name that this node is responsible for.
 
-    Node 0 answers for ranks and nodes that this job has not, and each node for all where nobody
-    knows its ranks yet.
+    With several nodes, these are the files that this node would write. Node 0 is also responsible
+    for ranks and nodes that this job does not have, and each node for all ranks if its own are not
+    known yet.
     """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
     return sorted(path for path in files if _belongs(job, path.name.removeprefix(job.name.name)))
 
 
 def _belongs(job: Job, ending: str) -> bool:
-    """Tell by what follows the job's name: a file of a rank or node must be this node's, or of none of this job."""
+    """Return whether this node is responsible for a file, by what follows the job's name in it."""
     if _LOG.fullmatch(ending):
         return job.n_nodes == 1
     if ending in _FACTS:
-        return job.node_rank == 0  # of one node
-    report = _REPORT.fullmatch(ending)
-    if report and not report[1]:
-        number = int(report[2])
-        mine = job.local_ranks
-        n_of_job = job.world_size
-    elif node := report or _FACT_OF_NODE.fullmatch(ending):
-        number = int(node[2])
-        mine = range(job.node_rank, job.node_rank + 1)
-        n_of_job = job.n_nodes
-    else:
+        # A job of one node has written it.
+        return job.node_rank == 0
+    file_of_rank_or_node = _REPORT.fullmatch(ending) or _FACT_OF_NODE.fullmatch(ending)
+    if file_of_rank_or_node is None:
         return False
-    return (
-        job.n_nodes == 1
-        or mine is None
-        or number in mine
-        or (job.node_rank == 0 and number >= n_of_job)
-    )
+    is_of_node = file_of_rank_or_node[1] is not None
+    number = int(file_of_rank_or_node[2])
+    n_numbers = job.n_nodes if is_of_node else job.world_size
+    own_numbers = job.local_ranks
+    if is_of_node:
+        own_numbers = range(job.node_rank, job.node_rank + 1)
+    if job.n_nodes == 1 or own_numbers is None or number in own_numbers:
+        return True
+    return job.node_rank == 0 and number >= n_numbers
+
+
+def _trace_values(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def parse_job(words: Sequence[str]) -> Job:
-    """Read the words that a launcher passes; what follows ``--`` is the command."""
+    """Parse the words that a launcher passes. The command follows after ``--``."""
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.job")
     parser.add_argument("--name", type=lambda name: Path(name).absolute(), required=True)
     parser.add_argument("--program", required=True)
@@ -193,9 +201,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--rendezvous", default="static")
     parser.add_argument("--node-wide", dest="is_node_wide", action="store_true")
     parser.add_argument("--nsys")
-    parser.add_argument(
-        "--trace", type=lambda text: tuple(text.split(",")) if text else (), default=()
-    )
+    parser.add_argument("--trace", type=_trace_values, default=())
     parser.add_argument("--capture-range", default="none")
     parser.add_argument("--attach-steps")
     parser.add_argument("--timeout", dest="timeout_s", type=float, default=0)
@@ -203,20 +209,21 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--linger", dest="linger_s", type=float)
     parser.add_argument("--no-export", dest="is_exported", action="store_false")
     parser.add_argument("--force", dest="is_forced", action="store_true")
-    at = list(words).index("--")
-    return Job(**vars(parser.parse_args(words[:at])), command=tuple(words[at + 1 :]))
+    n_options = list(words).index("--")
+    options = parser.parse_args(words[:n_options])
+    return Job(**vars(options), command=tuple(words[n_options + 1 :]))
 
 
 @contextlib.contextmanager
 def room_for(job: Job) -> Iterator[SimpleNamespace]:
-    """Make room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
+    """Make room for the files of a job while it runs.
 
-    It is removed at the end if what is yielded `has_begun`, else put back. Logs of NCCL are no
-    capture: they are not refused. Directories that were made for it go again, if nothing is in
-    them.
+    An earlier capture of that name is an OutputError. With --force it is set aside, and removed at
+    the end if the yielded object `has_begun`, else put back. Logs of NCCL are no capture, so they
+    are no error. Directories that are made here are removed again if they stay empty.
     """
     aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
-    made = [folder for folder in job.name.parents if not folder.exists()]
+    new_directories = [directory for directory in job.name.parents if not directory.exists()]
     room = SimpleNamespace(has_begun=False)
     try:
         if job.nsys is not None:
@@ -224,11 +231,10 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
         yield room
     finally:
         with contextlib.suppress(OSError):
-            for folder in made:
-                folder.rmdir()
-        with contextlib.suppress(
-            OSError
-        ):  # nothing was set aside; what cannot be put back stays where it is
+            for directory in new_directories:
+                directory.rmdir()
+        # Nothing may have been set aside. Files that cannot be put back stay where they are.
+        with contextlib.suppress(OSError):
             for path in sorted(aside.iterdir()):
                 place = job.name.with_name(path.name)
                 if not room.has_begun and not place.exists():
@@ -239,24 +245,17 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
 def _set_aside(job: Job, aside: Path) -> None:
     try:
         job.name.parent.mkdir(parents=True, exist_ok=True)
-        there = earlier_files(job)
-        names = [
-            path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))
-        ]
-        if names and not job.is_forced:
-            more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            found = ", ".join(names[:_MOST_NAMED]) + more
-            fix = "-o ANOTHER_NAME, or --force to replace it"
-            raise OutputError(
-                str(job.name), "an earlier capture of this name is there", found=found, fix=fix
-            )
-        earlier = there if job.is_forced else []
-        wrong = next((path for path in earlier if path.is_dir() and not path.is_symlink()), None)
-        if wrong:
-            raise IsADirectoryError(errno.EISDIR, f"{wrong.name} is a directory")
+        earlier = earlier_files(job)
+        if not job.is_forced:
+            _refuse_earlier_capture(job, earlier)
+            return
+        for path in earlier:
+            if path.is_dir() and not path.is_symlink():
+                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
         for path in earlier:
             aside.mkdir(exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another node was first
+            # Another node may have moved the file before.
+            with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
     except OSError as error:
         raise OutputError(
@@ -264,8 +263,26 @@ def _set_aside(job: Job, aside: Path) -> None:
         ) from error
 
 
+def _refuse_earlier_capture(job: Job, earlier: Sequence[Path]) -> None:
+    """Raise an OutputError if there are files of an earlier capture, other than logs of NCCL."""
+    names = [
+        path.name for path in earlier if not _LOG.fullmatch(path.name.removeprefix(job.name.name))
+    ]
+    if not names:
+        return
+    names_text = ", ".join(names[:_MAX_NAMES])
+    if len(names) > _MAX_NAMES:
+        names_text += f", … {len(names) - _MAX_NAMES} more"
+    raise OutputError(
+        str(job.name),
+        "an earlier capture of this name is there",
+        found=names_text,
+        fix="-o ANOTHER_NAME, or --force to replace it",
+    )
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    """Check, and print what the launcher needs; for a dry run what is missing is only said."""
+    """Check a job, and print what the launcher needs. In a dry run, missing things are notes."""
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.plan")
     parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--program", required=True)
@@ -282,136 +299,177 @@ def main(words: Sequence[str] | None = None) -> int:
         print(n_gpus() or 1)  # noqa: T201
         return 0
     try:
-        chosen = (
-            parse_ranks(options.ranks)
-            if options.ranks is not None and not options.no_profile
-            else ()
-        )
-        # Of ranks that a job does not have nothing would be captured, and nobody would know why.
-        n_ranks = options.world_size or options.nproc
-        unknown = {one for one in chosen if one >= n_ranks}
-        if unknown:
-            each = f", {options.nproc} on each node" if n_ranks > options.nproc else ""
-            fix = f"ranks of 0-{n_ranks - 1}{each}" if n_ranks > 1 else "leave it out"
-            problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
-            return _refused(OptionError("--ranks", problem, fix=fix))
+        _check_ranks(options)
     except OptionError as error:
         return _refused(error)
-    there = None if options.cpu else n_gpus()
-    if there is not None and there > options.nproc and not options.is_counted:
-        used = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
-        print(  # noqa: T201
-            f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr
-        )
-    statuses = [_refused(missing, is_noted=options.dry_run) for missing in _missing(options, there)]
-    return max(
-        [*statuses, 0 if options.no_profile else _tell_nsys(options, is_refused=any(statuses))]
-    )
+    n_gpus_here = None if options.cpu else n_gpus()
+    has_spare_gpus = n_gpus_here is not None and n_gpus_here > options.nproc
+    if has_spare_gpus and not options.is_counted:
+        ranks = _ranks_text(options.nproc)
+        note = f"note: {ranks}, where {n_gpus_here} GPUs are: -n {n_gpus_here} takes all of them"
+        print(note, file=sys.stderr)  # noqa: T201
+    statuses = [
+        _refused(missing, is_noted=options.dry_run) for missing in _missing(options, n_gpus_here)
+    ]
+    if not options.no_profile:
+        statuses.append(_print_nsys(options, is_refused=any(statuses)))
+    return max(statuses, default=0)
+
+
+def _check_ranks(options: argparse.Namespace) -> None:
+    """Raise an OptionError for ranks that the job does not have.
+
+    Otherwise nothing would be captured, without any reason.
+    """
+    if options.ranks is None or options.no_profile:
+        return
+    n_ranks = options.world_size or options.nproc
+    unknown = [rank for rank in parse_ranks(options.ranks) if rank >= n_ranks]
+    if not unknown:
+        return
+    fix = "leave it out"
+    if n_ranks > 1:
+        fix = f"ranks of 0-{n_ranks - 1}"
+        if n_ranks > options.nproc:
+            fix += f", {options.nproc} on each node"
+    problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
+    raise OptionError("--ranks", problem, fix=fix)
 
 
 def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
-    print("note: " if is_noted else "error: ", "\n".join(error.lines()), sep="", file=sys.stderr)  # noqa: T201
+    kind = "note" if is_noted else "error"
+    text = "\n".join(error.lines())
+    print(f"{kind}: {text}", file=sys.stderr)  # noqa: T201
     return 0 if is_noted else error.exit_code
 
 
-def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
+def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
+    """Print nsys and what it traces, and return the exit status."""
     trace = options.trace.split(",")
-    # Without CUDA there are no graphs, and nsys would complain of the option.
-    graphs = options.cuda_graph_trace if any(one.startswith("cuda") for one in trace) else ""
+    # Without CUDA there are no graphs, and nsys would complain about the option.
+    has_cuda = any(value.startswith("cuda") for value in trace)
+    graphs = options.cuda_graph_trace if has_cuda else ""
     try:
-        found = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
-        trace, graphs, notes = usable_tracing(found, trace, graphs)
-        for note in () if is_refused else notes:
-            print(note, file=sys.stderr)  # noqa: T201
-        name = str(found.path)
+        tool = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
+        trace, graphs, notes = usable_tracing(tool, trace, graphs)
+        if not is_refused:
+            for note in notes:
+                print(note, file=sys.stderr)  # noqa: T201
+        name = str(tool.path)
     except NsyspipeError as error:
         status = _refused(error, is_noted=options.dry_run)
         if status:
             return status
-        if isinstance(error, CaptureError):  # nobody has looked at them
+        if isinstance(error, CaptureError):
+            # Without an nsys, the trace values have not been checked yet.
             try:
                 _check_trace(trace, ())
-            except OptionError as wrong:
-                _refused(wrong, is_noted=True)
-        there = nsys.find_nsys()
-        name = options.nsys or (str(there.path) if there else "nsys")
+            except OptionError as trace_error:
+                _refused(trace_error, is_noted=True)
+        installed_nsys = nsys.find_nsys()
+        name = options.nsys or (str(installed_nsys.path) if installed_nsys else "nsys")
     print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
     return 0
 
 
-def usable_tracing(
-    found: Nsys, trace: Sequence[str], graphs: str
-) -> tuple[list[str], str, list[str]]:
-    """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
-    known = found.trace_values()
-    says = f"nsys {found.version_text} does not know"
+class Tracing(NamedTuple):
+    """What an nsys traces."""
+
+    trace: list[str]
+    # The value of --cuda-graph-trace. Empty if nsys does not have the option.
+    graphs: str
+    notes: list[str]
+
+
+def usable_tracing(tool: Nsys, trace: Sequence[str], graphs: str) -> Tracing:
+    """Return what this nsys can trace of what was asked for, with notes about substitutes.
+
+    An OptionError is raised for a trace value without a substitute.
+    """
+    listed_values = tool.trace_values()
+    start = f"nsys {tool.version_text} does not know"
     notes = []
-    _check_trace(trace, known, says)
-    if "nccl" in trace and (
-        "nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL
-    ):
-        trace = list(dict.fromkeys([*(value for value in trace if value != "nccl"), "nvtx"]))
-        notes.append(f"note: {says} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL")
-    if graphs and not found.has("profile", "--cuda-graph-trace"):
-        notes.append(
-            f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way"
-        )
+    _check_trace(trace, listed_values, start)
+    if "nccl" in trace and not _traces_nccl(tool, listed_values):
+        without_nccl = [value for value in trace if value != "nccl"]
+        trace = list(dict.fromkeys([*without_nccl, "nvtx"]))
+        note = f"note: {start} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL"
+        notes.append(note)
+    if graphs and not tool.has("profile", "--cuda-graph-trace"):
+        note = f"note: {start} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way"
+        notes.append(note)
         graphs = ""
-    return [*trace], graphs, notes
+    return Tracing([*trace], graphs, notes)
 
 
-def _check_trace(trace: Sequence[str], known: Sequence[str], says: str = "no nsys knows") -> None:
-    """Refuse values that an nsys does not list, where it lists any, else those that no nsys knows; for nccl there is another."""
-    others = [value for value in trace if value not in (*(known or _KNOWN_TRACE), "nccl")]
-    if others:
-        meant = [
-            nearest_name(value, known or _KNOWN_TRACE) if value in others else value
-            for value in trace
-        ]
-        fix = (
-            f"--trace {','.join(dict.fromkeys(filter(None, meant)))}"
-            if any(meant)
-            else "leave it out"
-        )
-        problem = f"{says if known else 'no nsys knows'} {', '.join(others)}"
-        raise OptionError(
-            f"--trace {','.join(trace)}", problem, found=", ".join(known or _KNOWN_TRACE), fix=fix
-        )
+def _traces_nccl(tool: Nsys, listed_values: Sequence[str]) -> bool:
+    if listed_values:
+        return "nccl" in listed_values
+    return numbers(tool.version_text)[:2] >= _FIRST_WITH_NCCL
+
+
+def _check_trace(
+    trace: Sequence[str], listed_values: Sequence[str], start: str = "no nsys knows"
+) -> None:
+    """Raise an OptionError for trace values that are not in the help of nsys.
+
+    If the help lists no values, the known values of all versions count. ``nccl`` always passes,
+    because there is a substitute. `start` begins the message for an nsys that lists values.
+    """
+    known = listed_values or _KNOWN_TRACE
+    unknown = [value for value in trace if value not in known and value != "nccl"]
+    if not unknown:
+        return
+    similar = [nearest_name(value, known) if value in unknown else value for value in trace]
+    usable = dict.fromkeys(value for value in similar if value)
+    if not listed_values:
+        start = "no nsys knows"
+    raise OptionError(
+        f"--trace {','.join(trace)}",
+        f"{start} {', '.join(unknown)}",
+        found=", ".join(known),
+        fix=f"--trace {','.join(usable)}" if usable else "leave it out",
+    )
 
 
 def n_gpus() -> int | None:
-    """Return how many GPUs programs see here; None when nothing can tell."""
+    """Return the number of GPUs that programs see on this machine; None if it is not known."""
     program = shutil.which("nvidia-smi")
     output = ask([program, "-L"], _ANSWER_S) if program else None
     if output is None or output.status != 0:
         return None if _DRIVER.exists() else 0
-    there = len(_GPU_LINE.findall(output.text))
+    n_installed = len(_GPU_LINE.findall(output.text))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return there
-    # What follows a wrong one, as -1, is not seen either.
-    return min(
-        there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(","))))
-    )
+        return n_installed
+    n_visible = 0
+    for device in visible.split(","):
+        # CUDA does not see what follows a wrong device, such as -1.
+        if not device or device.startswith("-"):
+            break
+        n_visible += 1
+    return min(n_installed, n_visible)
 
 
 def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
-    """Yield that there is no such file, or no module that ``python3 -m`` would run; nothing of it is imported."""
+    """Yield an error if there is no such file, or no module that ``python3 -m`` would run.
+
+    Nothing of the module is imported.
+    """
     if not options.module:
         if not Path(options.program).is_file():
             yield InputError(options.program, "no such training program", fix="--program FILE")
         return
-    name, *below = options.module.split(".")
-    spec = PathFinder.find_spec(
-        name, options.module_path.split(os.pathsep)
-    ) or importlib.util.find_spec(name)
-    while spec is not None and (below or spec.submodule_search_locations is not None):
+    name, *submodules = options.module.split(".")
+    module_path = options.module_path.split(os.pathsep)
+    spec = PathFinder.find_spec(name, module_path) or importlib.util.find_spec(name)
+    while spec is not None and (submodules or spec.submodule_search_locations is not None):
         places = list(spec.submodule_search_locations or ())
-        if not all(
-            map(os.path.isdir, places)
-        ):  # an archive, or a finder of its own: Python will tell
+        if not all(Path(place).is_dir() for place in places):
+            # An archive, or a package with a finder of its own. Python will report a problem.
             return
-        spec = PathFinder.find_spec(below.pop(0) if below else "__main__", places)
+        # Of a package, ``python3 -m`` runs __main__.
+        spec = PathFinder.find_spec(submodules.pop(0) if submodules else "__main__", places)
     if spec is None:
         fix = (
             "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package "
@@ -420,49 +478,62 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
         yield InputError(f"-m {options.module}", "no such training program", fix=fix)
 
 
-def _missing(options: argparse.Namespace, there: int | None) -> Iterator[NsyspipeError]:
+def _missing(options: argparse.Namespace, n_gpus_here: int | None) -> Iterator[NsyspipeError]:
+    """Yield an error for each thing that the job needs and that is missing, but for nsys."""
     yield from _missing_program(options)
-    folder = next(parent for parent in options.name.absolute().parents if parent.exists())
-    if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):
-        yield OutputError(
-            str(options.name), f"reports cannot be written below {folder}", fix="-o NAME"
-        )
+    if not options.no_profile:
+        yield from _unwritable_place(options.name)
     if importlib.util.find_spec("torch") is None:
+        problem = "has no torch, which the training program and torchrun need"
         fix = "activate the environment that trains, or name its Python: PYTHON=/path/to/python3"
-        yield CaptureError(
-            sys.executable, "has no torch, which the training program and torchrun need", fix=fix
-        )
-    if there is not None and there < options.nproc:
-        what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
-        fix = (
-            f"-n {there}"
-            if there
-            else (
-                "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one "
-                "then)"
-            )
-        )
-        if options.dry_run:
-            fix = "you need them only on the machine that captures, not for --dry-run"
-        ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
-        yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
-    # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes
-    # ranges itself.
+        yield CaptureError(sys.executable, problem, fix=fix)
+    if n_gpus_here is not None and n_gpus_here < options.nproc:
+        yield _too_few_gpus(options, n_gpus_here)
+    # On CPUs, a capture begins with a range of nvtx. A torch with CUDA makes ranges itself.
     begins_by_range = options.cpu and options.capture_range == "nvtx" and not options.no_profile
-    if not begins_by_range or torch_versions()[1] is not None:
-        return
+    if begins_by_range and torch_versions()[1] is None:
+        yield from _missing_nvtx(options)
+
+
+def _unwritable_place(name: Path) -> Iterator[OutputError]:
+    """Yield an error if no reports of that name can be written."""
+    directory = next(parent for parent in name.absolute().parents if parent.exists())
+    if not (directory.is_dir() and os.access(directory, os.W_OK)):
+        problem = f"reports cannot be written below {directory}"
+        yield OutputError(str(name), problem, fix="-o NAME")
+
+
+def _too_few_gpus(options: argparse.Namespace, n_gpus_here: int) -> CaptureError:
+    if n_gpus_here == 0:
+        gpus = "no GPU"
+        fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
+    else:
+        gpus = f"{n_gpus_here} GPUs" if n_gpus_here > 1 else f"{n_gpus_here} GPU"
+        fix = f"-n {n_gpus_here}"
+    if options.dry_run:
+        fix = "you need them only on the machine that captures, not for --dry-run"
+    problem = f"this machine has {gpus} for them"
+    return CaptureError(_ranks_text(options.nproc), problem, fix=fix)
+
+
+def _ranks_text(n_ranks: int) -> str:
+    return f"{n_ranks} ranks" if n_ranks > 1 else f"{n_ranks} rank"
+
+
+def _missing_nvtx(options: argparse.Namespace) -> Iterator[CaptureError]:
+    """Yield an error if nvtx is not installed, or if its ranges do not reach nsys."""
     if importlib.util.find_spec("nvtx") is None:
         problem = "has no nvtx, through which a capture begins where torch has no CUDA"
         yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
         return
-    with contextlib.suppress(NsyspipeError):  # what is wrong with nsys is said next
-        version = installed("nvtx")
-        found = nsys.find(options.nsys)
-        if version is not None and not ranges_reach(found.version_text, version):
-            problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
-            yield CaptureError(
-                f"nvtx {version}", problem, fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
-            )
+    # The errors of nsys itself come with the next check.
+    with contextlib.suppress(NsyspipeError):
+        nvtx_version = installed("nvtx")
+        nsys_version = nsys.find(options.nsys).version_text
+        if nvtx_version is not None and not ranges_reach(nsys_version, nvtx_version):
+            problem = f"its ranges do not reach nsys {nsys_version}: no capture would begin"
+            fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
+            yield CaptureError(f"nvtx {nvtx_version}", problem, fix=fix)
 
 
 if __name__ == "__main__":

@@ -17,32 +17,35 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
-# What can be wrong with a rank's capture. A sidecar keeps these sentences, and nothing that follows
-# them.
+# Problems of a rank's capture. A sidecar contains these sentences, without the text that follows
+# them here.
 NOTHING = "nothing was captured"
 NOT_STARTED = "nsys failed before it started the program"
 NOT_WRITTEN = "nsys could not write its report"
 NOT_MADE = "nsys did not make a report of its capture"
 NOT_ENDED = "nsys had not ended {seconds} s after the program: ended it"
-_LONGEST_LOG = 4096
-_LOOK_S = 1.0
+_MAX_LOG_BYTES = 4096
+# A report that does not change for so long is complete.
+_REPORT_CHECK_INTERVAL_S = 1.0
 _FIRST_OF_TWO_DIGITS = 10
-# What nsys says when it fails by itself, mostly since it and the agent that it starts have missed
-# each other.
+# Messages of an nsys that fails by itself, mostly because it and the agent that it starts did not
+# find each other.
 FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::exception", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
-# What the clocks of file servers may differ from ours, and what nsys may take to start the program.
+# The clock of a file server may differ by so much from ours.
 _CLOCK_SLACK_NS = 60 * 10**9
-_START_S = 15.0
-# Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2,
-# $3), not where nsys does.
-_TELLING_SHELL = (
+# nsys may take so long to start the program.
+_MAX_START_S = 15.0
+# Runs the program ($4...), which prints to our descriptors ($2, $3) and not to those of nsys.
+# Writes the program's pid and exit status to files at $1.
+_STATUS_SHELL = (
     'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" '
     '"$@"; status=$?; '
     'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'
@@ -56,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--exit-timeout", type=float, default=600.0)
     parser.add_argument("--ranks", type=parse_ranks, default=None)
     parser.add_argument("--nsys-words", type=int, default=0)
-    at = words.index("--") if "--" in words else len(words)
-    options = parser.parse_args(words[:at])
-    command = words[at + 1 :]
+    n_options = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:n_options])
+    command = words[n_options + 1 :]
     nsys = command[: options.nsys_words]
     program = command[options.nsys_words :]
     record = RankRecord(
@@ -67,27 +70,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.ranks is not None and record.rank not in options.ranks:
         nsys = []
         record = replace(record, is_captured=False)
-    with contextlib.ExitStack() as held:
-        given = os.environ.get(
-            STATUS_DIR
-        )  # the launcher's directory, or without a launcher one for the time being
-        directory = (
-            Path(given).absolute() if given else held.enter_context(supervision.short_directory())
-        )
-        locks = held.enter_context(supervision.holding(directory))
+    with contextlib.ExitStack() as opened:
+        launcher_directory = os.environ.get(STATUS_DIR)
+        if launcher_directory:
+            directory = Path(launcher_directory).absolute()
+        else:
+            # Without a launcher, nobody reads the records.
+            directory = opened.enter_context(supervision.short_directory())
+        locks = opened.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
 
 
 def with_status(
     program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
 ) -> list[str]:
-    """Return a command that runs a program, printing to descriptors, and leaves its pid and exit status in files."""
+    """Return a command that runs a program and writes its pid and exit status to files.
+
+    The program prints to the descriptors `stdout` and `stderr`.
+    """
     # A plain sh may know descriptors of one digit only.
     shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
-    return [*shell, "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
+    return [*shell, "-c", _STATUS_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
 
 
 class _Rank:
+    """One rank that runs: its program, its nsys if it has one, and its record."""
+
     def __init__(
         self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
     ) -> None:
@@ -95,9 +103,8 @@ class _Rank:
         self._exit_timeout_s = exit_timeout_s
         self._record = record
         self._locks = locks
-        self._ended = (
-            self._directory / f"program_{record.rank}.status"
-        )  # the program's exit status, once it has one
+        # Contains the program's exit status after its end.
+        self._status_file = self._directory / f"program_{record.rank}.status"
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
         self._output: NsysOutput | None = None
@@ -109,7 +116,7 @@ class _Rank:
         output = output_of(nsys)
         if output:
             self._output = NsysOutput(
-                output, self._temporary, self._log, command, report_there(output)
+                output, self._temporary, self._log, command, earlier=report_there(output)
             )
         with supervision.catching_signals() as self._stop:
             problem, status = self._start(nsys, program)
@@ -119,67 +126,82 @@ class _Rank:
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:
             failure = f"{NOT_STARTED}{last_words(self._log, command)}"
-        said = [one for one in (problem, failure) if one and not (problem and one == NOTHING)]
-        self._note(status=status, problem="; ".join(said) or None, report=report)
+        self._note(status=status, problem=_joined_problems(problem, failure), report=report)
         return self._record.status or 0
 
     def _start(self, nsys: Sequence[str], program: Sequence[str]) -> tuple[str | None, int | None]:
-        environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
-        # What nsys prints is kept from the terminal; without nsys nothing stands between.
-        stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
-        telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
+        """Run the program until it ends, and return a problem of nsys, and the exit status."""
+        environment = {**os.environ}
+        stdout = 1
+        stderr = 2
+        locks = self._locks
         if nsys:
+            environment["TMPDIR"] = str(self._temporary)
+            # nsys prints to its log. The program gets copies of our descriptors, to print to them.
+            stdout = os.dup(1)
+            stderr = os.dup(2)
+            locks = (*locks, stdout, stderr)
             supervision.adopt_orphans()
-        with self._log.open("wb") as output:
-            inherited = (*self._locks, stdout, stderr) if nsys else self._locks
-            words = [*nsys, *telling]
-            printing = output if nsys else None
-            process = supervision.start(words, environment, output=printing, pass_fds=inherited)
+        words = [*nsys, *with_status(program, self._status_file, stdout=stdout, stderr=stderr)]
+        with self._log.open("wb") as log:
+            process = supervision.start(
+                words, environment, output=log if nsys else None, pass_fds=locks
+            )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process)
         if nsys:
             supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
-        return problem, status if status is not None else supervision.status_of(process)
+        return problem, supervision.status_of(process) if status is None else status
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until nsys has ended; it has a limited time for that once the program has."""
-        deadline = None
-        is_killed = False
+        """Wait until nsys has ended, and return its problem.
+
+        After the end of the program, nsys has a limited time.
+        """
+        deadline_s = None
+        has_ended_program = False
         parent = os.getppid()
         stop = self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
-                stop.ask(
-                    signal.SIGTERM
-                )  # who started us was killed: nobody else would end the program
-            if self._record.pid is None and self._program_pid() is not None:
-                self._note()
-            # What comes once the program has ended, or was asked to, is not told to be whole.
-            is_running = (
-                self._record.pid is not None and self._program_status() is None and not stop.n_asked
-            )
-            awaited = self._output if is_running and self._record.report_at is None else None
-            if awaited is not None and awaited.is_whole(time.monotonic()):
-                self._note(report_at=time.time())
-            if stop.n_asked and not is_killed:
-                is_killed = True
+                # The launcher was killed, so nobody else would end the program.
+                stop.ask(signal.SIGTERM)
+            self._note_progress()
+            if stop.n_asked and not has_ended_program:
+                has_ended_program = True
                 self._end_program(process)
-            if deadline is None and self._program_status() is not None:
+            if deadline_s is None and self._program_status() is not None:
                 self._note(status=self._program_status())
-                deadline = time.monotonic() + self._exit_timeout_s
-            if deadline is not None and time.monotonic() > deadline:
+                deadline_s = time.monotonic() + self._exit_timeout_s
+            if deadline_s is not None and time.monotonic() > deadline_s:
                 supervision.end_groups([process.pid])
                 process.wait()
                 return NOT_ENDED.format(seconds=f"{self._exit_timeout_s:.0f}")
             time.sleep(supervision.POLL_S)
         return None
 
+    def _note_progress(self) -> None:
+        """Record the start of the program, and the completion of its report while it runs."""
+        if self._record.pid is None and self._program_pid() is not None:
+            self._note()
+        # A report that comes after the program has ended, or was asked to end, may lack a part.
+        is_running = self._record.pid is not None and self._program_status() is None
+        if not is_running or self._stop.n_asked or self._record.report_at is not None:
+            return
+        if self._output is not None and self._output.is_whole(time.monotonic()):
+            self._note(report_at=time.time())
+
     def _end_program(self, process: subprocess.Popen[bytes]) -> None:
-        """Pass the signal on to the program alone: nsys then writes what it has captured."""
-        supervision.wait_until(
-            lambda: self._program_pid() is not None or process.poll() is not None, _START_S
-        )
+        """Pass the signal on to the program alone, so that nsys writes what it has captured."""
+
+        def has_started() -> bool:
+            return self._program_pid() is not None or process.poll() is not None
+
+        def has_ended() -> bool:
+            return self._program_status() is not None or process.poll() is not None
+
+        supervision.wait_until(has_started, _MAX_START_S)
         pid = self._program_pid()
         if pid is None and process.poll() is None:
             supervision.end_groups([process.pid])
@@ -188,81 +210,113 @@ class _Rank:
         for number in (self._stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            if supervision.wait_until(
-                lambda: self._program_status() is not None or process.poll() is not None,
-                supervision.PROGRAM_GRACE_S,
-            ):
+            if supervision.wait_until(has_ended, supervision.PROGRAM_GRACE_S):
                 return
 
     def _program_pid(self) -> int | None:
-        return _number(self._ended.with_name(f"{self._ended.name}.pid"))
+        return _number_in(self._status_file.with_name(f"{self._status_file.name}.pid"))
 
     def _program_status(self) -> int | None:
-        return _number(self._ended)
+        return _number_in(self._status_file)
 
     def _note(self, **facts: object) -> None:
+        """Write the record of this rank with new facts."""
         if facts.get("status") is not None and self._record.ended_at is None:
             facts["ended_at"] = time.time()
         self._record = replace(self._record, pid=self._program_pid(), **facts)  # type: ignore[arg-type]
-        with contextlib.suppress(OSError):  # the program goes on without
+        # The program goes on without a record.
+        with contextlib.suppress(OSError):
             write_record(self._directory, self._record)
 
 
-def _number(path: Path) -> int | None:
+def _joined_problems(problem: str | None, failure: str | None) -> str | None:
+    """Return the problem of nsys and the failure to capture as one text; None without both."""
+    if problem and failure == NOTHING:
+        # The problem is the reason why nothing was captured.
+        return problem
+    return "; ".join(text for text in (problem, failure) if text) or None
+
+
+def _number_in(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii"))
     return None
 
 
 def output_of(nsys: Sequence[str]) -> str | None:
-    """Return what the words of an nsys name as its output, variables filled in."""
-    named = next((word.partition("=")[2] for word in nsys if word.startswith("--output=")), None)
-    return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
+    """Return the value of --output of an nsys command, with variables replaced as nsys does."""
+    for word in nsys:
+        if word.startswith("--output="):
+            output = word.removeprefix("--output=")
+            return _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), output)
+    return None
 
 
-def report_there(output: str) -> tuple[int, int, int] | None:
-    """Return what tells the report that is there from another one of its name; None without one."""
+class ReportIdentity(NamedTuple):
+    """What differs between two reports of one name."""
+
+    inode: int
+    modified_ns: int
+    n_bytes: int
+
+
+def report_there(output: str) -> ReportIdentity | None:
+    """Return the identity of the report that exists now; None if there is none."""
     with contextlib.suppress(OSError):
-        there = Path(f"{output}.nsys-rep").stat()
-        return there.st_ino, there.st_mtime_ns, there.st_size
+        status = Path(f"{output}.nsys-rep").stat()
+        return ReportIdentity(status.st_ino, status.st_mtime_ns, status.st_size)
     return None
 
 
 @dataclass
 class NsysOutput:
-    """What an nsys is to write, looked at from before it starts: its report without suffix, where it works and prints."""
+    """The report that an nsys writes, watched from before nsys starts."""
 
+    # The path of the report without suffix.
     output: str
+    # The directory of nsys's temporary files.
     temporary: Path
     log: Path
-    command: Sequence[str] = ()  # its own words and the program's, which its messages may quote
-    # As `report_there` said before it started; and when that was, since the epoch.
-    earlier: tuple[int, int, int] | None = None
+    # The words of nsys and of the program, which messages of nsys may quote.
+    command: Sequence[str] = ()
+    # The report that was there before nsys started.
+    earlier: ReportIdentity | None = None
+    # Since the epoch.
     started_ns: int = field(default_factory=time.time_ns)
-    _looked_at: float = -_LOOK_S
-    _seen: tuple[int, int, int] | None = None
+    _checked_at_s: float = -_REPORT_CHECK_INTERVAL_S
+    _last_seen: ReportIdentity | None = None
 
     def is_whole(self, now_s: float) -> bool:
-        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
-        if now_s - self._looked_at < _LOOK_S:
-            return False
-        self._looked_at = now_s
-        before = self._seen
-        self._seen = None
-        there = report_there(self.output)
-        with contextlib.suppress(OSError):  # moved in between
-            # On its way from another file system it is there twice, and once not whole.
-            if there not in (None, self.earlier) and there[2] and not self._has_others():
-                self._seen = there
-        return self._seen is not None and self._seen == before
+        """Return whether the report exists and has not changed since the last check.
 
-    def _has_others(self) -> bool:
-        """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
-        there = report_there(self.output)
-        left = self._left(".nsys-rep")
-        return any(there is None or one.stat().st_size != there[2] for one in left)
+        Checks once per second. Calls in between return False.
+        """
+        if now_s - self._checked_at_s < _REPORT_CHECK_INTERVAL_S:
+            return False
+        self._checked_at_s = now_s
+        before = self._last_seen
+        self._last_seen = None
+        present = report_there(self.output)
+        # nsys may move a file between two calls.
+        with contextlib.suppress(OSError):
+            # While nsys moves a report from another file system, both places have one, and the new
+            # one is not complete.
+            is_new = present is not None and present != self.earlier
+            if present is not None and is_new and present.n_bytes and not self._has_other_reports():
+                self._last_seen = present
+        return self._last_seen is not None and self._last_seen == before
+
+    def _has_other_reports(self) -> bool:
+        """Return whether nsys's temporary directory has a report that is not in its place yet.
+
+        A copy of the report in its place does not count: nsys copies to another file system.
+        """
+        present = report_there(self.output)
+        reports = self._left(".nsys-rep")
+        return any(present is None or path.stat().st_size != present.n_bytes for path in reports)
 
     def _left(self, suffix: str) -> list[Path]:
+        """Return the files with a suffix that nsys left in its temporary directory."""
         return sorted(
             path
             for path in self.temporary.rglob(f"*{suffix}")
@@ -270,39 +324,49 @@ class NsysOutput:
         )
 
     def captured(self) -> tuple[str | None, str | None]:
-        """Return the report of an nsys that has ended, or what is wrong; a capture in its temporary directory is moved to safety."""
-        there = report_there(self.output)
-        is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
-        # Nsys moves its report to its place, so one that is left says that the file there is
-        # somebody else's.
-        if is_new and not self._has_others():
+        """Return the report of an nsys that has ended, or None and the problem.
+
+        A capture in the temporary directory is moved next to the place of the report.
+        """
+        # nsys moves its report to its place. So if a report is left in the temporary directory,
+        # the file in the place is that of another program.
+        if self._is_new(report_there(self.output)) and not self._has_other_reports():
             return self.output, None
-        said = last_words(self.log, self.command)
+        message = last_words(self.log, self.command)
         reports = self._left(".nsys-rep")
         if reports:
-            return None, f"{NOT_WRITTEN}{_kept(reports, self.output)}{said}"
+            return None, f"{NOT_WRITTEN}{_keep_captures(reports, self.output)}{message}"
         streams = self._left(".qdstrm")
         if streams:
-            return None, f"{NOT_MADE}{_kept(streams, self.output)}"
-        return None, f"{NOT_WRITTEN}{said}" if any(self.temporary.rglob("*.nsys-rep")) else NOTHING
+            return None, f"{NOT_MADE}{_keep_captures(streams, self.output)}"
+        has_empty_report = any(self.temporary.rglob("*.nsys-rep"))
+        return None, f"{NOT_WRITTEN}{message}" if has_empty_report else NOTHING
+
+    def _is_new(self, present: ReportIdentity | None) -> bool:
+        if present is None or present == self.earlier:
+            return False
+        return present.modified_ns >= self.started_ns - _CLOCK_SLACK_NS
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:
-    """Return the last of what nsys said that went wrong, without what it quotes that may not be written down."""
+    """Return the last error message of nsys, after a colon; an empty text if there is none.
+
+    Parts of the command that may be secret are removed from the message.
+    """
     try:
-        said = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+        text = log.read_bytes()[-_MAX_LOG_BYTES:].decode("utf-8", "replace")
     except OSError:
         return ""
-    from nsyspipe.nsys.command_words import without_words  # noqa: PLC0415 - of ranks only those need it whose nsys fails
+    from nsyspipe.nsys.command_words import without_words  # noqa: PLC0415 - only if nsys fails
 
-    telling = telling_lines(said, 1)
-    return f": {without_words(telling[0], command)}" if telling else ""
+    messages = telling_lines(text, 1)
+    return f": {without_words(messages[0], command)}" if messages else ""
 
 
-def _kept(paths: Sequence[Path], output: str) -> str:
-    """Move captures beside their output, under free names, and say where they are."""
+def _keep_captures(paths: Sequence[Path], output: str) -> str:
+    """Move captures next to their output, under free names, and return where they are."""
     names = []
-    # No glob of the job's reports takes such a name in, and it ends in the rank as theirs do.
+    # No glob for the reports of the job matches such a name. It ends with the rank as they do.
     name, _, rank = output.rpartition("_")
     for number, path in enumerate(paths):
         target = Path(f"{output}{path.suffix}")
@@ -310,7 +374,8 @@ def _kept(paths: Sequence[Path], output: str) -> str:
             mark = f"{os.getpid()}-{number}" if number else f"{os.getpid()}"
             target = Path(f"{name}.kept-{mark}_{rank}{path.suffix}")
         try:
-            shutil.move(path, target)  # often to another file system
+            # Often to another file system.
+            shutil.move(path, target)
         except OSError as error:
             return f" ({error.strerror}, so it is still in {path.parent.resolve()})"
         names.append(target.name)

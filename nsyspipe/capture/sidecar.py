@@ -1,7 +1,7 @@
-"""What a capture ran on, and its sidecar ``NAME.capture.json``, which says how, where and by what its reports were made.
+"""The sidecar of a capture, ``NAME.capture.json``: how, where and by what its reports were made.
 
-Of the command line and the environment it holds what `command_words` lets stand, and hashes of the
-rest.
+The sidecar contains the parts of the command line and the environment that `command_words` allows,
+and hashes of the rest.
 """
 
 import contextlib
@@ -34,35 +34,40 @@ from nsyspipe.nsys.programs import ROOT, Patience, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
 
-_TOTAL_S = 12.0
-_LONGEST_NAME = 100
+# The time for all questions to other programs.
+_MAX_QUESTIONS_S = 12.0
+_MAX_HOST_CHARACTERS = 100
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# Nothing of a repository that git would start, or fetch from where a repository says.
+# Settings by which git starts no program, and fetches nothing, that a repository names.
 _NO_PROGRAMS = (
-    *("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit"),
-    *(
-        f"protocol{one}.allow=never"
-        for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")
-    ),
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "safe.bareRepository=explicit",
+    "protocol.allow=never",
+    "protocol.ext.allow=never",
+    "protocol.file.allow=never",
+    "protocol.git.allow=never",
+    "protocol.ssh.allow=never",
+    "protocol.http.allow=never",
+    "protocol.https.allow=never",
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _NO_SETTING = re.compile(r"[=\n\ufffd]")
-_MOST_CHANGES = 1000
+_MAX_CHANGED_FILES = 1000
 TOPOLOGY_SUFFIX = ".topo.txt"
-_LONGEST_TEXT = 500
-_MOST_LOGS = 4096
+_MAX_TEXT_CHARACTERS = 500
+_MAX_LOGS = 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _NOT_ENDED = NOT_ENDED.format(seconds="[0-9]{1,9}")
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
-# Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command,
-# and is left out.
+# Our sentences about problems of a rank. A message of nsys may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|{NOT_STARTED}|{NOT_WRITTEN}|{NOT_MADE}|{_NOT_ENDED}"
     rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the "
     r"warm-up is [0-9]+"
 )
-# Names of phases that say nothing of anybody; others are the program's own words, and stand in the
-# report alone.
+# Names of phases that many programs use. Other names are words of the program, and only in the
+# report.
 _PHASES = (
     "data forward backward optimizer step loss zero_grad zero-grad eval validation val train "
     "checkpoint save load h2d "
@@ -73,7 +78,10 @@ _STEPS = re.compile(r"\^[A-Za-z]{1,20}[ _#]?\[0-9\]\+\$", re.ASCII)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What this host and its Python environment are; None for what is not known. Untracked files are not dirty."""
+    """Facts about the host and its Python environment. None for what is not known.
+
+    Untracked files do not make a repository dirty.
+    """
 
     host: str | None
     gpus: tuple[Gpu, ...]
@@ -92,83 +100,108 @@ def gather_surroundings(
     *,
     root: Path = ROOT,
     search_path: str | None = None,
-    total_s: float = _TOTAL_S,
+    total_s: float = _MAX_QUESTIONS_S,
 ) -> Surroundings:
-    """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
+    """Describe this machine, and the repository of the training program if it is known.
+
+    Other programs get about `total_s` seconds for their answers.
+    """
     patience = Patience(total_s, search_path)
-    there, driver = gpus(patience)
-    links = topology(patience) if there else None
-    commit, is_dirty = (None, None) if directory is None else _commit(patience, directory)
-    versions = (*torch_versions(), nccl_version(root), platform.python_version())
-    host = printable(platform.node())[:_LONGEST_NAME] or None  # as nsys records it
-    return Surroundings(host, there, driver, links, *versions, commit, is_dirty)
+    gpus_here, driver_version = gpus(patience)
+    links = topology(patience) if gpus_here else None
+    commit = None
+    is_dirty = None
+    if directory is not None:
+        commit, is_dirty = _commit(patience, directory)
+    torch_version, cuda_version = torch_versions()
+    return Surroundings(
+        # As nsys records it.
+        host=printable(platform.node())[:_MAX_HOST_CHARACTERS] or None,
+        gpus=gpus_here,
+        driver_version=driver_version,
+        topology=links,
+        torch_version=torch_version,
+        cuda_version=cuda_version,
+        nccl_version=nccl_version(root),
+        python_version=platform.python_version(),
+        git_commit=commit,
+        git_is_dirty=is_dirty,
+    )
 
 
 def program_directory(command: Sequence[str]) -> Path | None:
-    """Return the directory of the first existing Python file that a command names, but for what starts our modules; or None."""
-    programs = (
-        word
-        for word in command
-        if word.endswith(".py") and not word.endswith("/launchers/run_module.py")
-    )
-    program = next(filter(os.path.isfile, programs), None)  # False for a word that is no path
-    return None if program is None else Path(program).absolute().parent
+    """Return the directory of the first existing Python file that a command names, or None.
+
+    The file that starts our modules does not count.
+    """
+    for word in command:
+        is_program = word.endswith(".py") and not word.endswith("/launchers/run_module.py")
+        if is_program and os.path.isfile(word):  # noqa: PTH113 - a word may be no path
+            return Path(word).absolute().parent
+    return None
 
 
 def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | None]:
-    """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
-    # Changes nothing, and starts no program that the repository's configuration names.
-    settings = [word for one in _NO_PROGRAMS for word in ("-c", one)]
-    here = ("git", "-C", str(directory), "--no-optional-locks", *settings)
-    commit = patience.answer(*here, "rev-parse", "HEAD").strip()
+    """Return the commit of a repository, and whether files are changed; None for what is not known.
+
+    Without git, without a repository, and for the repository of another user, which git refuses,
+    nothing is known.
+    """
+    # Change nothing, and start no program that the configuration of the repository names.
+    settings = _as_options(_NO_PROGRAMS)
+    git = ("git", "-C", str(directory), "--no-optional-locks", *settings)
+    commit = patience.answer(*git, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
         return None, None
-    top = patience.answer(*here, "rev-parse", "--show-toplevel").removesuffix("\n")
-    # What changes files between a repository and its directory is switched off: a file is compared
-    # as it is.
-    found = patience.output(*here, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
-    if not top or found is None or found.status not in (0, 1):  # 1: there are no filters
+    top = patience.answer(*git, "rev-parse", "--show-toplevel").removesuffix("\n")
+    # Filters change files between a repository and its directory. They are switched off, because
+    # they are programs of the repository. So files are compared as they are.
+    output = patience.output(*git, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    # The status 1 means that there are no filters.
+    if not top or output is None or output.status not in (0, 1):
         return commit, None
-    filters = {name.rpartition(".")[0] for name in found.text.split("\0") if name}
+    filters = {name.rpartition(".")[0] for name in output.text.split("\0") if name}
     if any(map(_NO_SETTING.search, filters)):
         return commit, None
-    for one in sorted(filters):
-        settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    return commit, _is_dirty(
-        patience, ("git", "-C", top, "--no-optional-locks", *settings), has_filters=bool(filters)
-    )
+    for filter_name in sorted(filters):
+        settings += _as_options([f"{filter_name}.{setting}" for setting in _NO_FILTER])
+    git_at_top = ("git", "-C", top, "--no-optional-locks", *settings)
+    return commit, _is_dirty(patience, git_at_top, has_filters=bool(filters))
 
 
-def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
-    """Tell whether a file is changed; None if all that differ have a filter, which nobody asked."""
-    # A submodule is asked for its commit only: git would start in it with that repository's own
-    # configuration.
+def _as_options(settings: Iterable[str]) -> list[str]:
+    return [word for setting in settings for word in ("-c", setting)]
+
+
+def _is_dirty(patience: Patience, git: Sequence[str], *, has_filters: bool) -> bool | None:
+    """Return whether a file is changed; None if all different files have a filter."""
+    # In a submodule, git would use the configuration of that repository. So only its commit counts.
     options = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
-    found = patience.output(*there, "status", *options, "--ignore-submodules=dirty")
-    if found is None or found.status != 0:
+    status = patience.output(*git, "status", *options, "--ignore-submodules=dirty")
+    if status is None or status.status != 0:
         return None
-    changed = [line[3:] for line in found.text.split("\0") if line]
+    changed = [line[3:] for line in status.text.split("\0") if line]
     if not changed or not has_filters:
         return bool(changed)
-    told = patience.output(*there, "check-attr", "-z", "filter", "--", *changed[:_MOST_CHANGES])
-    is_without = (
-        told is not None
-        and told.status == 0
-        and {"unspecified", "unset"} & set(told.text.split("\0")[2::3])
-    )
-    return True if is_without else None
+    checked = changed[:_MAX_CHANGED_FILES]
+    attributes = patience.output(*git, "check-attr", "-z", "filter", "--", *checked)
+    if attributes is None or attributes.status != 0:
+        return None
+    # The output has a path, the attribute and its value for each file.
+    filters_of_files = set(attributes.text.split("\0")[2::3])
+    return True if filters_of_files & {"unspecified", "unset"} else None
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a capture's files go: its name as the launcher got it, with its directories, and its node, if there are several."""
+    """Where the files of a capture are: its name with its directories, and its node."""
 
     name: str
     node_rank: int = 0
     n_nodes: int = 1
 
     def file(self, ending: str = SIDECAR_SUFFIX) -> Path:
-        """Return the sidecar, or another file of this node."""
+        """Return the path of the sidecar, or of another file of this node."""
         node = f".node{self.node_rank}" if self.n_nodes > 1 else ""
         return Path(f"{self.name}{node}{ending}")
 
@@ -185,51 +218,63 @@ def sidecar_document(
     key: HashKey | None = None,
     **facts: Any,  # noqa: ANN401 - of the document, as they are
 ) -> dict[str, Any]:
-    """Collect what a sidecar says, once the job has ended, on the node that ran it; nothing is written.
+    """Return the contents of a sidecar, after a job has ended on this node. Nothing is written.
 
-    The ranks are this node's; a pid is the training program's own, never nsys's, or None: the
-    analysis takes a sidecar whose pids are not in the reports for another capture's. Time,
-    environment and key are this process's if left out. The facts are ``world_size``,
-    ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were
-    whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
+    The ranks are those of this node. A pid is that of the training program, never that of nsys, or
+    None. If the pids of a sidecar are not in the reports, the analysis takes it for that of another
+    capture. Time, environment and key default to those of this process. The facts are
+    ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (the
+    reports were complete), ``exit`` (the program hung while it exited), ``timeout``, ``interrupt``,
+    or None.
     """
     key = key or hash_key()
     programs = programs or {}
-    around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
-    # What the training program saw goes before what this process finds installed.
-    versions = {
-        name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")
-    }
+    captured_at = (captured_at or datetime.now(UTC)).astimezone(UTC)
+    environment = os.environ if environment is None else environment
     rows = _ranks({rank.rank: rank for rank in ranks}, programs)
     topology_file = place.file(TOPOLOGY_SUFFIX)
-    phases = [
-        _text(phase_name) for program in programs.values() for phase_name in program.phase_names
-    ]
-    pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
         "name": _shaped(CAPTURE_NAME, _text(Path(place.name).name)),
-        "captured_at_utc": f"{(captured_at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "captured_at_utc": f"{captured_at:%Y-%m-%dT%H:%M:%SZ}",
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        **_shaped_facts(around | {name: said for name, said in versions.items() if said} | facts),
+        **_shaped_facts(_machine_facts(surroundings, programs) | facts),
         "ranks": [asdict(row) for row in rows],
         "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
         "nccl_log_files": _logs(place, rows, surroundings.host),
-        "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
-        "phase_names": list(dict.fromkeys(phase for phase in phases if phase in _PHASES.split())),
-        "environment": recorded_environment(
-            os.environ if environment is None else environment, key
-        ),
+        "step_pattern": _shaped(_STEPS, _common(programs, "step_pattern")),
+        "phase_names": _common_phase_names(programs),
+        "environment": recorded_environment(environment, key),
     }
 
 
+def _machine_facts(surroundings: Surroundings, programs: Mapping[int, Program]) -> dict[str, Any]:
+    """Return the facts about this machine, without its topology."""
+    facts = asdict(surroundings)
+    del facts["topology"]
+    for name in ("cuda_version", "torch_version", "nccl_version"):
+        # The training program may have used another installation than this process finds.
+        version = _common(programs, name)
+        if version:
+            facts[name] = version
+    return facts
+
+
+def _common_phase_names(programs: Mapping[int, Program]) -> list[str]:
+    """Return the phases of the programs whose names many programs use."""
+    names = []
+    for program in programs.values():
+        names += [_text(name) for name in program.phase_names]
+    return list(dict.fromkeys(name for name in names if name in _PHASES.split()))
+
+
 def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with None in place of a version or a host name that no reader would take for one."""
+    """Return facts with None instead of a version or a host name that does not look like one."""
     shapes = {name: VERSION for name in facts if name.endswith("_version")} | {"host": HOST_NAME}
     return {
         name: _shaped(shapes[name], fact) if name in shapes else fact
@@ -244,17 +289,19 @@ def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
 def _ranks(
     by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]
 ) -> list[CapturedRank]:
-    """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
+    """Return one row per rank, in order of ranks, completed by what its training program told."""
     rows = []
     for rank in sorted({*by_rank, *programs}):
         row = by_rank.get(rank, CapturedRank(rank))
-        said = programs.get(rank, Program())
-        own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
-        pid = row.pid if said.pid is None else said.pid
-        local_rank = said.local_rank if row.local_rank is None else row.local_rank
-        gpu_name = _shaped(GPU_NAME, _text(row.gpu_name or said.gpu_name))
+        program = programs.get(rank, Program())
+        pid = row.pid if program.pid is None else program.pid
+        local_rank = program.local_rank if row.local_rank is None else row.local_rank
+        gpu_name = _shaped(GPU_NAME, _text(row.gpu_name or program.gpu_name))
         report = _text(PurePath(row.report or "").name) or None
-        problem = (own_problems or "its capture failed") if row.problem else None
+        problem = None
+        if row.problem:
+            our_sentences = dict.fromkeys(_PROBLEMS.findall(row.problem))
+            problem = "; ".join(our_sentences) or "its capture failed"
         rows.append(
             replace(
                 row,
@@ -269,17 +316,21 @@ def _ranks(
 
 
 def _common(programs: Mapping[int, Program], name: str) -> str | None:
-    texts = {_text(text) for program in programs.values() if (text := getattr(program, name))}
+    """Return a fact on which all programs that know it agree."""
+    facts = [getattr(program, name) for program in programs.values()]
+    texts = {_text(fact) for fact in facts if fact}
     return texts.pop() if len(texts) == 1 else None
 
 
 def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
-    """Write a sidecar, or a text beside it; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
-    text = (
-        document
-        if isinstance(document, str)
-        else json.dumps(document, indent=1, allow_nan=False) + "\n"
-    )
+    """Write a sidecar or another text of a capture; an OutputError if this is not possible.
+
+    A reader sees the old file or the complete new one.
+    """
+    if isinstance(document, str):
+        text = document
+    else:
+        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with claimed_file(path.parent) as draft:
@@ -292,33 +343,43 @@ def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
 
 
 def _command(words: Sequence[str], key: HashKey) -> list[str]:
-    """Return what is written of a command; of variables before it those that are written of an environment."""
+    """Return the words of a command that a sidecar contains.
+
+    After ``env``, variables are treated as those of an environment.
+    """
     if words[:1] != ["env"]:
         return recorded_command(words, key)
-    at = next((n for n, word in enumerate(words) if n and not _ASSIGNMENT.match(word)), len(words))
-    set_here = dict(word.split("=", 1) for word in words[1:at])
-    kept = [f"{name}={value}" for name, value in recorded_environment(set_here, key).items()]
-    return [*(["env"] if kept else []), *kept, *recorded_command(words[at:], key)]
+    n_words = 1
+    while n_words < len(words) and _ASSIGNMENT.match(words[n_words]):
+        n_words += 1
+    variables = dict(word.split("=", 1) for word in words[1:n_words])
+    recorded = recorded_environment(variables, key)
+    assignments = [f"{name}={value}" for name, value in recorded.items()]
+    if assignments:
+        assignments.insert(0, "env")
+    return [*assignments, *recorded_command(words[n_words:], key)]
 
 
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
-    """Return the names of NCCL's logs, those of the ranks' processes if there are any; each node lists its own."""
-    base = re.escape(Path(place.name).name)
-    folder = Path(place.name).parent
-    short = host.partition(".")[0] if host and place.n_nodes > 1 else None  # as NCCL writes %h
-    named = re.compile(rf"{base}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
-    by_pid: dict[str, int] = {}
+    """Return the names of NCCL's logs: those of the ranks' processes, or all if there are none.
+
+    With several nodes, each node lists its own logs.
+    """
+    name = re.escape(Path(place.name).name)
+    log_name = re.compile(rf"{name}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
+    # As NCCL writes %h.
+    short_host = host.partition(".")[0] if host and place.n_nodes > 1 else None
+    pid_by_log: dict[str, int] = {}
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            match = named.fullmatch(path.name)
-            if match and short in (
-                None,
-                match[1].partition(".")[0],
-            ):
-                by_pid[decoded(path.name)] = int(match[2])
+        for path in Path(place.name).parent.iterdir():
+            match = log_name.fullmatch(path.name)
+            if match and short_host in (None, match[1].partition(".")[0]):
+                pid_by_log[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
-    return sorted([log for log, pid in by_pid.items() if pid in pids] or by_pid)[:_MOST_LOGS]
+    logs_of_ranks = [log for log, pid in pid_by_log.items() if pid in pids]
+    return sorted(logs_of_ranks or pid_by_log)[:_MAX_LOGS]
 
 
 def _text(value: object) -> str:
-    return printable(decoded(value))[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    """Return a text without control characters and of limited length; empty for other values."""
+    return printable(decoded(value))[:_MAX_TEXT_CHARACTERS] if isinstance(value, str) else ""

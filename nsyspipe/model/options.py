@@ -1,4 +1,4 @@
-"""How reports are to be read: the options that change numbers, checked once, picklable."""
+"""The options that change how reports are read, and the checks of options and parameters."""
 
 from __future__ import annotations
 
@@ -20,93 +20,104 @@ from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.text_files import NotOrdinaryError, read_small_text
 
 RANK_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
-AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
-NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
-REPETITION = (
-    "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
-)
-DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
-OnProgress = Callable[[int, int], None]  # called with (done, in all)
-_EXAMPLES = {
-    "step": "step",
-    "comm_kernel": "all_reduce",
-}  # of regular expressions; those of phases are their names
-_MOST_DIGITS = 18
-_LONGEST_GIVEN = 60
-MOST_RANKS = 1 << 20  # more than any job has
+# --skip-first auto: skip the first complete step if another one remains.
+AUTO = "auto"
+# --step none: analyze the capture as a whole. A range that has this name is ^none$.
+NO_STEPS = "none"
+# --step repetition: find steps by launches that repeat, whatever ranges there are.
+REPETITION = "repetition"
+# --findings: more would leave no place on a screen for other results.
+DEFAULT_FINDINGS = 5
+# A function that is called with (number done, number of all).
+OnProgress = Callable[[int, int], None]
+# Examples of regular expressions. The example of a phase is its name.
+_EXAMPLES = {"step": "step", "comm_kernel": "all_reduce"}
+_MAX_DIGITS = 18
+_MAX_VALUE_CHARACTERS = 60
+# More than any job has.
+MOST_RANKS = 1 << 20
+_RANK_MAP_FIX = "rank_map={'a.sqlite': 0}"
+_RANK = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
 class Reading:
     """Patterns that decide what an event is."""
 
-    step: re.Pattern[str] | None = (
-        None  # texts that are steps; None lets the step family be detected
-    )
-    is_capture: bool = (
-        False  # whether no range is to be a step: the figures are of the capture as a whole
-    )
-    is_repetition: bool = False  # whether steps are found by repetition, whatever ranges there are
-    n_steps: int | None = None  # how many whole ones, about
-    comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
-    # pattern by phase, every phase of `names.PHASES`
+    # Texts of ranges that are steps. None to detect the step family.
+    step: re.Pattern[str] | None = None
+    # No range is a step: the metrics are of the capture as a whole.
+    is_capture: bool = False
+    # Steps are found by repetition, whatever ranges there are.
+    is_repetition: bool = False
+    # The approximate number of complete steps, to find them by repetition.
+    n_steps: int | None = None
+    # Names of kernels that are communication, besides those of NCCL.
+    comm_kernel: re.Pattern[str] | None = None
+    # Pattern by phase, for every phase of `names.PHASES`.
     phases: dict[str, re.Pattern[str]] = field(
         default_factory=lambda: {phase: re.compile(text) for phase, text in PHASE_PATTERNS.items()}
     )
 
     @classmethod
     def from_text(cls, *, n_steps: int | None = None, **patterns: str | None) -> Reading:
-        """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
-        step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
+        """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases.
+
+        The steps `NO_STEPS` and `REPETITION` are no regular expressions.
+        """
+        step = patterns.pop("step", None)
+        comm_kernel = patterns.pop("comm_kernel", None)
         if n_steps is not None and step not in (None, REPETITION):
             problem = (
                 f"applies only to steps found by a periodic launch pattern, but --step {step} does "
                 "not"
             )
             raise OptionError(f"--steps {n_steps}", problem, fix="leave out one of them")
-        phases = PHASE_PATTERNS | {
-            phase: text for phase, text in patterns.items() if text is not None
-        }
+        step_pattern = None
+        if step is not None and step not in (NO_STEPS, REPETITION):
+            step_pattern = compile_pattern("--step", step)
+        comm_kernel_pattern = None
+        if comm_kernel is not None:
+            comm_kernel_pattern = compile_pattern("--comm-kernel", comm_kernel)
+        asked_phases = {phase: text for phase, text in patterns.items() if text is not None}
+        phases = PHASE_PATTERNS | asked_phases
         return cls(
-            None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step),
-            step == NO_STEPS,
-            step == REPETITION or n_steps is not None,
-            n_steps,
-            None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
-            {phase: compile_pattern(f"--{phase}", text) for phase, text in phases.items()},
+            step=step_pattern,
+            is_capture=step == NO_STEPS,
+            is_repetition=step == REPETITION or n_steps is not None,
+            n_steps=n_steps,
+            comm_kernel=comm_kernel_pattern,
+            phases={phase: compile_pattern(f"--{phase}", text) for phase, text in phases.items()},
         )
 
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
-    """Compile a user's regular expression; an `OptionError` says where it breaks."""
+    """Compile a regular expression of the user; an `OptionError` says where it is invalid."""
     name = option.lstrip("-").replace("-", "_")
-    check_kind(
-        name,
-        text,
-        str,
-        "a regular expression as text",
-        f"{name}='^{_EXAMPLES.get(name, f'{name}$')}'",
-    )
+    example = _EXAMPLES.get(name, f"{name}$")
+    check_kind(name, text, str, "a regular expression as text", f"{name}='^{example}'")
     if not text:
         raise OptionError(
             f"{option} ''", "is empty and would match everything", fix=f"leave out {option}"
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
+            # In a future Python, [[ may mean a set.
+            warnings.simplefilter("ignore", FutureWarning)
             return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
-        why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
+        reason = str(getattr(error, "msg", error))
+        if position is not None:
+            reason += f" at position {position}"
+        problem = f"is not a regular expression ({reason})"
         fix = "use Python syntax, and escape ( ) [ ] . with a backslash to match them literally"
-        raise OptionError(
-            f"{option} {text!r}", f"is not a regular expression ({why})", fix=fix
-        ) from error
+        raise OptionError(f"{option} {text!r}", problem, fix=fix) from error
 
 
-def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) -> frozenset[int]:
-    """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
-    found: set[int] = set()
+def parse_ranks(text: str, option: str = "--ranks", subject: str | None = None) -> frozenset[int]:
+    """Parse ``0,7,63`` or ``0-3,7``; an OptionError about `subject` if the text is neither."""
+    all_ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
         problem = f"{short_repr(part)} is not a rank or a range of ranks"
@@ -117,132 +128,142 @@ def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) ->
         if ranks and ranks[-1] >= MOST_RANKS:
             problem = f"rank {short_repr(ranks[-1])} is too large"
         if problem or ranks is None:
-            given = given or f"{option} {shortened(text, _LONGEST_GIVEN)}"
-            raise OptionError(given, problem, fix=f"{option} 0,7,63 or {option} 0-3")
-        found |= set(ranks)
-    return frozenset(found)
+            subject = subject or f"{option} {shortened(text, _MAX_VALUE_CHARACTERS)}"
+            raise OptionError(subject, problem, fix=f"{option} 0,7,63 or {option} 0-3")
+        all_ranks.update(ranks)
+    return frozenset(all_ranks)
 
 
 def asked_ranks(asked: object) -> frozenset[int]:
-    """Read what `parse_ranks` does, a number, or several of either; these are looked at one by one, however many there may be."""
-    fix = "ranks='0-7,63'"
-    needed = "a rank, or several,"
-    found = set[int]()
+    """Return the ranks of a text for `parse_ranks`, of a number, or of several of either.
+
+    Values are checked one by one, so the first wrong value of an endless iterable ends it.
+    """
     if isinstance(asked, str):
         return parse_ranks(asked)
-    unread = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
-    if isinstance(unread, range):
-        n_ranks = _n_ranks_at_start(unread)
-        found = set(unread[:n_ranks])
-        unread = unread[n_ranks:]
-    for part in unread:
-        if isinstance(part, bool) or not isinstance(part, Integral | str):
+    fix = "ranks='0-7,63'"
+    needed = "a rank, or several,"
+    ranks = set[int]()
+    unchecked = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
+    if isinstance(unchecked, range):
+        n_ranks = _n_ranks_at_start(unchecked)
+        ranks = set(unchecked[:n_ranks])
+        unchecked = unchecked[n_ranks:]
+    for value in unchecked:
+        if isinstance(value, bool) or not isinstance(value, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
-        if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
-            raise OptionError(
-                f"ranks={short_repr(asked)}", f"rank {short_repr(part)} is too large", fix=fix
-            )
-        found |= (
-            parse_ranks(part, given=f"ranks={short_repr(asked)}")
-            if isinstance(part, str)
-            else {int(part)}
-        )
-    if not found:
+        if isinstance(value, str):
+            ranks |= parse_ranks(value, subject=f"ranks={short_repr(asked)}")
+        elif 0 <= int(value) < MOST_RANKS:
+            ranks.add(int(value))
+        else:
+            problem = f"rank {short_repr(value)} is too large"
+            raise OptionError(f"ranks={short_repr(asked)}", problem, fix=fix)
+    if not ranks:
         raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
-    return frozenset(found)
+    return frozenset(ranks)
 
 
 def _n_ranks_at_start(numbers: range) -> int:
-    """Return how many numbers of an ascending range are ranks: to check a million one by one takes seconds."""
+    """Return how many numbers at the start of an ascending range are ranks.
+
+    Checking a million numbers one by one takes seconds.
+    """
     if numbers.start < 0 or numbers.step < 0:
         return 0
     return bisect_left(numbers[: MOST_RANKS + 1], MOST_RANKS)
 
 
 def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:
-    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping, less ``../``; None stays; else an `OptionError`."""
+    """Return the rank of each report, or None for None; an `OptionError` if the value is no map.
+
+    A map is ``a.sqlite=0,b_[0-7].sqlite=1-8``, a file with such a pair per line, or a mapping. A
+    leading ``../`` of a report is left out.
+    """
     if given is None:
         return None
-    pairs: Mapping[Any, Any] = _parsed(given) if isinstance(given, str) else given
+    pairs: Mapping[Any, Any] = _parsed_rank_map(given) if isinstance(given, str) else given
     if not isinstance(pairs, Mapping):
-        raise OptionError.of_kind(
-            "rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}"
-        )
+        raise OptionError.of_kind("rank_map", given, "a rank for each report", _RANK_MAP_FIX)
     for name, rank in pairs.items():
-        path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
-        if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
-            raise OptionError(
-                "--rank-map",
-                f"assigns to {name} the invalid rank {short_repr(rank)}",
-                fix="use integers of at least 0",
-            )
+        path_of("rank_map", name, _RANK_MAP_FIX)
+        if not _RANK.fullmatch(str(rank)) or not isinstance(rank, Integral):
+            problem = f"assigns to {name} the invalid rank {short_repr(rank)}"
+            raise OptionError("--rank-map", problem, fix="use integers of at least 0")
     return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
 
 
-def _parsed(text: str) -> dict[str, int]:
+def _parsed_rank_map(text: str) -> dict[str, int]:
+    """Return the rank of each report, from pairs or a file with pairs."""
     if "=" not in text:
         try:
             text = read_small_text(Path(text))
         except NotOrdinaryError as error:
             raise OptionError(f"--rank-map {text}", str(error), fix=RANK_MAP) from error
         except (OSError, ValueError) as error:
-            raise OptionError(
-                f"--rank-map {text}", "is neither pairs nor a readable file", fix=RANK_MAP
-            ) from error
+            problem = "is neither pairs nor a readable file"
+            raise OptionError(f"--rank-map {text}", problem, fix=RANK_MAP) from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     ranks: dict[str, int] = {}
-    for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
-        names, _, numbers = (part.strip() for part in pair.rpartition("="))
-        counted = (
-            _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else []
-        )
-        named = counted or [names]
-        given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
-        problem = _unpaired(names, numbers, len(named), len(given))
-        if problem:
-            raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
-        if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
-            raise OptionError(f"--rank-map {pair}", "is not of the form REPORT=RANK", fix=RANK_MAP)
-        for name, number in zip(named, given, strict=True):
+    for pair in ",".join(lines).split(","):
+        if not pair.strip():
+            continue
+        for name, rank in _ranks_of_pair(pair.strip()):
             if name in ranks:
-                raise OptionError(
-                    "--rank-map", f"names {name} twice", fix="give one rank per report"
-                )
-            ranks[name] = int(number)
+                problem = f"names {name} twice"
+                raise OptionError("--rank-map", problem, fix="give one rank per report")
+            ranks[name] = rank
     return ranks
 
 
-def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
-    """Say why a range of ranks does not go with the reports before it; nothing where it does, or is none."""
-    of_ranks = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)
-    if not of_ranks:
+def _ranks_of_pair(pair: str) -> list[tuple[str, int]]:
+    """Return reports and ranks of ``a.sqlite=0``, or of a pair of ranges."""
+    names, _, numbers = (part.strip() for part in pair.rpartition("="))
+    reports = []
+    if "-" in numbers:
+        reports = _numbered_texts(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)")
+    reports = reports or [names]
+    ranks = _numbered_texts(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
+    problem = _range_problem(names, numbers, len(reports), len(ranks))
+    if not problem and (not names or not _RANK.fullmatch(ranks[0])):
+        problem = "is not of the form REPORT=RANK"
+    if problem:
+        raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
+    return [(report, int(rank)) for report, rank in zip(reports, ranks, strict=True)]
+
+
+def _range_problem(names: str, numbers: str, n_reports: int, n_ranks: int) -> str:
+    """Return why a range of ranks does not fit the reports before it; an empty text if it fits."""
+    rank_range = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)
+    if not rank_range:
         return ""
-    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
+    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), rank_range[0]):
         first, last = map(int, text.split("-"))
         if last < first:
             return f"the range {text} ends before it starts"
-    counts = (
-        f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names, "report"), (n_numbers, "rank"))
-    )
-    return ", ".join(counts) * (n_names != n_numbers)
+    if n_reports == n_ranks:
+        return ""
+    reports = f"{n_reports} reports" if n_reports > 1 else f"{n_reports} report"
+    ranks = f"{n_ranks} ranks" if n_ranks > 1 else f"{n_ranks} rank"
+    return f"{reports}, {ranks}"
 
 
-def _counted(text: str, pattern: str) -> list[str]:
-    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range.
+def _numbered_texts(text: str, pattern: str) -> list[str]:
+    """Return a text once for each number of its range; an empty list if it has no range.
 
-    As in a shell, numbers have the leading zeros of the first: ``node[08-10]`` names node08, node09
-    and node10.
+    ``node[0-3]`` names four. As in a shell, numbers have the leading zeros of the first:
+    ``node[08-10]`` names node08, node09 and node10.
     """
-    found = re.fullmatch(pattern, text)
-    if not found:
+    match = re.fullmatch(pattern, text)
+    if not match:
         return []
-    before, first, last, behind = found.groups()
+    before, first, last, behind = match.groups()
     n_digits = len(first) if first.startswith("0") else 1
     return [f"{before}{number:0{n_digits}}{behind}" for number in range(int(first), int(last) + 1)]
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of a whole number from 1, or None."""
+    """Raise an OptionError if a parameter of the API is no integer of at least `least`, or None."""
     if value is not None and (type(value) is bool or not isinstance(value, Integral)):
         raise OptionError.of_kind(name, value, "a whole number", fix)
     if value is not None and value < least:
@@ -252,28 +273,30 @@ def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
 
 
 def check_number(name: str, value: object, fix: str) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of a number, or None."""
+    """Raise an OptionError if a parameter of the API is no number, or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
         raise OptionError.of_kind(name, value, "one number", fix)
     try:
         float(value or 0)
     except OverflowError as error:
-        raise OptionError(
-            f"{name}={short_repr(value)}", "is too large", fix="a smaller number"
-        ) from error
+        subject = f"{name}={short_repr(value)}"
+        raise OptionError(subject, "is too large", fix="a smaller number") from error
 
 
-def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever was given
-    """Return a number of numpy, or a fraction, as one of Python's own, which can be written down; all else as it is."""
+def plain_number(value: Any) -> Any:  # noqa: ANN401 - any value of a user
+    """Return a number of numpy or a fraction as a float, and any other value unchanged.
+
+    Numbers of Python can be written to documents.
+    """
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
     with contextlib.suppress(OverflowError):
-        value = (
-            value if isinstance(value, int | float) or not isinstance(value, Real) else float(value)
-        )
+        return float(value)
     return value
 
 
 def check_text(name: str, value: object, fix: str) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of a text that can be written, or None."""
+    """Raise an OptionError if a parameter of the API is no text that can be written, or None."""
     check_kind(name, value, str, "a text", fix)
     text = "" if value is None else str(value)
     if value is not None and (not text or text.encode(errors="replace").decode() != text):
@@ -282,22 +305,25 @@ def check_text(name: str, value: object, fix: str) -> None:
 
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of what is needed, or None."""
-    if value is not None and (
-        not isinstance(value, kind) or (isinstance(value, bool) and kind is Integral)
-    ):
+    """Raise an OptionError if a parameter of the API is not of a kind, or None."""
+    # For Python, a truth value is an integer.
+    is_of_kind = isinstance(value, kind) and not (isinstance(value, bool) and kind is Integral)
+    if value is not None and not is_of_kind:
         raise OptionError.of_kind(name, value, needed, fix)
 
 
 def check_flags(**flags: object) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of True or False: any text would be true."""
+    """Raise an OptionError if parameters of the API are not True or False.
+
+    Python would take any text for true.
+    """
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise OptionError.of_kind(name, value, "True or False", f"{name}=True")
 
 
 def path_of(name: str, given: object, fix: str) -> str:
-    """Return the path that a parameter of Python names; an `OptionError` if it is anything else."""
+    """Return the path that a parameter of the API names; an `OptionError` if it is no path."""
     if not isinstance(given, str | os.PathLike):
         raise OptionError.of_kind(name, given, "a path", fix)
     with contextlib.suppress(UnicodeEncodeError):
@@ -307,44 +333,40 @@ def path_of(name: str, given: object, fix: str) -> str:
 
 
 def paths_of(name: str, given: object, fix: str) -> list[str]:
-    """Return the paths that one names which takes several."""
-    is_one = isinstance(given, str | os.PathLike)
-    return [
-        path_of(name, one, fix)
-        for one in ([given] if is_one else several(name, given, "a path", fix))
-    ]
+    """Return the paths that a parameter of the API names: one path or several."""
+    is_one_path = isinstance(given, str | os.PathLike)
+    paths = [given] if is_one_path else several(name, given, "a path", fix)
+    return [path_of(name, path, fix) for path in paths]
 
 
 def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
-    """Return what can be gone through; an `OptionError` says what was needed if it cannot."""
-    is_whole = isinstance(given, Mapping | bytes) or {"columns", "read"} & {
-        *dir(given)
-    }  # a frame, a file
-    if is_whole or not isinstance(given, Iterable):
+    """Return an iterable of several values; an `OptionError` with what is needed for others."""
+    is_frame_or_file = not {"columns", "read"}.isdisjoint(dir(given))
+    is_one_value = isinstance(given, Mapping | bytes) or is_frame_or_file
+    if is_one_value or not isinstance(given, Iterable):
         raise OptionError.of_kind(name, given, needed, fix)
     return given
 
 
 def _number(option: str, word: str, value: str | int) -> int | None:
-    """Return the number that was asked for, 10**18 for any that is larger; None for the option's word."""
+    """Return the number of an option's value, at most 10**18; None for the option's word."""
     text = str(value).strip().lower()
     if text == word:
         return None
     if not re.fullmatch(r"[0-9]+", text):
-        given = f"{option} {shortened(str(value), _LONGEST_GIVEN)}"
-        raise OptionError(
-            given, f"is neither an integer of at least 0 nor '{word}'", fix=f"{option} {word}"
-        )
-    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
+        subject = f"{option} {shortened(str(value), _MAX_VALUE_CHARACTERS)}"
+        problem = f"is neither an integer of at least 0 nor '{word}'"
+        raise OptionError(subject, problem, fix=f"{option} {word}")
+    return int(text) if len(text) <= _MAX_DIGITS else 10**_MAX_DIGITS
 
 
-# How many findings to show, None for all; how many complete steps to skip at the start, None for
-# automatic.
+# The number of findings to show; None for all.
 parse_findings = partial(_number, "--findings", "all")
+# The number of complete steps to skip at the start; None to decide automatically.
 parse_skip_first = partial(_number, "--skip-first", AUTO)
 
 
 def logs_refused(option: str) -> OptionError:
-    """Return the error of a log or topology that is given where none is to be used."""
+    """Return the error of a log or topology next to an option that ignores both."""
     problem = "ignores logs and topologies, but one was given"
     return OptionError(f"--no-logs with {option}", problem, fix="leave out one of them")

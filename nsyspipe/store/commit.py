@@ -1,7 +1,8 @@
-"""Replace a run in one step: staged in the store, then switched to; killed at any moment, the store still has one run.
+"""Replace a run of a store in one step.
 
-How is said in `layout`. Whatever may fail for want of space or of permission comes before the one
-rename that counts.
+The files are staged in the store, and one rename then switches to them. If the writer is killed at
+any moment, the store has the old run or the new one. `layout` describes how. Everything that may
+fail because of space or permissions comes before this rename.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ _STAGING = "staging"
 _LOCK = "lock"
 _TABLES = "tables"
 _FILES = "files"
-# held by a writer as long as it lives, which its process id would not tell: ids come again
+# A file that a writer keeps locked as long as it lives. Its process id would not tell whether it
+# lives, because ids are used again.
 _ALIVE = "alive"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-# another writer holds the lock for some milliseconds
-_LONGEST_WAIT_S = 60.0
-_PAUSE_S = 0.01
-_LONGEST_RECORD = 2**24
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+# Another writer holds the lock for some milliseconds.
+_MAX_LOCK_WAIT_S = 60.0
+_LOCK_RETRY_PAUSE_S = 0.01
+_MAX_BYTES_OF_FILE_LIST = 2**24
 
 
 class Locked(Struct, frozen=True):
-    """A store that nobody else writes, in which nothing is left half-way; what is not plain is a `NotPlainError`."""
+    """A store that no other writer writes now, without half-finished work of former writers.
+
+    Its methods raise a `NotPlainError` for a link or another unexpected thing.
+    """
 
     top: Directory
     hidden: Directory
@@ -48,26 +53,26 @@ class Locked(Struct, frozen=True):
     switch: Directory
 
     def files_of(self, run_id: str) -> set[str]:
-        """Return the names of the files that a run has in their places, of tables of the dataset alone."""
-        found = set()
+        """Return the names of the files of a run that are in their places, by `layout.file_name`.
+
+        Only files of tables of the dataset count.
+        """
+        files = set()
         for table in DATASET.keys() & self.top.names():
             with (
                 contextlib.suppress(FileNotFoundError),
-                self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as of_run,
+                self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as run_directory,
             ):
-                if of_run.require(layout.PART, layout.FILE):
-                    found.add(layout.file_name(table))
-                for name in of_run.names():
-                    kind, _, rank = name.partition("=")
-                    file = f"{table}-{rank}.parquet"
-                    if kind == "rank" and layout.FILE_NAME.fullmatch(file):
-                        with of_run.enter(name) as of_rank:
-                            if of_rank.require(layout.PART, layout.FILE):
-                                found.add(file)
-        return found
+                if run_directory.require(layout.PART, layout.FILE):
+                    files.add(layout.file_name(table))
+                files.update(_files_of_ranks(run_directory, table))
+        return files
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
-        """Let a run have what is staged, and of what it has what is named, no more; where it raises it is as it was."""
+        """Replace the files of a run by the staged ones and by the present ones that are named.
+
+        If this raises, the run is as it was before.
+        """
         run_id = staged.run_id
         new = sorted(staged.tables.names())
         try:
@@ -76,11 +81,11 @@ class Locked(Struct, frozen=True):
             for name in new:
                 with self.place_of(name, run_id, make=True) as place:
                     place.require(layout.PART, layout.FILE)
-            os.rename(_TABLES, run_id, src_dir_fd=staged.own.fd, dst_dir_fd=self.switch.fd)
+            os.rename(_TABLES, run_id, src_dir_fd=staged.directory.fd, dst_dir_fd=self.switch.fd)
         except BaseException:
             self._prune(run_id)
             raise
-        # Now it is done: what is left the next writer can do.
+        # The run is replaced now. The next writer can do the rest if this one fails.
         try:
             with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id, is_ours=True)
@@ -90,199 +95,249 @@ class Locked(Struct, frozen=True):
             raise
 
     def settle(self, run_id: str, *, is_ours: bool = False) -> None:
-        """Put the files of a run that is committed into their places, and remove others; nothing if no writer left them."""
-        with self.switch.enter(run_id) as new:
-            listed = _listed(new)
-            names = sorted({*new.names()} - {_FILES})
+        """Put the files of a committed run into their places, and remove its other files.
+
+        `is_ours`: this writer has just committed them. Otherwise they have to be what a writer
+        leaves behind that was killed, or a `NotPlainError` is raised.
+        """
+        with self.switch.enter(run_id) as committed:
+            listed = _listed_files(committed)
+            names = sorted({*committed.names()} - {_FILES})
             for name in names:
-                new.require(name, layout.FILE)
-            is_left = {*names, layout.RUNS_FILE} <= listed
-            is_left = (is_left and (is_ours or files_in_row(self.top, run_id) == listed)) or not (
-                listed or names
-            )
-            if not (
-                layout.RUN_ID.fullmatch(run_id)
-                and is_left
-                and all(map(layout.table_of_file, listed))
-            ):
-                raise NotPlainError(new.path, "files of no run", "those of one")
-            for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
+                committed.require(name, layout.FILE)
+            self._check_committed(committed, run_id, names, listed, is_ours=is_ours)
+            # `runs` last: False sorts before True.
+            for name in sorted(names, key=lambda file: file == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
-                    os.rename(name, layout.PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
-            for name in sorted(self.files_of(run_id) - listed) if listed else ():
-                with self.place_of(name, run_id) as place:
-                    os.unlink(layout.PART, dir_fd=place.fd)
-            if listed:  # also what a writer that was killed here had emptied
+                    os.rename(name, layout.PART, src_dir_fd=committed.fd, dst_dir_fd=place.fd)
+            if listed:
+                for name in sorted(self.files_of(run_id) - listed):
+                    with self.place_of(name, run_id) as place:
+                        os.unlink(layout.PART, dir_fd=place.fd)
+                # Also the directories that a writer had emptied when it was killed here.
                 self._prune(run_id)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(_FILES, dir_fd=new.fd)
+                os.unlink(_FILES, dir_fd=committed.fd)
         os.rmdir(run_id, dir_fd=self.switch.fd)
+
+    def _check_committed(
+        self,
+        committed: Directory,
+        run_id: str,
+        names: list[str],
+        listed: set[str],
+        *,
+        is_ours: bool,
+    ) -> None:
+        """Raise a `NotPlainError` if a directory in `switch` is not what a writer leaves there.
+
+        Such a directory is empty, or it has some of the files of one run that it lists.
+        """
+        if listed or names:
+            is_complete = {*names, layout.RUNS_FILE} <= listed
+            is_run = is_complete and (is_ours or files_in_row(self.top, run_id) == listed)
+        else:
+            is_run = True
+        has_run_id = layout.RUN_ID.fullmatch(run_id) is not None
+        if not (has_run_id and is_run and all(map(layout.table_of_file, listed))):
+            raise NotPlainError(committed.path, "files of no run", "those of one")
 
     def clean(self) -> None:
         """Remove what writers that were killed had not committed yet."""
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            if layout.RUN_ID.fullmatch(run_id := name.partition(".")[2]):
+            run_id = name.partition(".")[2]
+            if layout.RUN_ID.fullmatch(run_id):
                 self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
     def place_of(
         self, name: str, run_id: str, *, make: bool = False
     ) -> contextlib.AbstractContextManager[Directory]:
-        """Return the directory that a file of a run lies in, as a context."""
+        """Return the directory of the place of a file of a run, as a context."""
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
     def _prune(self, run_id: str) -> None:
+        """Remove the empty directories of a run."""
         for table in DATASET.keys() & self.top.names():
-            own = table, f"{RUN_DIRECTORY}{run_id}"
-            with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:
-                for name in of_run.names():
-                    of_run.remove_empty(name)
-            self.top.remove_empty(*own)
+            names = table, f"{RUN_DIRECTORY}{run_id}"
+            with (
+                contextlib.suppress(OSError, NotPlainError),
+                self.top.within(*names) as run_directory,
+            ):
+                for name in run_directory.names():
+                    run_directory.remove_empty(name)
+            self.top.remove_empty(*names)
+
+
+def _files_of_ranks(run_directory: Directory, table: str) -> Iterator[str]:
+    """Yield the files of single ranks in the directory of a run, by `layout.file_name`."""
+    for name in run_directory.names():
+        kind, _, rank = name.partition("=")
+        file = f"{table}-{rank}.parquet"
+        if kind == "rank" and layout.FILE_NAME.fullmatch(file):
+            with run_directory.enter(name) as rank_directory:
+                if rank_directory.require(layout.PART, layout.FILE):
+                    yield file
 
 
 class Staged(Struct, frozen=True):
-    """Where the files of a run are made before it is replaced."""
+    """Where the files of a run are made before they replace the present ones."""
 
     run_id: str
-    own: Directory
-    tables: Directory  # where new files are made, by their `layout.file_name`
+    directory: Directory
+    # New files are made here, by their `layout.file_name`.
+    tables: Directory
 
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run, in a store that is made if need be; an `OutputError` leaves it as it was."""
+    """Yield where to make the files of a run. A missing store is made.
+
+    An `OutputError` is raised if the store cannot be written. It leaves the store as it was.
+    """
     root = Path(os.path.realpath(store))
     try:
         if root.exists() and not root.is_dir():
             raise OutputError(str(store), "is not a directory", fix="--out DIR")
-        made = [path for path in (root, *root.parents) if not path.exists()]
+        missing = [path for path in (root, *root.parents) if not path.exists()]
         is_new = not os.path.lexists(root / layout.HIDDEN)
         try:
             with _staged(store, run_id) as staged:
                 yield staged
         except BaseException:
             if is_new:
-                _forget(store, made)
+                _remove_new_store(store, missing)
             raise
     except NotPlainError as error:
-        shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
+        is_inside = error.path.is_relative_to(root)
+        place = error.path.relative_to(root) if is_inside else error.path
         problem = (
-            f"has {error.found} at {shown}, but a run store needs {error.wanted}, so nothing was "
-            "saved"
+            f"has {error.actual} at {place}, but a run store needs {error.expected}, "
+            "so nothing was saved"
         )
         raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
     except OSError as error:
-        why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        what = f"cannot be written ({why})"
+        reason = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        problem = f"cannot be written ({reason})"
         fix = "use --out with another directory"
-        if error.errno in _FULL:
-            what = "its disk is full"
+        if error.errno in _DISK_FULL_ERRORS:
+            problem = "its disk is full"
             fix = f"free some space, or {fix}"
-        raise OutputError(str(store), f"{what}, so nothing was saved", fix=fix) from error
+        raise OutputError(str(store), f"{problem}, so nothing was saved", fix=fix) from error
 
 
 @contextlib.contextmanager
 def _staged(store: Path, run_id: str) -> Iterator[Staged]:
     name = f"{uuid.uuid4().hex}.{run_id}"
-    with contextlib.ExitStack() as living:
-        with locked(store) as opened:
-            opened.clean()
-            opened.files_of(run_id)  # what is in the way is said before any work is done
-            staging = living.enter_context(
-                opened.hidden.enter(_STAGING)
-            )  # not the lock's: these stay open
-            living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
-            own = living.enter_context(staging.enter(name, make=True))
-            fcntl.flock(living.enter_context(own.create(_ALIVE)), fcntl.LOCK_EX)
-        yield Staged(run_id, own, living.enter_context(own.enter(_TABLES, make=True)))
+    with contextlib.ExitStack() as opened:
+        with locked(store) as store_directories:
+            store_directories.clean()
+            # If an unexpected thing is in the way, fail before any work is done.
+            store_directories.files_of(run_id)
+            # The directory is opened again, because it stays open when the lock is released.
+            staging = opened.enter_context(store_directories.hidden.enter(_STAGING))
+            opened.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
+            directory = opened.enter_context(staging.enter(name, make=True))
+            alive = opened.enter_context(directory.create(_ALIVE))
+            fcntl.flock(alive, fcntl.LOCK_EX)
+        tables = opened.enter_context(directory.enter(_TABLES, make=True))
+        yield Staged(run_id, directory, tables)
 
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[Locked]:
-    """Keep other writers out, in a store where nothing is left half-way."""
+    """Lock a store against other writers, and finish what writers that were killed left."""
     root = Path(os.path.realpath(store))
-    until = time.monotonic() + _LONGEST_WAIT_S
+    deadline_s = time.monotonic() + _MAX_LOCK_WAIT_S
     with contextlib.ExitStack() as opened:
         while True:
             root.mkdir(parents=True, exist_ok=True)
-            # Meanwhile a writer that failed may take away the store that it had made.
-            with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
-                top = trial.enter_context(Directory.at(root))
-                hidden = trial.enter_context(top.enter(layout.HIDDEN, make=True))
-                inside = (
-                    trial.enter_context(hidden.enter(name, make=True))
-                    for name in (_STAGING, layout.SWITCH)
-                )
-                found = Locked(top, hidden, *inside)
-                if _islocked(found.hidden, trial, until):
-                    opened.enter_context(trial.pop_all())
+            # A writer that failed may remove the store that it had made in the meantime.
+            with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as attempt:
+                top = attempt.enter_context(Directory.at(root))
+                hidden = attempt.enter_context(top.enter(layout.HIDDEN, make=True))
+                staging = attempt.enter_context(hidden.enter(_STAGING, make=True))
+                switch = attempt.enter_context(hidden.enter(layout.SWITCH, make=True))
+                if _take_lock(hidden, attempt, deadline_s):
+                    opened.enter_context(attempt.pop_all())
                     break
-            if time.monotonic() > until:
-                what = f"has been locked by another writer for {_LONGEST_WAIT_S:.0f} s"
-                raise OutputError(
-                    str(store), what, fix="try again, or stop the process that holds .nsyspipe/lock"
-                )
-        for run_id in found.switch.names():  # by a writer that was killed
-            found.settle(run_id)
-        yield found
+            if time.monotonic() > deadline_s:
+                problem = f"has been locked by another writer for {_MAX_LOCK_WAIT_S:.0f} s"
+                fix = "try again, or stop the process that holds .nsyspipe/lock"
+                raise OutputError(str(store), problem, fix=fix)
+        directories = Locked(top, hidden, staging, switch)
+        # Runs that a writer committed before it was killed.
+        for run_id in switch.names():
+            directories.settle(run_id)
+        yield directories
 
 
-def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
-    """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
-    has_lock = hidden.require(_LOCK, layout.FILE)  # a full disk makes none, and opens one
-    lock = opened.enter_context(
-        hidden.open_file(_LOCK, os.O_RDWR | (0 if has_lock else os.O_CREAT))
-    )
-    while time.monotonic() <= until:
+def _take_lock(hidden: Directory, opened: contextlib.ExitStack, deadline_s: float) -> bool:
+    """Take the lock of a store, and return whether it was possible until a time.
+
+    The lock is held until `opened` closes its file or the process ends in any way.
+    """
+    # A full disk can open an existing file, but not make one.
+    has_lock_file = hidden.require(_LOCK, layout.FILE)
+    flags = os.O_RDWR if has_lock_file else os.O_RDWR | os.O_CREAT
+    lock = opened.enter_context(hidden.open_file(_LOCK, flags))
+    while time.monotonic() <= deadline_s:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE_S)
+            time.sleep(_LOCK_RETRY_PAUSE_S)
         else:
-            return os.path.samestat(
-                os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False), os.fstat(lock.fileno())
-            )
+            # Another writer may have removed the file, and then the lock protects nothing.
+            present = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
+            return os.path.samestat(present, os.fstat(lock.fileno()))
     return False
 
 
-def _listed(new: Directory) -> set[str]:
-    """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
-    with contextlib.suppress(FileNotFoundError), new.open_file(_FILES) as file:
-        found: object = None
+def _listed_files(committed: Directory) -> set[str]:
+    """Return the names of all files that a committed run has.
+
+    Without a list, the run is in its place already, and there are no names.
+    """
+    with contextlib.suppress(FileNotFoundError), committed.open_file(_FILES) as file:
+        names: object = None
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(file.read(_LONGEST_RECORD))
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
-        return set(found)
+            names = json.loads(file.read(_MAX_BYTES_OF_FILE_LIST))
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise NotPlainError(committed.path / _FILES, "damaged", "a list of names")
+        return set(names)
     return set()
 
 
 def _is_dead(staging: Directory, name: str) -> bool:
-    # Made under the lock: where it is missing its writer is gone.
-    with contextlib.suppress(FileNotFoundError), staging.enter(name) as own:
+    """Return whether the writer of a staged run has ended."""
+    # The writer makes the file while it holds the lock of the store, as the caller does now. So if
+    # the file is missing, the writer has ended.
+    with contextlib.suppress(FileNotFoundError), staging.enter(name) as directory:
         try:
-            with own.open_file(_ALIVE, os.O_RDWR) as alive:  # NFS locks no other
+            # NFS locks only files that are open for writing.
+            with directory.open_file(_ALIVE, os.O_RDWR) as alive:
                 fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
     return True
 
 
-def _forget(store: Path, made: list[Path]) -> None:
-    """Take away what was made of a store in which nothing was saved, unless another writer is at it."""
+def _remove_new_store(store: Path, new_directories: list[Path]) -> None:
+    """Remove a store that this writer made but did not save in, unless another writer uses it."""
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
         if os.path.lexists(root / layout.HIDDEN / _LOCK):
-            with locked(store) as found:
-                if not [*found.staging.names(), *found.switch.names()]:
-                    shutil.rmtree(layout.HIDDEN, dir_fd=found.top.fd)
+            with locked(store) as directories:
+                if not [*directories.staging.names(), *directories.switch.names()]:
+                    shutil.rmtree(layout.HIDDEN, dir_fd=directories.top.fd)
         else:
             with Directory.at(root) as top:
                 for name in (_STAGING, layout.SWITCH):
                     top.remove_empty(layout.HIDDEN, name)
     with contextlib.suppress(OSError):
-        for path in made:
+        for path in new_directories:
             if path.exists():
-                path.rmdir()  # not if anything is in it
+                # Fails if the directory is not empty.
+                path.rmdir()

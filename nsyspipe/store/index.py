@@ -1,8 +1,8 @@
-"""What all runs of a store are: their rows of `runs`, which an index holds together, so that thousands are listed in a second.
+"""The list of all runs of a store, from an index of their rows of `runs`.
 
-The index is believed only of a file whose bytes have the digest that it names; the row of any other
-is read from the file itself. So a store reads the same without it, as a copy may be, only slower.
-Who saves a run brings it up to date.
+With the index, thousands of runs are listed in a second. A row of the index is used only if it has
+the digest of the run's file. All other rows are read from the files themselves. So a store without
+an index, such as a copy, is only slower to list. Saving a run brings the index up to date.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ from nsyspipe.store.read import (
     table_of,
 )
 
-_TEXTS = (
+# Which run a row of the index is of, and which bytes of the run's file it was read from.
+_IDENTITY = (
     Column("run_id", TEXT, "id", "the run"),
     Column("digest", TEXT, "text", "of the bytes of its file"),
 )
@@ -43,102 +44,130 @@ _WORK = Column(
     "`Work`, of the details. Null if an older nsyspipe saved the run.",
     nullable=True,
 )
-# `RUNS` less what only the run itself is asked for.
-INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1], _WORK))
+# `RUNS` without the columns that are of use only to a reader of the run itself.
+INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_IDENTITY, *RUNS.columns[1:-1], _WORK))
 
 
 class Unreadable(Struct, frozen=True):
-    """A run of a store that cannot be read, or of which there is no page."""
+    """A run of a store that cannot be read, or that has no page."""
 
     run_id: str
-    table: str  # `runs`, or `page`
-    message: str  # what is wrong with the table's file
+    # `runs`, or `page`.
+    table: str
+    # What is wrong with the table's file.
+    message: str
     fix: str | None
 
 
 class StoredRuns(Struct, frozen=True):
     """The runs of a store, each in one version of it."""
 
-    # `INDEX`, one row per run that can be read, by time of capture; of an unknown time first, equal
-    # times by run id.
+    # `INDEX`, one row per run that can be read, by time of capture and then by run id. Runs with an
+    # unknown time are first.
     runs: pa.Table
-    unreadable: tuple[Unreadable, ...]  # in order of run id
+    # In order of run id.
+    unreadable: tuple[Unreadable, ...]
 
 
 def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRuns:
-    """Read what identifies each run of a store, its figures, and its first finding; nothing where there is no store.
+    """Read the identity, the metrics and the first finding of each run of a store.
 
-    A run that is damaged or of a later version never hides the others: it is no row, but told in
-    `unreadable`. `on_progress` is called with (runs read, runs in all).
+    A run that is damaged or of a later version never hides the others: it has no row, but an entry
+    in `unreadable`. Without a store there are no runs. `on_progress` is called with (runs read,
+    number of runs).
     """
     ids = sorted(run_ids(store))
     index = read_index(store) if ids else INDEX.empty()
-    places = {
-        pair: at
-        for at, pair in enumerate(
-            zip(*(index[one.name].to_pylist() for one in _TEXTS), strict=True)
-        )
-    }
-    known: list[int] = []
-    others: list[pa.Table] = []
+    index_rows = _index_row_numbers(index)
+    known_rows: list[int] = []
+    read_rows: list[pa.Table] = []
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
         try:
             content = content_of(store, run_id, layout.RUNS_FILE)
-            at = places.get((run_id, digest_of(content)))
-            if at is None:
-                others.append(read_index_row(store, run_id, content))
+            row_number = index_rows.get((run_id, digest_of(content)))
+            if row_number is None:
+                read_rows.append(read_index_row(store, run_id, content))
             else:
-                known.append(at)
+                known_rows.append(row_number)
         except DatasetError as error:
-            told = (
-                (error.problem, error.fix) if has_run(store, run_id) else ("is gone", None)
-            )  # since it was listed
-            unreadable.append(Unreadable(run_id, "runs", *told))
+            unreadable.append(_unreadable_run(store, run_id, error))
         if on_progress:
             on_progress(n_done, len(ids))
-    rows = pa.concat_tables([index.take(pa.array(known, pa.int64())), *others]).combine_chunks()
+    from_index = index.take(pa.array(known_rows, pa.int64()))
+    rows = pa.concat_tables([from_index, *read_rows]).combine_chunks()
     return StoredRuns(nulls_first(rows, ["captured_at_utc", "run_id"]), tuple(unreadable))
 
 
+def _index_row_numbers(index: pa.Table) -> dict[tuple[str, str], int]:
+    """Return the number of each row of an index, by run id and digest."""
+    run_id, digest = (index[column.name].to_pylist() for column in _IDENTITY)
+    return {identity: number for number, identity in enumerate(zip(run_id, digest, strict=True))}
+
+
+def _unreadable_run(store: Path, run_id: str, error: DatasetError) -> Unreadable:
+    # Another program may have removed the run since it was listed.
+    if not has_run(store, run_id):
+        return Unreadable(run_id, "runs", "is gone", None)
+    return Unreadable(run_id, "runs", error.problem, error.fix)
+
+
 def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> StoredRuns:
-    """Return `listed_runs` of a store; a `DatasetError` if it has none, or none that can be read."""
-    found = listed_runs(store, on_progress)
-    if found.runs.num_rows:
-        return found
-    if found.unreadable:
-        first = found.unreadable[0]
-        n_runs = len(found.unreadable)
-        what = f"contains {n_runs} saved runs, but none can be read"
+    """Return the `listed_runs` of a store; a `DatasetError` if no run can be read."""
+    stored = listed_runs(store, on_progress)
+    if stored.runs.num_rows:
+        return stored
+    if stored.unreadable:
+        first = stored.unreadable[0]
         raise DatasetError(
-            str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix
+            str(store),
+            f"contains {len(stored.unreadable)} saved runs, but none can be read",
+            found=printable(f"{first.run_id} {first.message}"),
+            fix=first.fix,
         )
-    what = "no such directory"
-    fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
+    raise _no_runs_error(store)
+
+
+def _no_runs_error(store: Path) -> DatasetError:
+    """Return the error of a path that is not a store with runs."""
+    quoted = shlex.quote(str(store))
     if store.is_file():
-        what = f"is {OUTPUTS.get(store.suffix, 'a file')}, not a run store"
-        name = shlex.quote(str(store))
-        fix = (
-            "pass the run store (a directory)"
-            if store.suffix in OUTPUTS
-            else f"nsyspipe analyze {name} --out runs"
+        kind = OUTPUTS.get(store.suffix, "a file")
+        is_output = store.suffix in OUTPUTS
+        return DatasetError(
+            str(store),
+            f"is {kind}, not a run store",
+            fix=(
+                "pass the run store (a directory)"
+                if is_output
+                else f"nsyspipe analyze {quoted} --out runs"
+            ),
         )
-    elif store.is_dir():
-        there = [*store.iterdir()]
-        reports = [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
-        if reports:
-            fix = (
-                f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} "
-                "--out runs"
-            )
-        elif there:
-            fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store / 'runs'))}"
-        what, fix = table_of_store(store) or ("contains no saved run", fix)
-    raise DatasetError(str(store), what, fix=fix)
+    if store.is_dir():
+        table_problem = table_of_store(store)
+        if table_problem is None:
+            return DatasetError(str(store), "contains no saved run", fix=_fix_in_directory(store))
+        problem, fix = table_problem
+        return DatasetError(str(store), problem, fix=fix)
+    return DatasetError(
+        str(store), "no such directory", fix=f"nsyspipe analyze REPORTS --out {quoted}"
+    )
+
+
+def _fix_in_directory(directory: Path) -> str:
+    """Return the command that saves a run, for a directory without runs."""
+    content = [*directory.iterdir()]
+    reports = [path for path in content if path.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+    if reports:
+        words = words_of_runs(without_exported(sorted(reports)))
+        return f"nsyspipe analyze {next(iter(words))} --out runs"
+    # Other files do not belong into a store, so the store is a new directory.
+    store = directory / "runs" if content else directory
+    return f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
 
 
 def read_index(store: Path) -> pa.Table:
-    """Return the `INDEX` of a store; no rows where there is none that can be used."""
+    """Return the `INDEX` of a store; no rows if the store has no usable index."""
     with (
         contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError),
         Directory.at(store) as top,
@@ -150,7 +179,10 @@ def read_index(store: Path) -> pa.Table:
 
 
 def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
-    """Return the row of `INDEX` of a run from the bytes of its file; its id is its address, whatever they say."""
+    """Return the row of `INDEX` of a run from the bytes of its file.
+
+    The id of the run is that of its directory, whatever the file contains.
+    """
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
@@ -159,17 +191,17 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
         )
     try:
         return index_row(row, run_id, digest_of(content))
-    except ValueError as error:  # a directory's name that is no text
+    except ValueError as error:
+        # The name of the directory is not valid text.
         raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
 
 
 def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
-    """Return the row of `INDEX` of a run from its row of `runs`, and the digest of the file that has it."""
+    """Return the row of `INDEX` of a run, from its row of `runs` and the digest of the file."""
     work = None
-    with contextlib.suppress(ValueError):  # of damaged details nobody lists more
+    # Damaged details do not keep a run out of the list.
+    with contextlib.suppress(ValueError):
         work = parsed_object(row["details"][0].as_py()).get(WORK)
     texts = {"run_id": run_id, "digest": digest, WORK: work if isinstance(work, str) else None}
-    return INDEX.table(
-        {column_name: row[column_name] for column_name in row.column_names}
-        | {name: [text] for name, text in texts.items()}
-    )
+    columns = {column_name: row[column_name] for column_name in row.column_names}
+    return INDEX.table(columns | {name: [text] for name, text in texts.items()})

@@ -1,14 +1,14 @@
-"""Whether a Parquet file can be as large, once it is read, as it says: told from its footer, before anything is read.
+"""Checks the footer of a Parquet file before it is read, so that a small file cannot fill memory.
 
-A few bytes can stand for as many rows as somebody likes. What a file of ours becomes in memory is
-at most some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGEST_RATIO`
-times its size.
+A tiny file can claim any number of rows (a decompression bomb). In memory, a file of nsyspipe takes
+at most some dozens of times its size. Here its rows may take `_MAX_ROWS_BYTES`, or `_MAX_RATIO`
+times its size if that is more.
 """
 
 import os
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,34 +19,41 @@ _Struct = dict[str, Any]
 _Fields = Mapping[int, Any]
 
 _MAGIC = b"PAR1"
-_LARGEST_FOOTER = 64 * 2**20
-# Rows are grouped and compared once they are read, which takes some times as much as they do; pages
-# are not.
-_SMALL_ROWS = 64 * 2**20
-_SMALL_PAGES = 512 * 2**20
-_LARGEST_RATIO = 200
+# A file ends with the size of its footer in 4 bytes, and the magic bytes.
+_TAIL_BYTES = 4 + len(_MAGIC)
+_MAX_FOOTER_BYTES = 64 * 2**20
+# A file may always take so much in memory, whatever its own size. Rows are grouped and compared
+# after they are read, which takes several times their size. This does not hold for pages.
+_MAX_ROWS_BYTES = 64 * 2**20
+_MAX_PAGES_BYTES = 512 * 2**20
+_MAX_RATIO = 200
 _BYTES_PER_VALUE = 8
-# Texts that rows share, which take that much only where they are written out, as in a document.
-_MOST_SHARED = 2**30
-_MOST_SHARING = 100_000
-_LARGEST_EXPANSION = (
-    40_000  # bytes that Zstandard makes of one, about; Brotli, which is refused, makes many more
-)
-_CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
-_MOST_PAGES = 10_000  # of a column in a row group of a million rows there are some dozens
-_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
+# Texts that rows share take so much only if they are written out, as in a document.
+_MAX_SHARED_TEXT_BYTES = 2**30
+_MAX_ROWS_WITH_SHARED_TEXT = 100_000
+# About so many bytes can Zstandard make of one. Brotli makes many more, and is refused.
+_MAX_EXPANSION = 40_000
+# None, Snappy, gzip, LZ4, Zstandard, raw LZ4.
+_CODECS = (0, 1, 2, 5, 6, 7)
+# A column of a row group of a million rows has some dozens.
+_MAX_PAGES_PER_CHUNK = 10_000
+# Statistics of long texts are part of a header.
+_MAX_HEADER_BYTES = 1 << 16
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _N_BITS = {_I16: 16, _I32: 32, _I64: 64}
-_DEEPEST = 8
+_MAX_DEPTH = 8
+# In place of the length of a list: the length follows as a number of its own.
 _LONG_LIST = 15
-_MOST_FIELDS = 32
-_MOST_VALUES = 400_000  # some dozens for each column of a million rows; many more would take long
+_MAX_FIELD_NUMBER = 32
+# A file has some dozens of values for each column of a million rows. Many more would take long.
+_MAX_VALUES = 400_000
 _REPEATED = 2
-_PAGES = (0, 2, 3)  # data, dictionary, data of version 2
+# Data, dictionary, data of version 2.
+_PAGE_TYPES = (0, 2, 3)
 
-# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of
-# a struct or what is in a list. Others may be of any kind, but for those of encryption and of other
-# files, which are refused.
+# Fields of structs by number. A field is a kind, or a name by which its value is returned, its
+# kind, and the fields of a struct or the contents of a list. None is a field of encryption or of
+# other files, which is refused. Fields that are not listed may be of any kind.
 _CHUNK: _Fields = {
     1: _I32,
     2: (None, _LIST, _I32),
@@ -101,152 +108,181 @@ _OPTIONAL = {"children", "dictionary", "repetition"}
 
 
 def check_size(file: BinaryIO) -> int:
-    """Return the size of a Parquet file, whose footer and pages' headers are read more strictly than Arrow reads them.
+    """Return the size of a Parquet file; a ValueError if it is not like a file of nsyspipe.
 
-    Arrow ends the process at some, and takes of a field that comes twice, or of another type, what
-    others do not. A ValueError if it claims more than a file of its size has, or says anything in a
-    way that no writer of ours would.
+    That is a file that claims more than a file of its size can hold, or a footer or page header
+    that our writers would not write. This is stricter than Arrow, which ends the process at some of
+    them, and which reads a field that comes twice, or one of another type, unlike other readers.
     """
     size = file.seek(0, os.SEEK_END)
-    n_tail = len(_MAGIC) + 4
-    require(size >= n_tail + len(_MAGIC), f"{size} bytes are too few for a Parquet file")
-    file.seek(size - n_tail)
-    tail = file.read(n_tail)
-    n_footer = int.from_bytes(tail[:4], "little")
-    end_of_rows = size - n_footer - n_tail
-    is_whole = (
-        tail[4:] == _MAGIC
-        and len(_MAGIC) <= end_of_rows < size - n_tail
-        and n_footer <= _LARGEST_FOOTER
-    )
-    require(is_whole, "it is not a complete Parquet file")
+    n_footer = _footer_size(file, size)
+    end_of_rows = size - n_footer - _TAIL_BYTES
     file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)
-    require(reader.at == n_footer, "its footer is longer than declared")
-    chunks, n_rows, n_columns = _column_chunks(footer)
-    check_rows(n_rows, n_columns, size)
-    n_stored = sum(chunk["stored"] for chunk in chunks)
-    most = max(_SMALL_PAGES, _LARGEST_RATIO * size)
-    require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
-    require(
-        size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER,
-        f"of its {size} bytes {n_stored} hold columns",
-    )
-    larger = "claim to be larger than a file of its size has them"
-    require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
-    if n_stored * _LARGEST_EXPANSION > _SMALL_PAGES:  # else it does not matter what is in its pages
-        sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
-        require(all(n_bytes <= most for n_bytes in accumulate(sizes)), f"its pages {larger}")
+    require(reader.position == n_footer, "its footer is longer than declared")
+    columns = _Columns.of_footer(footer)
+    check_rows(columns.n_rows, columns.n_columns, size)
+    _check_chunk_sizes(file, columns.chunks, size, end_of_rows)
     file.seek(0)
     return size
 
 
-def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
-    """Refuse a table that is larger than a file of that size has."""
-    is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
+def _footer_size(file: BinaryIO, size: int) -> int:
+    """Return the size of a file's footer, which the file ends with."""
+    require(size >= _TAIL_BYTES + len(_MAGIC), f"{size} bytes are too few for a Parquet file")
+    file.seek(size - _TAIL_BYTES)
+    tail = file.read(_TAIL_BYTES)
+    n_footer = int.from_bytes(tail[:4], "little")
+    is_complete = (
+        tail[4:] == _MAGIC
+        and len(_MAGIC) <= size - n_footer - _TAIL_BYTES < size - _TAIL_BYTES
+        and n_footer <= _MAX_FOOTER_BYTES
+    )
+    require(is_complete, "it is not a complete Parquet file")
+    return n_footer
+
+
+def _check_chunk_sizes(file: BinaryIO, chunks: list[_Struct], size: int, end_of_rows: int) -> None:
+    """Raise a ValueError if columns claim more than their file has, or can be in memory."""
+    n_footer = size - end_of_rows - _TAIL_BYTES
+    n_stored = sum(chunk["stored"] for chunk in chunks)
+    n_plain = sum(chunk["plain"] for chunk in chunks)
+    max_plain = max(_MAX_PAGES_BYTES, _MAX_RATIO * size)
+    require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
+    is_filled = size <= 2 * (n_stored + n_footer) + _MAX_FOOTER_BYTES
+    require(is_filled, f"of its {size} bytes {n_stored} hold columns")
+    problem = "claim to be larger than a file of its size has them"
+    require(n_plain <= max_plain, f"its columns {problem}")
+    if n_stored * _MAX_EXPANSION <= _MAX_PAGES_BYTES:
+        # The pages cannot become too large, whatever their headers claim.
+        return
+    page_sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
+    is_possible = all(n_bytes <= max_plain for n_bytes in accumulate(page_sizes))
+    require(is_possible, f"its pages {problem}")
+
+
+def check_rows(n_rows: int, n_columns: int, n_file_bytes: int) -> None:
+    """Raise a ValueError if a table is larger than a file of that size can hold."""
+    n_bytes = n_rows * n_columns * _BYTES_PER_VALUE
     require(
-        is_possible,
-        f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has",
+        n_bytes <= max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes),
+        f"{n_rows} rows of {n_columns} columns are more than a file of {n_file_bytes} bytes has",
     )
 
 
-def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
-    root, *columns = footer["schema"] or [{}]
-    is_plain = all("children" not in one and one.get("repetition") != _REPEATED for one in columns)
-    require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")
-    n_rows = sum(group["rows"] for group in footer["groups"])
-    require(n_rows == footer["rows"], "its numbers of rows contradict each other")
-    chunks: list[_Struct] = []
-    for group in footer["groups"]:
-        found = [column["data"] for column in group["columns"]]
-        is_whole = len(found) == len(columns) and all(
-            chunk["values"] == group["rows"] for chunk in found
+class _Columns(NamedTuple):
+    """What the footer of a file declares: a chunk per column and row group."""
+
+    chunks: list[_Struct]
+    n_rows: int
+    n_columns: int
+
+    @classmethod
+    def of_footer(cls, footer: _Struct) -> Self:
+        """Return the columns of a footer; a ValueError if they are nested or contradictory."""
+        root, *columns = footer["schema"] or [{}]
+        is_flat = all(
+            "children" not in column and column.get("repetition") != _REPEATED for column in columns
         )
-        require(is_whole, "its numbers of columns contradict each other")
-        chunks += found
-    require(
-        all(chunk["codec"] in _CODECS for chunk in chunks),
-        "its columns are compressed as none of ours is",
-    )
-    return chunks, n_rows, len(columns)
+        require(is_flat and root.get("children") == len(columns), "its columns are no plain ones")
+        n_rows = sum(group["rows"] for group in footer["groups"])
+        require(n_rows == footer["rows"], "its numbers of rows contradict each other")
+        chunks: list[_Struct] = []
+        for group in footer["groups"]:
+            chunks_of_group = [column["data"] for column in group["columns"]]
+            is_complete = len(chunks_of_group) == len(columns) and all(
+                chunk["values"] == group["rows"] for chunk in chunks_of_group
+            )
+            require(is_complete, "its numbers of columns contradict each other")
+            chunks += chunks_of_group
+        has_our_codecs = all(chunk["codec"] in _CODECS for chunk in chunks)
+        require(has_our_codecs, "its columns are compressed as none of ours is")
+        return cls(chunks, n_rows, len(columns))
 
 
 def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[int]:
-    """Yield what each page of a column becomes when it is decompressed, as its header says."""
-    at = chunk.get("dictionary") or chunk["pages"]
-    end = at + chunk["stored"]
-    require(
-        len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows,
-        "a column of it does not lie in it",
-    )
-    for _ in range(_MOST_PAGES):
-        if at == end:
+    """Yield the decompressed size of each page of a column chunk, as the page's header declares."""
+    position = chunk.get("dictionary") or chunk["pages"]
+    end = position + chunk["stored"]
+    is_inside = len(_MAGIC) <= position <= chunk["pages"] < end <= end_of_rows
+    require(is_inside, "a column of it does not lie in it")
+    for _ in range(_MAX_PAGES_PER_CHUNK):
+        if position == end:
             return
-        file.seek(at)
-        reader = _Thrift(file.read(min(_LARGEST_HEADER, end - at)), "a page's header")
+        file.seek(position)
+        reader = _Thrift(file.read(min(_MAX_HEADER_BYTES, end - position)), "a page's header")
         header = reader.struct(_PAGE)
         yield header["plain"]
-        at += reader.at + header["stored"]
-        require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
+        position += reader.position + header["stored"]
+        is_inside = position <= end and header["type"] in _PAGE_TYPES
+        require(is_inside, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
 class _Thrift:
-    """Structs in Thrift's compact protocol: each field once, in order, of its type, within its width, or none at all."""
+    """A strict reader of structs in Thrift's compact protocol.
+
+    Each field has to come once, in order, of its type and within its width. Otherwise a ValueError
+    is raised.
+    """
 
     def __init__(self, content: bytes, place: str) -> None:
         self.content = content
+        # What is read, for messages.
         self.place = place
-        self.at = 0
+        # The offset of the next byte.
+        self.position = 0
         self.n_values = 0
 
     def struct(self, fields: _Fields, depth: int = 0) -> _Struct:
-        """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
-        if depth > _DEEPEST:
+        """Read the struct at `position`, and return its named fields by name."""
+        if depth > _MAX_DEPTH:
             raise self._fault("is nested too deeply")
-        found: _Struct = {}
+        named_values: _Struct = {}
         number = 0
+        # A zero byte ends a struct.
         while head := self._byte():
-            step = head >> 4
+            number_step = head >> 4
             kind = head & 15
-            number += step
-            if not step or number > _MOST_FIELDS:
+            number += number_step
+            if not number_step or number > _MAX_FIELD_NUMBER:
                 raise self._fault("has fields that are out of order")
             field = fields.get(number, kind)
             if field is None:
                 raise self._fault("refers to encryption or to other files")
-            name, wanted, inner = field if isinstance(field, tuple) else (None, field, None)
-            if kind != wanted:
+            name, needed_kind, inner = field if isinstance(field, tuple) else (None, field, None)
+            if kind != needed_kind:
                 raise self._fault("has a part of another type")
             value = self._value(kind, inner, depth + 1)
             if name is not None:
-                found[name] = value
+                named_values[name] = value
         if fields:
-            self._check_named(fields, found)
-        return found
+            self._check_named(fields, named_values)
+        return named_values
 
-    def _check_named(self, fields: _Fields, found: _Struct) -> None:
-        """Refuse a struct that lacks a named field, or has a negative number."""
-        if any(isinstance(value, int) and value < 0 for value in found.values()):
+    def _check_named(self, fields: _Fields, named_values: _Struct) -> None:
+        """Raise a ValueError if a struct lacks a named field, or has a negative number."""
+        if any(isinstance(value, int) and value < 0 for value in named_values.values()):
             raise self._fault("has a negative size")
         for field in fields.values():
             name = field[0] if isinstance(field, tuple) else None
-            if name is not None and name not in found and name not in _OPTIONAL:
+            if name is not None and name not in named_values and name not in _OPTIONAL:
                 raise self._fault("lacks a part")
 
-    def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - what the kind says
-        """Return a value of this kind: the most frequent kinds come first, as a store has thousands of values."""
+    def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - by kind
+        """Read a value of a kind."""
+        # A store has thousands of values, so the most frequent kinds come first.
         self.n_values += 1
-        if self.n_values > _MOST_VALUES:
+        if self.n_values > _MAX_VALUES:
             raise self._fault("has too many parts")
         if kind in _N_BITS:
             value = self._varint(_N_BITS[kind])
             return (value >> 1) ^ -(value & 1)
         if kind in (_DOUBLE, _BINARY):
             n_bytes = 8 if kind == _DOUBLE else self._varint(31)
-            self.at += n_bytes
-            if self.at > len(self.content):
+            self.position += n_bytes
+            if self.position > len(self.content):
                 raise self._fault("ends too early")
             return None
         if kind == _STRUCT:
@@ -265,20 +301,23 @@ class _Thrift:
         kind = head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
-        if n_values > len(self.content) - self.at:  # a byte each at least
+        # Each value takes at least one byte.
+        if n_values > len(self.content) - self.position:
             raise self._fault("has a list that is longer than it")
-        wanted = _STRUCT if isinstance(inner, dict) else kind if inner is None else inner
-        if kind != wanted:
+        needed_kind = _STRUCT if isinstance(inner, dict) else inner
+        if needed_kind is not None and kind != needed_kind:
             raise self._fault("has a list of another type")
-        kind = _BYTE if kind in (_TRUE, _FALSE) else kind  # in a list a byte each
+        # In a list, a truth value is a byte.
+        if kind in (_TRUE, _FALSE):
+            kind = _BYTE
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
-        at = self.at
-        if at >= len(self.content):
+        position = self.position
+        if position >= len(self.content):
             raise self._fault("ends too early")
-        self.at = at + 1
-        return self.content[at]
+        self.position = position + 1
+        return self.content[position]
 
     def _varint(self, n_bits: int) -> int:
         value = 0
@@ -293,26 +332,35 @@ class _Thrift:
         return ValueError(f"{self.place} {problem}")
 
 
-def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) -> pa.ChunkedArray:
-    """Return texts that were read as a dictionary as they are; a ValueError if no UTF-8, or more than such a file has.
+def as_plain_text(
+    column: pa.ChunkedArray, n_file_bytes: int, *, may_be_shared: bool
+) -> pa.ChunkedArray:
+    """Return texts that were read as a dictionary as plain texts.
 
-    Where long texts may stand in many rows, as the ranks of a communicator of thousands do, rows
-    share their memory.
+    If long texts may stand in many rows (`may_be_shared`), as the ranks of a communicator of
+    thousands do, rows share the memory of a text. A ValueError is raised for texts that are not
+    UTF-8, and for more text than a file of that size can hold.
     """
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
     n_bytes = sum(pc.sum(length).as_py() or 0 for length in lengths)
-    most = max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
-    if n_bytes <= most:
+    max_bytes = max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes)
+    if n_bytes <= max_bytes:
         return column.cast(pa.string())
-    n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)
+    n_dictionary_bytes = sum(chunk.dictionary.nbytes for chunk in column.chunks)
     is_possible = (
         may_be_shared
-        and n_shared <= most
-        and n_bytes <= _MOST_SHARED
-        and len(column) <= _MOST_SHARING
+        and n_dictionary_bytes <= max_bytes
+        and n_bytes <= _MAX_SHARED_TEXT_BYTES
+        and len(column) <= _MAX_ROWS_WITH_SHARED_TEXT
     )
-    require(is_possible, f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
-    rows = ((chunk.dictionary, at) for chunk in column.chunks for at in chunk.indices.to_pylist())
-    shared = [pa.nulls(1, pa.string()) if at is None else texts.slice(at, 1) for texts, at in rows]
-    return pa.chunked_array(shared, pa.string())
+    require(
+        is_possible, f"{n_bytes} bytes of text are more than a file of {n_file_bytes} bytes has"
+    )
+    shared_texts = []
+    for chunk in column.chunks:
+        dictionary = chunk.dictionary
+        for index in chunk.indices.to_pylist():
+            text = pa.nulls(1, pa.string()) if index is None else dictionary.slice(index, 1)
+            shared_texts.append(text)
+    return pa.chunked_array(shared_texts, pa.string())

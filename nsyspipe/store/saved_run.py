@@ -52,42 +52,45 @@ from nsyspipe.store.read import (
     read_run_files,
 )
 
-_NOT_JUDGED = "not-judged"  # the code of the note about skipped checks
-# Tables that name steps of which no window was seen, too: a capture ends while data for the next
-# step is fetched.
-_OF_OTHER_STEPS = ("collectives", "phases", "steps")
-_OF_OTHER_RANKS = (
-    "host_steps",
-    "problems",
-    "ranks",
-    "runs",
-)  # ranks of which no device was recorded, too
+# The code of the note about skipped checks.
+_SKIPPED_CHECKS_CODE = "not-judged"
+# These tables may also have steps without a window on the GPU, because a capture may end while data
+# for the next step is fetched.
+_TABLES_WITH_OTHER_STEPS = ("collectives", "phases", "steps")
+# These tables may also have ranks without a recorded device.
+_TABLES_WITH_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SavedRun(Run):
-    """A run that `write.save` wrote: all files of one save, read when the first is needed; operations when asked for."""
+    """A run that `write.save` wrote.
+
+    All files are of one save. They are read together when the first is needed, except operations,
+    which are read when they are asked for.
+    """
 
     store: Path
     run_id: str
-    given_label: str | None = None  # another name for it
+    # A label that replaces the saved one.
+    given_label: str | None = None
 
     def _make(self, name: str) -> pa.Table:
         if name == "summary":
             return conform(self._table("runs"), schema.SUMMARY)
         if name == "host_steps" and self._details.n_host_steps is None:
-            return schema.HOST_STEPS.empty()  # saved before there was this table
+            # An older nsyspipe saved the run, without this table.
+            return schema.HOST_STEPS.empty()
         table = self.files.table(name)
         path = self._path(name)
-        if name not in _OF_OTHER_RANKS:
+        if name not in _TABLES_WITH_OTHER_RANKS:
             check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
-            if name not in _OF_OTHER_STEPS:
+            if name not in _TABLES_WITH_OTHER_STEPS:
                 check_steps_known(table, self._table("steps"), path)
         return table
 
     @cached_property
     def files(self) -> RunFiles:
-        """All its files, of one save."""
+        """All files of the run, of one save."""
         return read_run_files(self.store, self.run_id)
 
     def _path(self, name: str, rank: int | None = None) -> Path:
@@ -102,9 +105,8 @@ class SavedRun(Run):
         try:
             return parse_details(self._row["details"])
         except ValueError as error:
-            raise DatasetError(
-                str(self._path("runs")), f"has no usable details ({error})", fix=AGAIN
-            ) from error
+            path = str(self._path("runs"))
+            raise DatasetError(path, f"has no usable details ({error})", fix=AGAIN) from error
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -113,14 +115,15 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header = self._details.header
-        found = header.steps_from or steps_source(
-            header.n_ranks, self._details.n_host_steps or 0, self.step_family
+        n_host_steps = self._details.n_host_steps or 0
+        steps_from = header.steps_from or steps_source(
+            header.n_ranks, n_host_steps, self.step_family
         )
         return replace(
             header,
             run_id=self.run_id,
             label=self.given_label or self._row["label"],
-            steps_from=found,
+            steps_from=steps_from,
         )
 
     @property
@@ -139,10 +142,11 @@ class SavedRun(Run):
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
         saved = self._details.skipped_checks
         if saved is None:
-            notes = [
-                row for row in self._table("problems").to_pylist() if row["code"] == _NOT_JUDGED
-            ]
-            return tuple(_check_of_text(row["message"], row["fix"]) for row in notes)
+            return tuple(
+                _check_of_text(problem["message"], problem["fix"])
+                for problem in self._table("problems").to_pylist()
+                if problem["code"] == _SKIPPED_CHECKS_CODE
+            )
         return tuple(SkippedCheck(tuple(check.rules), check.reason, check.fix) for check in saved)
 
     @property
@@ -155,7 +159,7 @@ class SavedRun(Run):
 
     @property
     def _saved_again(self) -> str:
-        """What saves the operations too, under the label that the run has."""
+        """The fix that also saves the operations, under the label of the run."""
         return f"{AGAIN} DIR --events, and --label {shlex.quote(self.header.label)}"
 
     def operations(
@@ -164,57 +168,58 @@ class SavedRun(Run):
         chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
-        if chosen and not any(
-            self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()
-        ):
+        all_ranks = self.ranks["rank"].to_pylist()
+        if chosen and not any(self.files.has("events", rank) for rank in all_ranks):
             raise DatasetError(
                 f"run {self.run_id}", "was saved without single operations", fix=self._saved_again
             )
-        return (self._of_rank(rank, steps) for rank in chosen)
+        return (self._operations_of_rank(rank, steps) for rank in chosen)
 
-    def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
+    def _operations_of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
+        """Return the operations and phase ranges of a rank, of all steps or of a range of steps."""
         try:
             events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         except DatasetError as error:
-            error.fix = error.fix and error.fix.replace(AGAIN, self._saved_again)
+            if error.fix:
+                error.fix = error.fix.replace(AGAIN, self._saved_again)
             raise
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
             check_ranks(table, [rank], self._path(name, rank))
         if steps is None:
             return rank, events, ranges
         all_steps = self.steps()
-        windows = all_steps.filter(
-            pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps))
-        )
+        is_of_rank = pc.equal(all_steps["rank"], rank)
+        windows = all_steps.filter(pc.and_(is_of_rank, _is_in_steps(all_steps, steps)))
         rows = np.empty(0, np.int64)
         if windows.num_rows:
             span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
             rows = overlapping_rows(
                 events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span
             )
-        return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
+        return rank, events.take(pa.array(rows)), ranges.filter(_is_in_steps(ranges, steps))
 
 
-def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
+def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
+    first_step, last_step = steps
     return pc.and_(
-        pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1])
+        pc.greater_equal(table["step"], first_step), pc.less_equal(table["step"], last_step)
     )
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
-    """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
-    store, found = find_saved(path, run_id, label)
-    return SavedRun(whole_path(store), found, label)
+    """Open the run of a store that `layout.find_saved` finds. A `label` replaces the saved one."""
+    store, saved_id = find_saved(path, run_id, label)
+    return SavedRun(whole_path(store), saved_id, label)
 
 
-# --- what no column of a run holds, as JSON in its row ---
+# --- what no column of a run contains, as JSON in its row ---
 
-_DEEPEST = 8
+_MAX_EVIDENCE_DEPTH = 8
 
 
 @dataclass(frozen=True)
 class SavedCheck:
-    """A skipped check as a run's row has it."""
+    """A skipped check, as the row of a run contains it."""
 
     rules: list[str]
     reason: str
@@ -222,7 +227,10 @@ class SavedCheck:
 
 
 def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
-    """Return the skipped check of a run that was saved when only the text of its note named the rules."""
+    """Return the skipped check of a run that an older nsyspipe saved.
+
+    There, only the text of the note names the rules.
+    """
     names = {*rule_names()}
     words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", message.partition(" (")[0]))
     reason = message.partition("(")[2].removesuffix(")") or message
@@ -231,33 +239,48 @@ def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
 
 @dataclass(frozen=True)
 class Details:
-    """What a run's row says beside its columns."""
+    """What the row of a run contains as JSON, because no column has it."""
 
     header: RunHeader
     skipped_steps: list[int]
     nccl: NcclFacts | None
     link: LinkVerdict | None
-    n_host_steps: int | None = (
-        None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
-    )
-    skipped_checks: list[SavedCheck] | None = None  # None: saved before they were in the row
+    # The number of rows of `schema.HOST_STEPS`. None if an older nsyspipe saved the run, without
+    # this table.
+    n_host_steps: int | None = None
+    # None if an older nsyspipe saved the run, without this field.
+    skipped_checks: list[SavedCheck] | None = None
 
 
 def parse_details(text: str) -> Details:
-    """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
-    details: Details = _value("Details", parsed_object(text), "")
-    header = details.header
-    capture = details.header.capture
-    environment = details.header.environment
-    _check_moment(header.captured_at_utc, "header")
+    """Read the details that `write.runs_table` wrote; a ValueError names a bad field.
+
+    Unknown fields are left out, as a later nsyspipe may have written them. Texts are masked again,
+    as an older nsyspipe may have recorded parts that can be secret.
+    """
+    details: Details = _parsed_value("Details", parsed_object(text), "")
+    _check_utc_time(details.header.captured_at_utc, "header")
+    if details.header.capture is not None:
+        _check_utc_time(details.header.capture.captured_at_utc, "header.capture")
+    nccl = details.nccl
+    if nccl is not None:
+        settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
+        nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
+    return replace(details, header=_masked_header(details.header), nccl=nccl)
+
+
+def _masked_header(header: RunHeader) -> RunHeader:
+    """Return a header in which only texts remain that nsyspipe records."""
+    capture = header.capture
     if capture is not None:
-        _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
-        capture = replace(
-            capture, command=command, environment=recorded_environment(capture.environment, Mask())
-        )
-    environment = None if environment is None else recorded_environment(environment, Mask())
-    header = replace(
+        capture_environment = recorded_environment(capture.environment, Mask())
+        capture = replace(capture, command=command, environment=capture_environment)
+    environment = header.environment
+    if environment is not None:
+        environment = recorded_environment(environment, Mask())
+    header = replace(header, capture=capture, environment=environment)
+    return replace(
         header,
         driver_versions=shown_alone(header.driver_versions, VERSION),
         cuda_driver_versions=shown_alone(header.cuda_driver_versions, VERSION),
@@ -265,36 +288,40 @@ def parse_details(text: str) -> Details:
         cuda_graph_traces=shown_alone(header.cuda_graph_traces, TRACED),
         commands=shown_commands(map(shlex.split, header.commands)),
     )
-    nccl = details.nccl
-    if nccl is not None:
-        settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
-        nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
-    return replace(
-        details, header=replace(header, capture=capture, environment=environment), nccl=nccl
-    )
 
 
-def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
+def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value of JSON as a value of a kind, which is the text of a type.
+
+    `place` names the field in the message of the ValueError for a value of another kind.
+    """
     needed = kind.removesuffix(" | None")
-    if found is None and needed != kind:
+    if value is None and needed != kind:
         return None
-    of_list = needed.removeprefix("list[").removesuffix("]")
-    if needed.startswith("list[") and of_list in _OBJECTS:
-        require(isinstance(found, list), f"{where} is not a list")
-        return [_value(of_list, one, f"{where}[{at}]") for at, one in enumerate(found)]
-    if needed not in _OBJECTS:
-        require(_IS[needed](found), f"{where} is not {kind}")
-        return tuple(found) if needed.startswith("tuple") else found
-    require(isinstance(found, dict), f"{where} is not an object")
+    item_kind = needed.removeprefix("list[").removesuffix("]")
+    if needed.startswith("list[") and item_kind in _OBJECTS:
+        require(isinstance(value, list), f"{place} is not a list")
+        return [
+            _parsed_value(item_kind, item, f"{place}[{index}]") for index, item in enumerate(value)
+        ]
+    if needed in _OBJECTS:
+        require(isinstance(value, dict), f"{place} is not an object")
+        return _parsed_fields(needed, value, place)
+    require(_IS[needed](value), f"{place} is not {kind}")
+    return tuple(value) if needed.startswith("tuple") else value
+
+
+def _parsed_fields(kind: str, json_object: dict[str, Any], place: str) -> object:
     values = {}
-    for field in fields(_OBJECTS[needed]):
-        if field.name in found:
-            values[field.name] = _value(
-                str(field.type), found[field.name], f"{where}.{field.name}".lstrip(".")
+    for field in fields(_OBJECTS[kind]):
+        if field.name in json_object:
+            field_place = f"{place}.{field.name}".lstrip(".")
+            values[field.name] = _parsed_value(
+                str(field.type), json_object[field.name], field_place
             )
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{where or 'it'} lacks {field.name}")
-    return _OBJECTS[needed](**values)
+            raise ValueError(f"{place or 'it'} lacks {field.name}")
+    return _OBJECTS[kind](**values)
 
 
 def _is_number(value: object) -> bool:
@@ -303,13 +330,13 @@ def _is_number(value: object) -> bool:
 
 def _is_evidence(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
-        held = value.values() if isinstance(value, dict) else value
-        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
+        items = value.values() if isinstance(value, dict) else value
+        return depth < _MAX_EVIDENCE_DEPTH and all(_is_evidence(item, depth + 1) for item in items)
     return value is None or isinstance(value, bool | str) or _is_number(value)
 
 
 _DECLARED = (Details, SavedCheck, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
-_OBJECTS: dict[str, Any] = {one.__name__: one for one in _DECLARED}
+_OBJECTS: dict[str, Any] = {declared.__name__: declared for declared in _DECLARED}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
@@ -327,8 +354,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 }
 
 
-def _check_moment(text: str | None, where: str) -> None:
+def _check_utc_time(text: str | None, place: str) -> None:
     is_utc = text is None
     with contextlib.suppress(ValueError):
         is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
-    require(is_utc, f"{where}.captured_at_utc is not a time in UTC")
+    require(is_utc, f"{place}.captured_at_utc is not a time in UTC")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,87 +38,99 @@ from nsyspipe.store.read import check_values, content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedCheck, SavedRun
 from nsyspipe.version import __version__
 
-_PLACES = (
-    "rank",
-    "step",
-    "start_ns",
-    "end_ns",
-)  # of a step, these say where it lies; they are no figures
+# Numbers of a step that say where it is, and are no metrics.
+_PLACE_COLUMNS = ("rank", "step", "start_ns", "end_ns")
 _ROWS_PER_GROUP = 1_000_000
 _FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
-_LONG = (
-    "details",
-    WORK,
-)  # texts that a file's footer would have four times, as the least and the greatest
-# What operations and ranges are counted and summed up in: who reads them otherwise gets other
-# figures here.
-_DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
-_OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
-# runs that the index lacks, as of a store copied without it: more are left to the next save
-_MOST_ADDED = 100
+# Long texts have no statistics, because the footer of a file would contain each text four times,
+# as the least and the greatest.
+_COLUMNS_WITHOUT_STATISTICS = ("details", WORK)
+# Tables with counts and sums of all operations and ranges. If operations were read in another way,
+# these tables differ.
+_TABLES_OF_OPERATIONS = ("steps", "phases", "kernels", "collectives", "timeline")
+_PROCESS_COLUMNS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
+# One save adds at most so many runs that the index lacks, as in a store that was copied without
+# the index. The next save adds more.
+_MAX_RUNS_ADDED_TO_INDEX = 100
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
-    """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
-    checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
-    details = asdict(
-        Details(
-            run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows, checks
-        )
-    )
-    header = details["header"]
+    """Return the table `runs`: the run's row, with the digests of all other saved files by name."""
+    details = _details_of(run, files)
     captured = run.header.captured_at_utc
-    known = run.link.slowest if run.link else None
-    findings = run.finding_rows
-    first = [*findings, dict.fromkeys(schema.FINDINGS.names)][0]
-    row = {
-        **{
-            name: ", ".join(value) if isinstance(value, list) else value
-            for name, value in header.items()
-        },
+    environment = run.header.environment
+    link = run.link.slowest if run.link else None
+    header_columns = {
+        name: ", ".join(value) if isinstance(value, list) else value
+        for name, value in details["header"].items()
+    }
+    summary_columns = run.summary().to_pylist()[0]
+    columns = {
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
         "step_family": run.step_family,
-        **run.summary().to_pylist()[0],
-        "link_kind": known.kind if known else None,
+        "link_kind": link.kind if link else None,
         "nccl_version": run.nccl.version if run.nccl else None,
-        "environment": None
-        if run.header.environment is None
-        else json.dumps(run.header.environment),
+        "environment": None if environment is None else json.dumps(environment),
+        "details": json.dumps(details),
+    }
+    version_columns = {
+        "tool_version": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "definitions_version": run.definitions_version,
+    }
+    row = header_columns | summary_columns | columns | version_columns
+    return RUNS.from_rows([row | _columns_of_findings(run)])
+
+
+def _details_of(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the row of a run contains as JSON, because no column has it."""
+    checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
+    details = Details(
+        header=run.header,
+        skipped_steps=run.skipped_steps,
+        nccl=run.nccl,
+        link=run.link,
+        n_host_steps=run.host_steps().num_rows,
+        skipped_checks=checks,
+    )
+    work = Work.of([run]).saved()
+    return asdict(details) | {"files": dict(sorted(files.items())), WORK: work}
+
+
+def _columns_of_findings(run: Run) -> dict[str, Any]:
+    findings = run.finding_rows
+    first = findings[0] if findings else dict.fromkeys(schema.FINDINGS.names)
+    return {
         "n_findings": len(findings),
         "first_finding": first["id"],
         "first_action": first["action"],
         "first_saving_ns_per_step": first["saving_ns_per_step"],
-        "tool_version": __version__,
-        "schema_version": SCHEMA_VERSION,
-        "definitions_version": run.definitions_version,
-        "details": json.dumps(
-            details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}
-        ),
     }
-    return RUNS.from_rows([row])
 
 
-def _metrics(run: Run) -> pa.Table:
-    wide = (
+def _metrics_table(run: Run) -> pa.Table:
+    """Return the table `metrics`: one row for each number of the run, of its ranks and steps."""
+    wide_tables = (
         (run.summary(), schema.SUMMARY),
         (run.rank_summary(), schema.RANK_SUMMARY),
         (run.steps(), schema.STEPS),
     )
     tables = []
-    for table, kind in wide:
+    for table, table_schema in wide_tables:
         n_rows = table.num_rows
-        there = table.column_names
-        of_row = {
-            name: table[name] if name in there else pa.nulls(n_rows)
+        row_columns = {
+            name: table[name] if name in table.column_names else pa.nulls(n_rows)
             for name in ("rank", "step", "in_summary")
         }
-        for one in (c for c in kind.columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
-            of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
-            tables.append(
-                METRICS.table(
-                    of_row | of_figure | {"value": pc.cast(table[one.name], FLOAT, safe=False)}
-                )
-            )
+        for column in table_schema.columns:
+            if column.type not in (INT, FLOAT) or column.name in _PLACE_COLUMNS:
+                continue
+            metric_columns = {
+                "metric": pa.repeat(column.name, n_rows),
+                "unit": pa.repeat(column.unit, n_rows),
+                "value": pc.cast(table[column.name], FLOAT, safe=False),
+            }
+            tables.append(METRICS.table(row_columns | metric_columns))
     return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
@@ -129,107 +142,134 @@ def save(
     force: bool = False,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Write a run's tables; they replace what the store has of the same run id, and nothing else.
+    """Write the tables of a run. They replace those that the store has of the same run id.
 
-    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see
-    meanwhile. Two writers may be at work at once; of one run id the later wins. The same run gives
-    the same bytes.
+    A reader that uses `nsyspipe` gets the old run or the new one. `layout` says what other readers
+    may see meanwhile. Two writers may work at once, and the later one wins if they write the same
+    run id. The same run gives the same bytes.
 
-    Tables that are there and not written now, as the operations without `events`, are kept where
-    the steps, phases, kernels and collectives that they belong to are the same, to the nanosecond.
-    Operations of any other run are not replaced without `force`. What is of no table of the dataset
-    is somebody else's, and left alone.
+    Present tables that are not written now, such as the operations without `events`, are kept if
+    the steps, phases, kernels and collectives of the old and the new run are the same to the
+    nanosecond. Operations of any other run are not replaced without `force`. Files that belong to
+    no table of the dataset are left alone.
 
-    With `events` the operations are written too, one file per rank, and `on_progress` is called
-    with (ranks written, ranks in all). An `OptionError` if the run's id cannot name a directory
-    that all readers take for text, an `OutputError` if the store cannot be written, the reports lie
-    in it, or tables would be lost; it is as it was.
+    With `events`, the operations are written too, one file per rank, and `on_progress` is called
+    with (ranks written, number of ranks).
+
+    An `OptionError` is raised if the run's id is not a name that all readers take for text. An
+    `OutputError` is raised if the store cannot be written, the reports are in it, or tables would
+    be lost. Then the store is as it was.
     """
     run_id = run.header.run_id
     check_run_id(run_id)
     check_store(run, store)
-    # The timeline first: workers read for it while the rest is made here.
+    # The timeline first, because workers read reports for it while this process makes the rest.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
     tables = {name: run.table(name) for name in names}
-    # In the words of the commands.
+    # With the fixes as options of the commands.
     tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)
     tables["findings"] = schema.FINDINGS.from_rows(run.finding_rows)
     with staged_run(store, run_id) as staged:
         files: dict[str, str] = {}
         for name, table in tables.items():
             files |= _write(staged, name, table)
-        files |= _write(staged, "metrics", _metrics(run))
+        files |= _write(staged, "metrics", _metrics_table(run))
         if events:
-            for n_done, (rank, *found) in enumerate(run.operations(), start=1):
-                for name, table in zip(EVENT_TABLES, found, strict=True):
+            for n_done, (rank, *rank_tables) in enumerate(run.operations(), start=1):
+                for name, table in zip(EVENT_TABLES, rank_tables, strict=True):
                     files |= _write(staged, name, table, rank)
                 if on_progress:
                     on_progress(n_done, run.ranks.num_rows)
         with locked(store) as opened:
-            files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
+            files |= _remaining_files(run, store, opened, {*files, RUNS_FILE}, force=force)
             row = runs_table(run, files)
             digest = _write(staged, RUNS.name, row)[RUNS_FILE]
             opened.commit(staged, files)
             _update_index(store, opened, staged, index_row(row, run_id, digest))
 
 
-def _kept(
-    run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool
+def _remaining_files(
+    run: Run, store: Path, opened: Locked, written: Collection[str], *, force: bool
 ) -> Mapping[str, str]:
-    """Return the digests of the files that the run keeps beside those written; refuse to lose what only reports give again."""
+    """Return the digests of the present files that the run keeps besides the written ones.
+
+    An `OutputError` is raised if files would be lost that only the reports can give again.
+    """
     run_id = run.header.run_id
-    there = opened.files_of(run_id)
-    operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
-    # Of a run without operations each table is replaced, and needs not be readable.
-    tables = {table_of_file(name) for name in brought}
-    others = {
-        name
-        for name in there - set(brought)
-        if name in operations or table_of_file(name) not in tables
-    }
-    at_risk = others | operations
-    if not at_risk and (RUNS_FILE in there or not there):
+    present = opened.files_of(run_id)
+    operations = {name for name in present if table_of_file(name) in EVENT_TABLES}
+    remaining = _not_replaced(present, written)
+    at_risk = remaining | operations
+    has_run = RUNS_FILE in present
+    if not at_risk and (has_run or not present):
         return {}
-    if (
-        RUNS_FILE in there
-        and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None
-    ):
-        return kept
+    digests = None
+    if has_run:
+        digests = _digests_if_same_run(run, Path(os.path.realpath(store)), remaining)
+    if digests is not None:
+        return digests
     if force:
         return {}
-    lost = sorted({table_of_file(name) or "" for name in at_risk or there})
-    what = (
-        "of other reports, or read with other options or by an older nsyspipe"
-        if RUNS_FILE in there
-        else "and no such run"
-    )
-    fix = "use --run-id with another name, or --force to replace the old run"
-    raise OutputError(
-        str(store), f"has {', '.join(lost)} of run {run_id}, {what}, so nothing was saved", fix=fix
+    raise _loss_error(store, run_id, at_risk or present, has_run=has_run)
+
+
+def _not_replaced(present: Collection[str], written: Collection[str]) -> set[str]:
+    """Return the present files that the written files do not replace.
+
+    A written table replaces the present one, which may be unreadable. Operations are written by
+    rank, so a file of one rank does not replace that of another.
+    """
+    replaced_tables = {table_of_file(name) for name in written}.difference(EVENT_TABLES)
+    return {
+        name
+        for name in set(present).difference(written)
+        if table_of_file(name) not in replaced_tables
+    }
+
+
+def _loss_error(store: Path, run_id: str, files: Collection[str], *, has_run: bool) -> OutputError:
+    tables = sorted({table_of_file(name) or "" for name in files})
+    reason = "and no such run"
+    if has_run:
+        reason = "of other reports, or read with other options or by an older nsyspipe"
+    return OutputError(
+        str(store),
+        f"has {', '.join(tables)} of run {run_id}, {reason}, so nothing was saved",
+        fix="use --run-id with another name, or --force to replace the old run",
     )
 
 
-def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
-    old = SavedRun(store, run.header.run_id)
-    with contextlib.suppress(DatasetError):  # nobody can tell
-        is_same = old.step_family == run.step_family
-        is_same = is_same and all(
-            getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING
-        )
-        if is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS)):
-            return {name: old.files.digest(name) for name in sorted(names)}
+def _digests_if_same_run(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
+    """Return the digests of files of a saved run; None if it differs from `run`."""
+    saved = SavedRun(store, run.header.run_id)
+    # A saved run that cannot be read may differ.
+    with contextlib.suppress(DatasetError):
+        if saved.step_family != run.step_family:
+            return None
+        for name in _TABLES_OF_OPERATIONS:
+            if not getattr(saved, name)().equals(getattr(run, name)()):
+                return None
+        saved_processes = saved.ranks.select(_PROCESS_COLUMNS)
+        if saved_processes.equals(run.ranks.select(_PROCESS_COLUMNS)):
+            return {name: saved.files.digest(name) for name in sorted(names)}
     return None
 
 
 def check_store(run: Run, store: Path) -> None:
-    """Refuse a directory in which reports lie: whoever names it next would get the saved run, not them; and ``STORE:NAME``."""
+    """Raise an `OutputError` if a run cannot be saved in a directory: it has reports, or no name.
+
+    Whoever names a directory with reports and a saved run next would get the saved run, not the
+    reports. ``STORE:NAME`` names a run of a store, not a directory.
+    """
     place, colon, name = str(store).rpartition(":")
     if colon and not store.exists():
         fix = f"--out {place}/ (to set the label of reports use --label {name!r})"
         raise OutputError(str(store), "names a run of a run store, not a directory", fix=fix)
-    where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
-    # Of the inputs a directory is a saved run.
-    if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
+    # Path.resolve() fails on a link to itself.
+    directory = Path(os.path.realpath(store))
+    # An input that is a directory is a saved run.
+    reports = [path for path in run.inputs if not path.is_dir()]
+    if any(Path(os.path.realpath(report)).parent == directory for report in reports):
         raise OutputError(
             str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}"
         )
@@ -240,67 +280,92 @@ def check_store(run: Run, store: Path) -> None:
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
-    ids = pa.DictionaryArray.from_arrays(
+    """Write the file of a table with the id of its run, and return its digest by file name."""
+    run_id_column = pa.DictionaryArray.from_arrays(
         np.zeros(table.num_rows, np.int32), pa.array([staged.run_id])
     )
-    whole = DATASET[name].table(
-        {column_name: table[column_name] for column_name in table.column_names} | {"run_id": ids}
-    )
+    columns = {column_name: table[column_name] for column_name in table.column_names}
+    with_run_id = DATASET[name].table(columns | {"run_id": run_id_column})
     try:
-        check_values(whole, DATASET[name])
+        check_values(with_run_id, DATASET[name])
     except ValueError as error:
         problem = (
             f"cannot hold the table {name}: {' '.join(str(error).split())}, so nothing was saved"
         )
         fix = "use other outputs, and check the report with doctor REPORTS"
         raise OutputError(staged.run_id, problem, fix=fix) from error
-    content = _encoded(whole)
+    content = _encoded(with_run_id)
     file = file_name(name, rank)
     with staged.tables.create(file) as opened:
         opened.write(content)
     return {file: digest_of(content)}
 
 
-def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
-    """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
+def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Table) -> None:
+    """Put the saved run into the index of the store.
+
+    A failure is ignored: readers need more time without an index, but read the same.
+    """
     with contextlib.suppress(OSError, ValueError, DatasetError):
         ids = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}
-        known = read_index(store)
-        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
-        for run_id in sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]:
+        index = read_index(store)
+        is_present = pc.is_in(index["run_id"], pa.array(ids, pa.string()))
+        rows = [index.filter(is_present), saved_row]
+        missing = sorted(ids.difference(index["run_id"].to_pylist()))
+        for run_id in missing[:_MAX_RUNS_ADDED_TO_INDEX]:
             with contextlib.suppress(DatasetError):
-                rows.append(read_index_row(store, run_id, content_of(store, run_id, RUNS_FILE)))
-        with staged.own.create(INDEX_FILE) as file:
+                content = content_of(store, run_id, RUNS_FILE)
+                rows.append(read_index_row(store, run_id, content))
+        with staged.directory.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
-        os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)
+        os.rename(
+            INDEX_FILE,
+            INDEX_FILE,
+            src_dir_fd=staged.directory.fd,
+            dst_dir_fd=opened.hidden.fd,
+        )
 
 
 def _encoded(table: pa.Table) -> pa.Buffer:
-    texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
-    times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
-    written = pa.BufferOutputStream()
-    encodings = dict.fromkeys(times, "DELTA_BINARY_PACKED")
-    bounded = [column_name for column_name in table.column_names if column_name not in _LONG]
-    how = {
+    """Return a table as the bytes of a Parquet file."""
+    texts = [field.name for field in table.schema if field.type == TEXT or field.name == "run_id"]
+    times = [
+        field.name for field in table.schema if field.type == INT and field.name.endswith("_ns")
+    ]
+    with_statistics = [
+        column_name
+        for column_name in table.column_names
+        if column_name not in _COLUMNS_WITHOUT_STATISTICS
+    ]
+    options = {
         "use_dictionary": texts,
-        "column_encoding": encodings,
-        "write_statistics": bounded,
+        "column_encoding": dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+        "write_statistics": with_statistics,
         **_FORMAT,
     }
-    with pq.ParquetWriter(written, table.schema, **how) as writer:
-        for start, end in pairwise([*_cuts(table), table.num_rows]):
+    stream = pa.BufferOutputStream()
+    with pq.ParquetWriter(stream, table.schema, **options) as writer:
+        for start, end in pairwise([*_row_group_starts(table), table.num_rows]):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
-    return written.getvalue()
+    return stream.getvalue()
 
 
-def _cuts(table: pa.Table) -> list[int]:
-    """Return where row groups begin, of tables by rank between ranks if they can: who asks for one rank reads one group."""
+def _row_group_starts(table: pa.Table) -> list[int]:
+    """Return the first row of each row group.
+
+    In a table that is sorted by rank, row groups start with a rank where possible. So a reader of
+    one rank reads one row group.
+    """
     n_rows = table.num_rows
-    cuts = [0]
-    has_ranks = n_rows > _ROWS_PER_GROUP and "rank" in table.column_names
-    steps = np.diff(pc.fill_null(table["rank"], -1).to_numpy()) if has_ranks else np.empty(0)
-    borders = np.flatnonzero(steps) + 1 if (steps >= 0).all() else np.empty(0, np.int64)
-    while (latest := cuts[-1] + _ROWS_PER_GROUP) < n_rows:
-        border = int(borders[: np.searchsorted(borders, latest, "right")].max(initial=0))
-        cuts.append(border if border > cuts[-1] else latest)
-    return cuts
+    rank_starts = np.empty(0, np.int64)
+    if n_rows > _ROWS_PER_GROUP and "rank" in table.column_names:
+        rank_changes = np.diff(pc.fill_null(table["rank"], -1).to_numpy())
+        if (rank_changes >= 0).all():
+            rank_starts = np.flatnonzero(rank_changes) + 1
+    starts = [0]
+    while starts[-1] + _ROWS_PER_GROUP < n_rows:
+        latest = starts[-1] + _ROWS_PER_GROUP
+        n_rank_starts = np.searchsorted(rank_starts, latest, "right")
+        rank_start = int(rank_starts[:n_rank_starts].max(initial=0))
+        starts.append(rank_start if rank_start > starts[-1] else latest)
+    return starts

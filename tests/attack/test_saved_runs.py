@@ -271,7 +271,7 @@ BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}
 def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
     copy, monkeypatch, table, bomb
 ):
-    monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
+    monkeypatch.setattr(parquet_size, "_MAX_PAGES_BYTES", 2**24)
     path = places(copy)[table]
     pq.write_table(
         bomb(pq.ParquetFile(path).read()),

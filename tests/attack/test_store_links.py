@@ -331,7 +331,7 @@ def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(
     (store / "pages").mkdir()
     os.mkfifo(store / "pages" / f"{RUN_ID}.html")
     assert nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html").returncode == 0
-    monkeypatch.setattr(commit, "_LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(commit, "_MAX_LOCK_WAIT_S", 0.2)
     with (store / ".nsyspipe" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(OutputError) as caught:

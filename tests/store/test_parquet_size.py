@@ -53,7 +53,7 @@ def test_what_readers_take_in_two_ways_is_refused(text, why, fields):
 
 
 def test_a_footer_of_too_many_parts_is_refused_before_it_takes_long(monkeypatch):
-    monkeypatch.setattr(parquet_size, "_MOST_VALUES", 20)
+    monkeypatch.setattr(parquet_size, "_MAX_VALUES", 20)
     assert read(f"{TYPE} {PLAIN} {STORED} {STOP}") == {"type": 0, "plain": 100, "stored": 100}
     with pytest.raises(ValueError, match="too many parts"):
         read("29 f5 18" + "00" * 24 + STOP, {2: _CHUNK[2]})
@@ -90,7 +90,7 @@ def test_a_file_that_brotli_compressed_is_refused():
 
 
 def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch, worded):
-    monkeypatch.setattr(parquet_size, "_SMALL_ROWS", 2**19)
+    monkeypatch.setattr(parquet_size, "_MAX_ROWS_BYTES", 2**19)
     n_rows = 20_000  # times two columns of 8 bytes is allowed, times seven is not
     table = stragglers(n_rows).select(["rank", "run_id"])
     found = content(

@@ -191,7 +191,11 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
             os.path.lexists,
             lambda: has_run(tmp_path, "new"),
         ),
-        ("nsyspipe.store.layout._listed", layout._listed, lambda: [*run_ids(tmp_path)] == ["new"]),
+        (
+            "nsyspipe.store.layout._names_in",
+            layout._names_in,
+            lambda: [*run_ids(tmp_path)] == ["new"],
+        ),
     ):
         (place / "part-0.parquet").unlink(missing_ok=True)
         switch.mkdir(exist_ok=True)
