@@ -142,7 +142,7 @@ def _digest(key: bytes, text: bytes) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print words as they may be recorded, with variables before them if ``--environment`` is first.
+    """Print words as they may be recorded; ``--environment`` in front of them adds variables.
 
     Without a key of the user, ``***`` replaces what would be hashed.
     """
