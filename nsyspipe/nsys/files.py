@@ -190,9 +190,9 @@ def make_readable(path: Path) -> None:
 def side_files(path: Path) -> list[Path]:
     """Return the files beside a database that are there: SQLite would roll them back into what takes its place."""
     return [
-        one
-        for one in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
-        if os.path.lexists(one)
+        side_file
+        for side_file in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
+        if os.path.lexists(side_file)
     ]
 
 

@@ -102,11 +102,11 @@ def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
 
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    found: list[Path] = []
+    programs: list[Path] = []
     for pattern in patterns:
         with contextlib.suppress(OSError):  # a directory that may not be read
-            found += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
-    return found
+            programs += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
+    return programs
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
@@ -193,11 +193,11 @@ class Patience:
         return output.text if output is not None and output.status == 0 else ""
 
 
-def telling_lines(said: str, most: int) -> list[str]:
+def telling_lines(text: str, most: int) -> list[str]:
     """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
     lines = [
         "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
-        for one in re.split(r"[\r\n]+", said)
+        for one in re.split(r"[\r\n]+", text)
     ]
     lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
     return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
@@ -205,8 +205,8 @@ def telling_lines(said: str, most: int) -> list[str]:
 
 def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, to compare by: (0, 2, 12) of 0.2.12rc1."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def torch_versions() -> tuple[str | None, str | None]:
@@ -251,7 +251,7 @@ def installed(package: str) -> str | None:
 
 def version_in(text: str) -> str | None:
     """Return the version that ``nsys --version`` printed, as 2024.2.3.38; None when it did not."""
-    return found[1] if (found := _NSYS_VERSION.search(text)) else None
+    return match[1] if (match := _NSYS_VERSION.search(text)) else None
 
 
 def trace_values_in(text: str) -> tuple[str, ...]:
@@ -308,34 +308,34 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
 
 def _path(program: str | None, or_else: str) -> Path:
     if program is None:
-        found = find_nsys()
-        if found is not None:
-            return found.path
+        program_found = find_nsys()
+        if program_found is not None:
+            return program_found.path
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
-    given = shutil.which(
+    path = shutil.which(
         str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named
     )
-    if given is None:
+    if path is None:
         raise NsysNotFoundError(
             program or "''",
             "is not an nsys that can be run",
             fix="pass the path of the program: /opt/…/bin/nsys",
         )
-    return Path(given).absolute()  # it may be run from another directory
+    return Path(path).absolute()  # it may be run from another directory
 
 
 def import_path() -> list[str]:
     """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
-    found = list(
+    entries = list(
         filter(os.path.isabs, sys.path)
     )  # no pathlib: it would be imported from the path that this mends
-    for entry in list(found):
+    for entry in list(entries):
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
-                found.remove(entry)
-    return found
+                entries.remove(entry)
+    return entries
 
 
 def set_up_process() -> None:
@@ -356,8 +356,8 @@ def prctl() -> Callable[[int, int], object]:
         with contextlib.suppress(ImportError, OSError, AttributeError):
             import ctypes  # noqa: PLC0415 - only Linux needs it
 
-            found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
-            return found
+            function: Callable[[int, int], object] = ctypes.CDLL(None).prctl
+            return function
     return lambda _option, _value: None
 
 

@@ -25,8 +25,8 @@ class Setting:
 
 _TRUE = frozenset({"1", "true"})
 SETTINGS = {
-    one.name: one
-    for one in (
+    setting.name: setting
+    for setting in (
         Setting("CUDA_DEVICE_MAX_CONNECTIONS", frozenset({"1"}), STREAMS),
         Setting("TORCH_NCCL_ENABLE_TIMING", _TRUE, STREAMS),
         Setting("CUDA_LAUNCH_BLOCKING", _TRUE, HOST),
@@ -57,5 +57,5 @@ def is_costly(name: str, value: str | None) -> bool:
 def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
     """Return the variables of an environment that cost time by acting on something, with their values."""
     known = environment or {}
-    wanted = [name for name, one in SETTINGS.items() if one.acts_on == acts_on]
+    wanted = [name for name, setting in SETTINGS.items() if setting.acts_on == acts_on]
     return {name: known[name] for name in wanted if is_costly(name, known.get(name))}
