@@ -1,7 +1,6 @@
-"""Other programs on this machine: what one prints before a deadline, where nsys lies, and what it can.
+"""Runs other programs with a deadline, finds nsys, and finds out what nsys supports.
 
-Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may
-import from.
+The versions of torch, NCCL and nvtx are found without importing them.
 """
 
 import contextlib
@@ -169,7 +168,10 @@ def printed(
 
 
 class Patience:
-    """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
+    """Runs programs, each for a few seconds, until the time for all is over.
+
+    A program that hung is not run again.
+    """
 
     def __init__(self, total_s: float, search_path: str | None) -> None:
         self._deadline = time.monotonic() + total_s
@@ -177,7 +179,10 @@ class Patience:
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed, None where it is not on the search path; one that there is no time for did not answer."""
+        """Return what a program printed; None if it is not on the search path.
+
+        The status is None if no time is left for it.
+        """
         left = min(self._deadline - time.monotonic(), _PROGRAM_S)
         if program in self._hung or left <= 0:
             return Output(None, "")
@@ -194,7 +199,7 @@ class Patience:
 
 
 def telling_lines(text: str, most: int) -> list[str]:
-    """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
+    """Return the last lines that describe an error, else the last lines, cut and without repetitions."""
     lines = [
         "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
         for one in re.split(r"[\r\n]+", text)
@@ -240,7 +245,7 @@ def ranges_reach(nsys_version: str, nvtx: str) -> bool:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package of this Python environment; None where it is not there, or broken."""
+    """Return the version of an installed package; None if it is missing or broken."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
 
     try:
@@ -327,7 +332,7 @@ def _path(program: str | None, or_else: str) -> Path:
 
 
 def import_path() -> list[str]:
-    """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
+    """Return ``sys.path`` without relative entries and the current directory, for safety."""
     entries = list(
         filter(os.path.isabs, sys.path)
     )  # no pathlib: it would be imported from the path that this mends

@@ -1,4 +1,4 @@
-"""Environment variables that explain a step: which value has an effect that a profile shows, and on what."""
+"""Environment variables that explain a step: which values cost time, and what they act on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def writes_log(environment: Mapping[str, str]) -> bool:
 
 
 def is_costly(name: str, value: str | None) -> bool:
-    """Tell whether a value of one of `SETTINGS`, or one of the values of several processes, is one that costs time."""
+    """Tell whether a value of one of `SETTINGS`, in any process, costs time."""
     values = (value or "").lower().split(JOINT)
     return not SETTINGS[name].costly_values.isdisjoint(values)
 

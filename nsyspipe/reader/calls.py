@@ -1,4 +1,4 @@
-"""CUDA API calls of a report: what launched operations, and what made the host wait; and the report's string table."""
+"""CUDA API calls of a report, which launch operations or make the CPU wait, and its string table."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ _API_VERSION = re.compile(
 def read_launches(
     report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None
 ) -> pa.Table | None:
-    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all; None without any row.
+    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all.
 
-    What runs on a device was launched, so a table without rows is one that was not recorded.
+    None if there are no calls. Operations are always launched, so calls were not recorded then.
     """
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None

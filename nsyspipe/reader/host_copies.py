@@ -1,4 +1,4 @@
-"""Copies between host and device that block the host, and the CUDA API calls that made them or waited for them."""
+"""Copies that block the CPU, and the CUDA API calls that made them or waited for them."""
 
 from __future__ import annotations
 
