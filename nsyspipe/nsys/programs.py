@@ -83,7 +83,7 @@ class Output(NamedTuple):
 
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
-    """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
+    """Return nsys from the search path, else the newest one in the usual places."""
     on_path = shutil.which("nsys", path=search_path)
     if on_path:
         return Program(Path(on_path), None)
@@ -199,7 +199,7 @@ class Patience:
 
 
 def telling_lines(text: str, most: int) -> list[str]:
-    """Return the last lines that describe an error, else the last lines, cut and without repetitions."""
+    """Return the last lines about an error, else the last lines, cut and without repetitions."""
     lines = [
         "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
         for one in re.split(r"[\r\n]+", text)
@@ -227,7 +227,7 @@ def torch_versions() -> tuple[str | None, str | None]:
 
 
 def nccl_version(root: Path) -> str | None:
-    """Return the version of NCCL that torch brought, else of the system's library; None without either."""
+    """Return the version of torch's NCCL, else of the system's library; None without either."""
     version = next(filter(None, map(installed, _NCCL_PACKAGES)), None)
     if version:
         return version
@@ -260,14 +260,14 @@ def version_in(text: str) -> str | None:
 
 
 def trace_values_in(text: str) -> tuple[str, ...]:
-    """Return the values of ``--trace`` that ``nsys profile --help`` lists; empty when it lists none."""
+    """Return the values of ``--trace`` that ``nsys profile --help`` lists."""
     sentence = _TRACE_SENTENCE.search(text)
     return tuple(_TRACE_VALUE.findall(sentence[1])) if sentence else ()
 
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers, and its version as it says it (``2024.2.3.38``; `numbers` of it compare)."""
+    """An nsys that answers, and its version as it prints it, for example ``2024.2.3.38``."""
 
     path: Path
     version_text: str
@@ -278,7 +278,7 @@ class Nsys:
         return trace_values_in(self._help("profile"))
 
     def has(self, command: str, option: str) -> bool:
-        """Return whether a command of nsys knows a long option, as ``export`` knows ``--include-blobs``."""
+        """Tell whether a command of nsys has a long option, for example ``--include-blobs``."""
         return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
@@ -344,7 +344,7 @@ def import_path() -> list[str]:
 
 
 def set_up_process() -> None:
-    """Have Python and libraries take less in a process that is ours alone; called before numpy and Arrow are imported."""
+    """Make Python and libraries use less memory; call it before numpy and Arrow are imported."""
     # A thread for each core is of no use here, and where memory is limited they end the process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at
@@ -368,7 +368,7 @@ def prctl() -> Callable[[int, int], object]:
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Hand signals to a function while the context lasts; what is ignored, as by nohup, stays so."""
+    """Handle signals with a function in this context; signals that are ignored stay ignored."""
     before = {
         one: signal.signal(one, handler)
         for one in numbers

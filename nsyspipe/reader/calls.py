@@ -1,4 +1,4 @@
-"""CUDA API calls of a report, which launch operations or make the CPU wait, and its string table."""
+"""CUDA API calls of a report, which launch operations or block the CPU, and its string table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _API_VERSION = re.compile(
 def read_launches(
     report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None
 ) -> pa.Table | None:
-    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all.
+    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids or all.
 
     None if there are no calls. Operations are always launched, so calls were not recorded then.
     """
@@ -146,7 +146,7 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
 
 def _possible(calls: pa.Table) -> pa.Table:
-    """Drop rows with a time that no clock reaches: what such a call launched counts as an operation without a launch."""
+    """Drop calls with impossible times; their operations count as operations without a launch."""
     for name in {"start", "end"} & {*calls.column_names}:
         times = calls[name]
         bounds = pc.min_max(times).as_py()
@@ -232,7 +232,7 @@ def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None)
 
 
 def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
-    """Return the row with the process and correlation id of each call, the last of several; null for none."""
+    """Return the last row with the process and correlation id of each call; null for none."""
     process = process_of(calls["globalTid"].to_numpy())
     correlation = calls["correlationId"].to_numpy()
     columns = ((process, "globalPid"), (correlation, "correlationId"))
@@ -285,7 +285,7 @@ def _timed(table: pa.Table, column: str, values: Int64) -> pa.Table:
 
 
 class Overhead(Struct, frozen=True):
-    """The profiler's own work: when it starts and ends, and in which process, 0 where that is not recorded."""
+    """Start, end and process (0 if it is not recorded) of the work of the profiler itself."""
 
     starts: Int64
     ends: Int64
@@ -318,7 +318,7 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
 
 
 class Strings:
-    """The report's string table as columns: names are looked up by id without a Python object per event."""
+    """The string table of a report as columns, for lookups without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
         self._ids = ids

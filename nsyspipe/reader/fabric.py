@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -289,7 +289,7 @@ def _read_setting(body: str) -> Setting | None:
 
 
 # The first that knows a line reads it.
-_READERS_OF_LINES = (
+_READERS_OF_LINES: tuple[Callable[[str], Fact | None], ...] = (
     _read_ring,
     _read_trees,
     _read_connection,

@@ -170,7 +170,7 @@ class AdbcSqliteDialect(SQLiteDialect):
 
 @contextlib.contextmanager
 def connected(uri: str) -> Iterator[sa.Connection]:
-    """Open an SQLite URI, and close it; no connection stays open, because it would hold the file."""
+    """Open an SQLite URI, and close it; no open connection stays, which would hold the file."""
     registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
     engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri), poolclass=NullPool)
     try:
