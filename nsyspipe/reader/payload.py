@@ -352,10 +352,14 @@ def _fill(
         fields.known[field][rows] = _are_valid(field, values)
 
 
-def _are_valid(field: str, values: Int64) -> Flags | bool:
+def _are_valid(field: str, values: Int64) -> Flags:
+    """Tell which values a field may have."""
+    are_valid: Flags = values >= 0
+    if field in _FIELDS_WITH_ANY_VALUE:
+        are_valid = np.ones(values.size, np.bool_)
     if field == "comm_id":
-        return values != 0
-    return True if field in _FIELDS_WITH_ANY_VALUE else values >= 0
+        are_valid = values != 0
+    return are_valid
 
 
 def _derive_message_bytes(fields: Fields) -> None:
