@@ -1,21 +1,24 @@
-"""What of a command line and of variables may be written down: what is known to be harmless, nothing else.
+"""Decides which parts of a command line and of variables are harmless and may be recorded.
 
-Names of options are; a value only if it is a number, a switch, the name of a Python or settings
-file, or a word of training. Everything else is replaced by a hash, which says that it changed and
-not what it is.
+Names of options are recorded. A value is recorded only if it is a number, a switch, the name of a
+Python or settings file, or a word of training. Everything else is replaced by a hash, which shows
+whether the value changed, but not the value.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MASK = "***"
-BETWEEN_VALUES = " | "  # stands between values of one variable in different processes
-# What versions and names look like that are shown as a sidecar has them: nothing else may stand in
-# their place.
+# Separates the values of one setting in different processes.
+BETWEEN_VALUES = " | "
+# The forms of versions and names that are shown as they are in a sidecar. Values of other forms are
+# not shown.
 VERSION = re.compile(
-    r"(?=.{1,80}\Z)\d{1,5}(?:\.\d{1,8}){0,4}(?:[.-]?(?:a|b|c|rc|alpha|beta|post|dev|git)\d{0,8})*(?:-\d{4,16}v\d{1,3})?"
+    r"(?=.{1,80}\Z)\d{1,5}(?:\.\d{1,8}){0,4}"
+    r"(?:[.-]?(?:a|b|c|rc|alpha|beta|post|dev|git)\d{0,8})*(?:-\d{4,16}v\d{1,3})?"
     r"(?:\+[A-Za-z0-9]{0,40}(?:[._-][A-Za-z0-9]{1,16}){0,4})?",
     re.ASCII,
 )
@@ -23,23 +26,25 @@ HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 GPU_NAME = re.compile(r"(?:[A-Za-z0-9().+-]{1,24}(?: |\Z)){1,10}", re.ASCII)
 CAPTURE_NAME = re.compile(r"[^/\\<>&\"'`\x00-\x1f]{1,255}")
 CAPTURE_RANGE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
-TRACED = CAPTURE_RANGE  # what nsys calls kinds of events, and how it traced CUDA graphs
-HASHED = re.compile(
-    r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])"
-)  # a hashed value, as `secrets.hash_key` writes it
-# Between the values of one variable in different processes, and what stands for a process that does
-# not have it.
+# The names that nsys has for kinds of events, and for how it traced CUDA graphs.
+TRACED = CAPTURE_RANGE
+# A hashed value, as `secrets.hash_key` writes it.
+HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
+# Separates the values of one variable in different processes.
 JOINT = " | "
+# Stands for a process that does not have the variable.
 NOT_SET = "not set"
-PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
-_MOST_WORDS = 1000
-_LONGEST_WORD = 4096
+# The name of the key in a sidecar if each capture has its own key.
+PER_CAPTURE = "capture"
+_MAX_WORDS = 1000
+_MAX_WORD_CHARS = 4096
 _MORE = "\N{HORIZONTAL ELLIPSIS}"
-_LEAST_QUOTED = 3
-_LEAST_INSIDE = 6
-# Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of
-# them, at a suffix.
-_ENDS = tuple(
+# Shorter parts of a word are not searched in messages.
+_MIN_QUOTED_CHARS = 3
+# Shorter parts are replaced only where they are whole words, or other words would be torn apart.
+_MIN_CHARS_INSIDE_WORDS = 6
+# Where a message may cut a word that it quotes: nowhere, at some signs, at more signs, at a suffix.
+_SEPARATORS = tuple(
     map(
         re.compile,
         (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
@@ -51,7 +56,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What starts programs, and ours; free words else never stand.
+# Programs that start others, and those of nsyspipe. No other free words are recorded.
 _PROGRAMS = _words(
     "env python python3 torchrun nsys srun mpirun mpiexec accelerate deepspeed bash sh numactl "
     "profile launch run "
@@ -96,18 +101,20 @@ _WORDS = _words(
 )
 _FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|toml|json)", re.ASCII)
 _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
-# Longer runs are made by machines: identifiers, keys, hashes.
-_LONGEST_RUN = 20
-_LONGEST_RUN_WITH_DIGITS = 12
-_MOST_DIGITS_OF_NAME = 8
-_LEAST_MIXED = 8
+# Longer runs of letters and digits are made by machines, for example identifiers, keys and hashes.
+_MAX_RUN_CHARS = 20
+_MAX_RUN_CHARS_WITH_DIGITS = 12
+_MAX_DIGITS_OF_NAME = 8
+# Longer runs with small and capital letters must be words that begin with capitals.
+_MIN_MIXED_CHARS = 8
 _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
-# From letters to digits or back: h100x8 has three.
+# A change from letters to digits or back. For example, h100x8 has three.
 _CHANGE = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII)
-_MOST_CHANGES = 3
-# How services' tokens begin; what follows in a file's name is words then.
+_MAX_CHANGES = 3
+# How tokens of services begin. In the name of a file, only words may follow.
 _TOKEN = re.compile(
-    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
+    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)"
+    r"[_\-](.*)",
     re.ASCII,
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
@@ -117,15 +124,16 @@ _NUMBER = re.compile(
     r"(?:[kmgtbsh%]|[kmgt]i?b|ms|us|ns|min)?",
     re.ASCII | re.IGNORECASE,
 )
-# A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has
-# more. So few of them stand anywhere, some behind an option of training, more behind none.
+# A PIN has 4 digits and may follow any option. Telephone numbers, accounts and cards have more
+# digits. Therefore numbers with few digits are recorded anywhere, numbers with some digits after an
+# option of training, and numbers with more digits nowhere.
 _FEW_DIGITS = 3
-_MOST_DIGITS = 7
-_MOST_DIGITS_OF_LIST = 14
-_MOST_NUMBERS = 16
-# Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no
-# such number.
-_LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
+_MAX_DIGITS = 7
+_MAX_DIGITS_OF_LIST = 14
+_MAX_NUMBERS = 16
+# A number with more digits is recorded if it is a power of two times a factor below these limits,
+# by the number of digits that are allowed. For example, 4712 is not such a number.
+_ODD_FACTOR_LIMITS = {_FEW_DIGITS: 16, _MAX_DIGITS: 1000}
 _LIST = re.compile(r"([^\[\]()]*)|\[([^\[\]()]*)\]|\(([^\[\]()]*)\)")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
 _PART = (
@@ -139,10 +147,11 @@ _SHORT_NAMES = _words(
 )
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
-# Within a part of a name, at its begin or end, or a part.
+# Words that hint at a secret inside a part of a name, or at its begin or end.
 _SECRET = re.compile(
-    r"key|token(?!i[sz])|secret|passw|passphr|passcode|pwd|credential|cred(?:s|\Z)|auth|cookie|signature|jwt|bearer|webhook"
-    r"|privat|licen[sc]e|account|login|session|mnemonic|cert(?:s|ific|\Z)|phone|email|pword|pswd|kennwort|phrase|vault"
+    r"key|token(?!i[sz])|secret|passw|passphr|passcode|pwd|credential|cred(?:s|\Z)|auth|cookie"
+    r"|signature|jwt|bearer|webhook|privat|licen[sc]e|account|login|session|mnemonic"
+    r"|cert(?:s|ific|\Z)|phone|email|pword|pswd|kennwort|phrase|vault"
     r"|unlock|serial(?!i[sz])|badge|cardn|verification"
     r"|\A(?:pw|pass|pin|psk|tok(?!eni[sz])|otp|code)|(?:pw|pass|pin|psk|tok|otp|code|2fa)s?\Z"
 )
@@ -153,9 +162,10 @@ _SECRET_PARTS = _words(
     "tenant client csc cvn security sesame watchword combo nick nickname surname forename "
     "firstname lastname fullname"
 )
-_OF_PERSONS = _words("first last middle full real given family")  # with a name: a person's
+# In front of ``name`` they mean the name of a person.
+_OF_PERSONS = _words("first last middle full real given family")
 _NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
-# What a number of more than a few digits may stand behind.
+# Parts of options after which a number may have more than a few digits.
 _SETTINGS = _words(
     "step steps seed batch batches bs bsz size sizes len length dim dims width height hidden "
     "layer layers head heads epoch "
@@ -167,10 +177,9 @@ _SETTINGS = _words(
     "buffer cap offset chunk stage "
     "milestone milestones"
 )
-_SECRET_LETTERS = frozenset(
-    "pPuUkKtaAHiSX"
-)  # single letters that mean a password, user, key or token to some program
-# Names that count what else is secret: tokens with one of these, and these names.
+# Options of one letter that are a password, user, key or token for some program.
+_SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")
+# Names that are counts and not secrets: ``tokens`` with one of these words, and whole names.
 _COUNTS = _words("max min num n total per seq batch")
 _COUNTING = _words(
     "num_keys n_keys key_dim key_dims key_size key_length key_heads num_key_heads "
@@ -179,17 +188,24 @@ _COUNTING = _words(
 )
 _FLAGS = _words("use no with without enable disable is has allow skip")
 _BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
-# As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
-_INTERFACE = r"(?:lo|eth|en[opsx]|ib[sp]?|bond|docker|br|hsn|rdmap?|rocep?|mlx5_(?:bond_)?|bnxt_re|irdma|efa_)"
-_INTERFACES = rf"\^?=?(?:{_INTERFACE}(?:\d{{1,4}}(?:[sfdnp]\d{{1,4}}){{0,4}}(?:np?\d{{1,2}})?)?(?::\d)?(?:,|\Z))+"
+# Names of network interfaces on Linux and Slurm clusters.
+_INTERFACE = (
+    r"(?:lo|eth|en[opsx]|ib[sp]?|bond|docker|br|hsn|rdmap?|rocep?|mlx5_(?:bond_)?|bnxt_re|irdma"
+    r"|efa_)"
+)
+_INTERFACE_NUMBER = r"(?:\d{1,4}(?:[sfdnp]\d{1,4}){0,4}(?:np?\d{1,2})?)?(?::\d)?"
+# A list of interfaces, of all others (^), or of exact names (=).
+_INTERFACES = rf"\^?=?(?:{_INTERFACE}{_INTERFACE_NUMBER}(?:,|\Z))+"
 _ALLOCATOR = (
-    r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)|max_split_size_mb:\d{1,7}"
+    r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)"
+    r"|max_split_size_mb:\d{1,7}"
     r"|garbage_collection_threshold:0?\.\d{1,3}|roundup_power2_divisions:\d{1,3}"
     r"|pinned_use_cuda_host_register:(?:true|false)|pinned_num_register_threads:\d{1,3})(?:,|\Z))+"
 )
+_ALGORITHMS = r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+"
 
-# Patterns of whole values that may be written down; every other value of these variables is written
-# as its hash.
+# Patterns of whole values that may be recorded, and the variables that they are for. Other values
+# of these variables are recorded as a hash.
 _NAMES = {
     r"-?[0-2]|true|false": (
         "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE "
@@ -214,7 +230,7 @@ _NAMES = {
     r"version|warn|info|abort|trace": "NCCL_DEBUG",
     r"|-1|(?:\d{1,3}(?:,|\Z))+": "CUDA_VISIBLE_DEVICES",
     r"lazy|eager|default": "CUDA_MODULE_LOADING",
-    r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+": "NCCL_ALGO",
+    _ALGORITHMS: "NCCL_ALGO",
     r"\^?(?:(?:LL|LL128|simple)(?:,|\Z))+": "NCCL_PROTO",
     _BYTES: "NCCL_BUFFSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NET_CHUNKSIZE",
     r"parallel|group": "NCCL_LAUNCH_MODE",
@@ -231,268 +247,340 @@ OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME"
 
 
 def allows(name: str, value: str) -> bool:
-    """Tell whether a value of one of `VARIABLES` may be written down."""
+    """Tell whether a value of one of `VARIABLES` may be recorded."""
     return (
-        len(value) <= _LONGEST_WORD
+        len(value) <= _MAX_WORD_CHARS
         and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
     )
 
 
 class Mask:
-    """Hides values whose key is not known (it has no `key_id`): what was hashed before stays."""
+    """Hides values without a key, so that a hash cannot be made. Hashes of values stay."""
 
     key_id: str | None = None
 
-    def of(self, _name: str, value: str) -> str:
-        """Return what stands for the value of an option or variable."""
+    def hide(self, _name: str, value: str) -> str:
+        """Return what replaces the value of an option or variable."""
         return value if HASHED.fullmatch(value) else MASK
 
 
 @dataclass(frozen=True)
 class _Owner:
-    """The option that words belong to until the next one; of a secret one nothing stands. It may take any next word."""
+    """The option that words belong to until the next option."""
 
     name: str = ""
+    # No word of a secret option is recorded.
     is_secret: bool = False
+    # Whether the next word is a value, whatever it looks like.
     takes_next: bool = False
+    # Whether it is an option of one letter.
     is_letter: bool = False
 
 
-def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
-    """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
+class _Written(NamedTuple):
+    """A word as it may be recorded, and the option that the next word may belong to."""
 
-    Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an
-    option with a word of training in its name; files lose their directory; options whose name hints
-    at a secret have hashed values only.
+    word: str
+    owner: _Owner
+
+
+def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
+    """Return the words of a command as they may be recorded; `mask` hides all others.
+
+    Numbers have at most 3 digits that count, without trailing zeros and powers of two, and at most
+    7 after an option with a word of training in its name. Files lose their directory. Options with
+    a name that hints at a secret have only hidden values.
     """
-    found: list[str] = []
+    recorded: list[str] = []
     owner = _Owner()
     for word in words:
-        if len(found) == _MOST_WORDS:
-            return [*found, _MORE]
-        written, owner = _next(word, owner, mask)
-        found.append(written)
-    return found
+        if len(recorded) == _MAX_WORDS:
+            return [*recorded, _MORE]
+        written, owner = _write_word(word, owner, mask)
+        recorded.append(written)
+    return recorded
 
 
 def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
-    """Return distinct commands, quoted and sorted, as they may be written down; none of which every word is hidden."""
-    written = [recorded_command(words, Mask()) for words in commands]
-    return sorted({shlex.join(words) for words in written if not {*words} <= {MASK}})
+    """Return distinct commands as they may be recorded, quoted and sorted.
+
+    Commands whose words are all hidden are left out.
+    """
+    recorded = [recorded_command(words, Mask()) for words in commands]
+    return sorted({shlex.join(words) for words in recorded if not {*words} <= {MASK}})
 
 
 def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:
-    """Return the distinct texts of a form, sorted: nothing else may stand in their place."""
+    """Return the distinct texts that have a form, sorted."""
     return sorted({text for text in texts if text is not None and form.fullmatch(text)})
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
-    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it.
+    """Return the variables of `VARIABLES`, sorted by name, with values as they may be recorded.
 
-    Values of several processes stand side by side (`JOINT`), and each is judged by itself.
+    `mask` hides values that are not allowed. Joined values of several processes are checked one by
+    one.
     """
-    given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
-    return {
-        name: JOINT.join(_recorded(name, one, mask) for one in value.split(JOINT))
-        for name, value in given
-    }
+    recorded = {}
+    for name in sorted(VARIABLES):
+        if name in environment:
+            values = environment[name].split(JOINT)
+            recorded[name] = JOINT.join(_recorded(name, value, mask) for value in values)
+    return recorded
 
 
 def _recorded(name: str, value: str, mask: Mask) -> str:
-    return value if value == NOT_SET or allows(name, value) else mask.of(name, value)
+    return value if value == NOT_SET or allows(name, value) else mask.hide(name, value)
 
 
 def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dict[str, str] | None:
-    """Join what processes recorded of their environments, sorted by name; None where none recorded its own.
+    """Join the recorded environments of processes, sorted by name; None if none was recorded.
 
-    Different values stand side by side, sorted; `NOT_SET` stands last where a process that recorded
-    its environment does not have the variable.
+    Different values of a variable are joined, sorted. `NOT_SET` is the last of them if a process
+    with a recorded environment does not have the variable.
     """
     known = [environment for environment in environments if environment is not None]
     if not known:
         return None
     joined: dict[str, str] = {}
     for name in sorted(set().union(*known)):
-        values = {value for one in known if name in one for value in one[name].split(JOINT)}
-        is_everywhere = all(name in one for one in known)
-        absent = [] if is_everywhere and NOT_SET not in values else [NOT_SET]
-        joined[name] = JOINT.join([*sorted(values - {NOT_SET}), *absent])
+        values: set[str] = set()
+        for environment in known:
+            values.update(environment.get(name, NOT_SET).split(JOINT))
+        not_set = [NOT_SET] if NOT_SET in values else []
+        joined[name] = JOINT.join([*sorted(values - {NOT_SET}), *not_set])
     return joined
 
 
 def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict[str, str]:
-    """Return what may be written of variables with a value per process, as `recorded_environment` does; values are joined."""
-    found = {}
+    """Return variables with values of several processes as they may be recorded.
+
+    Values are checked as in `recorded_environment`, and joined.
+    """
+    joined = {}
     for name, values in settings.items():
-        written = {
-            one for value in values for one in recorded_environment({name: value}, mask).values()
-        }
-        if written:
-            found[name] = BETWEEN_VALUES.join(sorted(written))
-    return dict(sorted(found.items()))
+        recorded: set[str] = set()
+        for value in values:
+            recorded.update(recorded_environment({name: value}, mask).values())
+        if recorded:
+            joined[name] = BETWEEN_VALUES.join(sorted(recorded))
+    return dict(sorted(joined.items()))
 
 
 def without_words(text: str, words: Sequence[str]) -> str:
-    """Return a text without what it quotes of a command that may not be written down, as an error message does."""
+    """Hide in a text, for example an error message, words of a command that may not be recorded."""
     hidden: set[str] = set()
     for word, written in zip(words, recorded_command(words, Mask()), strict=False):
         if word != written:
-            whole = word.lstrip("-")
-            parts = {part for end in _ENDS for part in (*end.split(whole), *end.split(whole[1:]))}
-            hidden |= {part for part in parts if len(part) >= _LEAST_QUOTED and part not in written}
+            parts = _quotable_parts(word)
+            hidden |= {part for part in parts if part not in written}
     for part in sorted(hidden, key=len, reverse=True):
-        # A short one is replaced where it stands alone: other words would be torn apart.
-        form = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])" if len(part) < _LEAST_INSIDE else "{}"
-        text = re.sub(form.format(re.escape(part)), MASK, text)
+        pattern = re.escape(part)
+        if len(part) < _MIN_CHARS_INSIDE_WORDS:
+            pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+        text = re.sub(pattern, MASK, text)
     return text
 
 
-def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
-    """Return a word as it may be written down, and whose value the next one may be."""
+def _quotable_parts(word: str) -> set[str]:
+    """Return the parts of a word that a message may quote, without very short ones."""
+    whole = word.lstrip("-")
+    parts: set[str] = set()
+    for separator in _SEPARATORS:
+        parts.update(separator.split(whole))
+        # A letter in front of a value may be an option.
+        parts.update(separator.split(whole[1:]))
+    return {part for part in parts if len(part) >= _MIN_QUOTED_CHARS}
+
+
+def _write_word(word: str, owner: _Owner, mask: Mask) -> _Written:
+    """Return a word as it may be recorded, and the option that the next word may belong to."""
     if word in ("", "-", "--", _MORE):
-        return word, _Owner() if word == "--" else owner
+        return _Written(word, _Owner() if word == "--" else owner)
     if owner.takes_next:
-        return mask.of(owner.name, word), _Owner(owner.name, is_secret=True)
+        return _Written(mask.hide(owner.name, word), _Owner(owner.name, is_secret=True))
     if _is_number(word):
-        return _value(word, owner, mask), owner
+        return _Written(_value(word, owner, mask), owner)
     if word.startswith("--"):
         return _long_option(word, mask)
     if word.startswith("-"):
         return _short_option(word, mask)
-    return _word(word, owner, mask), owner
+    return _Written(_word(word, owner, mask), owner)
 
 
-def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
-    name, sign, value = [*re.split("([=:])", word[2:], maxsplit=1), "", ""][:3]
+class _Option(NamedTuple):
+    """The parts of an option: name, ``=`` or ``:``, and value; empty if the option has none."""
+
+    name: str
+    sign: str = ""
+    value: str = ""
+
+
+def _split_option(text: str) -> _Option:
+    """Split an option, without its dashes."""
+    return _Option(*re.split("([=:])", text, maxsplit=1))
+
+
+def _long_option(word: str, mask: Mask) -> _Written:
+    name, sign, value = _split_option(word[2:])
     if not _is_clean(name):
-        return mask.of("", word), _Owner(is_secret=True)
+        return _Written(mask.hide("", word), _Owner(is_secret=True))
     is_secret = _hints_at_secret(name)
     if sign:
-        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(
-            name, is_secret
-        )
-    return word, _Owner(
-        name, is_secret, takes_next=is_secret and not (_parts(name) & _FLAGS or _is_count(name))
-    )
+        owner = _Owner(name, is_secret)
+        return _Written(f"--{name}{sign}{_nested(value, owner, mask)}", owner)
+    takes_next = is_secret and not (_parts(name) & _FLAGS or _is_count(name))
+    return _Written(word, _Owner(name, is_secret, takes_next))
 
 
-def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:
-    name, sign, value = [*re.split("([=:])", word[1:], maxsplit=1), "", ""][:3]
-    if name in _SHORT_NAMES or (len(name) == 1 and name.isascii() and name.isalpha()):
-        owner = _Owner(name, len(name) == 1 and name in _SECRET_LETTERS, is_letter=len(name) == 1)
-        return (f"-{name}{sign}{_nested(value, owner, mask)}" if sign else word), owner
+def _short_option(word: str, mask: Mask) -> _Written:
+    name, sign, value = _split_option(word[1:])
+    is_letter = len(name) == 1
+    if name in _SHORT_NAMES or (is_letter and name.isascii() and name.isalpha()):
+        is_secret = is_letter and name in _SECRET_LETTERS
+        owner = _Owner(name, is_secret, is_letter=is_letter)
+        return _Written(f"-{name}{sign}{_nested(value, owner, mask)}" if sign else word, owner)
     if _GLUED_NUMBER.fullmatch(word):
-        return word, _Owner()
-    if not name[:1].isascii() or not name[:1].isalpha():
-        return mask.of("", word), _Owner(is_secret=True)
+        return _Written(word, _Owner())
+    letter = name[:1]
+    if not letter.isascii() or not letter.isalpha():
+        return _Written(mask.hide("", word), _Owner(is_secret=True))
     # What follows the letter may be its value, as in mysql -pPASSWORD.
-    return f"-{name[0]}={mask.of(name[0], word[2:])}", _Owner(name[0], is_secret=True)
+    return _Written(f"-{letter}={mask.hide(letter, word[2:])}", _Owner(letter, is_secret=True))
 
 
 def _word(word: str, owner: _Owner, mask: Mask) -> str:
-    """Return a word that is no option: a value, NAME=VALUE as Hydra has them, or a free word."""
+    """Return a word that is not an option: a value, NAME=VALUE as in Hydra, or a free word."""
     path, equals, value = word.partition("=")
     name = path.lstrip("+~")
-    is_assignment = value.strip("=") and len(path) - len(name) <= len("++") and _is_clean(name)
+    n_signs = len(path) - len(name)
+    is_assignment = value.strip("=") and n_signs <= len("++") and _is_clean(name)
     if equals and is_assignment and (not owner.is_secret or _is_count(owner.name)):
-        return f"{path}={_nested(value, _Owner(name, _hints_at_secret(name)), mask)}"
+        inner_owner = _Owner(name, _hints_at_secret(name))
+        return f"{path}={_nested(value, inner_owner, mask)}"
     return _value(word, owner, mask)
 
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
-    name, equals, inner = value.partition("=")
-    if equals and inner.strip("=") and not owner.is_secret and _is_clean(name):
-        return f"{name}={_value(inner, _Owner(name, _hints_at_secret(name)), mask)}"
+    """Return the value of an option, which may be NAME=VALUE, as it may be recorded."""
+    name, equals, inner_value = value.partition("=")
+    if equals and inner_value.strip("=") and not owner.is_secret and _is_clean(name):
+        inner_owner = _Owner(name, _hints_at_secret(name))
+        return f"{name}={_value(inner_value, inner_owner, mask)}"
     return _value(value, owner, mask) if value else value
 
 
 def _value(value: str, owner: _Owner, mask: Mask) -> str:
-    stands = None if len(value) > _LONGEST_WORD else _allowed(value, owner)
-    return mask.of(owner.name, value) if stands is None else stands
+    """Return a value as it may be recorded."""
+    allowed = None if len(value) > _MAX_WORD_CHARS else _allowed(value, owner)
+    return mask.hide(owner.name, value) if allowed is None else allowed
 
 
 def _allowed(value: str, owner: _Owner) -> str | None:
-    """Return what of a value may be written down, None for nothing."""
+    """Return the part of a value that may be recorded; None if none may."""
     if owner.name in VARIABLES:
         return value if allows(owner.name, value) else None
-    file = _file_name(value)
     if owner.is_secret:
-        if owner.is_letter and file is not None and file.endswith(".py"):
-            return file
-        # What -P of our own command is followed by, too.
-        is_ours = owner.is_letter and value in _PROGRAMS and value.startswith("nsyspipe.")
-        most = _MOST_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
-        return value if is_ours or (_is_count(owner.name) and _is_number(value, most)) else None
+        return _allowed_of_secret(value, owner)
     program = value.rpartition("/")[2]
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
-    most = _MOST_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
-    return value if owner.name and (_is_number(value, most) or _is_list(value, most)) else file
+    max_digits = _MAX_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
+    if owner.name and (_is_number(value, max_digits) or _is_list(value, max_digits)):
+        return value
+    return _file_name(value)
+
+
+def _allowed_of_secret(value: str, owner: _Owner) -> str | None:
+    """Return the part of the value of a secret option that may be recorded; None if none may."""
+    if owner.is_letter:
+        file = _file_name(value)
+        if file is not None and file.endswith(".py"):
+            return file
+        # A command of nsyspipe may follow such an option too.
+        if value in _PROGRAMS and value.startswith("nsyspipe."):
+            return value
+    max_digits = _MAX_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
+    return value if _is_count(owner.name) and _is_number(value, max_digits) else None
 
 
 def _file_name(value: str) -> str | None:
-    mark, path = (value[:1], value[1:]) if value.startswith("@") else ("", value)
+    """Return the name of a Python or settings file without its directory; None if it is none."""
+    mark = "@" if value.startswith("@") else ""
+    path = value.removeprefix("@")
     if _NO_PATH.search(path):
         return None
-    found = _FILE.fullmatch(path.rpartition("/")[2])
-    return f"{mark}{found[0]}" if found and _is_plain(found[1]) else None
+    match = _FILE.fullmatch(path.rpartition("/")[2])
+    return f"{mark}{match[0]}" if match and _is_plain(match[1]) else None
 
 
 def _is_plain(stem: str) -> bool:
-    runs = _RUN.findall(stem)
+    """Tell whether the name of a file looks like words, not like a token or key."""
     token = _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
-    # As many small and capital letters are a token's, but in words that begin with capitals.
-    mixed = [
-        run for run in runs if len(run) >= _LEAST_MIXED and run not in (run.lower(), run.upper())
-    ]
-    return (
-        sum(map(str.isdigit, stem)) <= _MOST_DIGITS_OF_NAME
-        and all(
-            len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS)
-            for run in runs
-        )
-        and all(len(_CHANGE.findall(run)) <= _MOST_CHANGES for run in runs)
-        and all(map(_CLEAN_PART.fullmatch, mixed))
-    )
+    n_digits = sum(map(str.isdigit, stem))
+    return n_digits <= _MAX_DIGITS_OF_NAME and all(map(_is_plain_run, _RUN.findall(stem)))
 
 
-def _is_list(value: str, most_digits: int) -> bool:
-    """Tell whether a value is words of training or numbers, one or several with commas between."""
-    found = _LIST.fullmatch(value)
-    parts = [part.strip(" ") for part in found[found.lastindex or 0].split(",")] if found else []
-    if not 0 < len(parts) <= _MOST_NUMBERS:
+def _is_plain_run(run: str) -> bool:
+    """Tell whether a run of letters and digits looks like words."""
+    max_chars = _MAX_RUN_CHARS if run.isalpha() else _MAX_RUN_CHARS_WITH_DIGITS
+    if len(run) > max_chars or len(_CHANGE.findall(run)) > _MAX_CHANGES:
+        return False
+    # Small and capital letters are mixed in tokens, and in words that begin with capitals.
+    is_mixed = len(run) >= _MIN_MIXED_CHARS and run not in (run.lower(), run.upper())
+    return not is_mixed or _CLEAN_PART.fullmatch(run) is not None
+
+
+def _is_list(value: str, max_digits: int) -> bool:
+    """Tell whether a value is a list of words of training or of numbers, separated by commas."""
+    match = _LIST.fullmatch(value)
+    if match is None:
+        return False
+    parts = [part.strip(" ") for part in match[match.lastindex or 0].split(",")]
+    if len(parts) > _MAX_NUMBERS:
         return False
     if all(part.lower() in _WORDS for part in parts):
         return True
-    are_numbers = all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts)
-    return are_numbers and sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST
+    are_numbers = all(_is_number(part, max_digits) or _RANKS.fullmatch(part) for part in parts)
+    return are_numbers and sum(map(_n_digits, parts)) <= _MAX_DIGITS_OF_LIST
 
 
-def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
-    """Tell whether a value is a number that says no more than a setting does: of so many digits that count."""
-    found = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_RUN + 4 else None
-    if found is None or _n_digits(value) <= most_digits:
-        return found is not None
-    if found[2] or found[3] or not found[1]:
+def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
+    """Tell whether a value is a number that looks like a setting.
+
+    `max_digits` is how many digits that count it may have.
+    """
+    if len(value) > _MAX_RUN_CHARS + 4:
         return False
-    number = int(found[1].replace("_", ""))
-    return (
-        number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]
-    )  # a few times a power of two
+    match = _NUMBER.fullmatch(value)
+    if match is None:
+        return False
+    if _n_digits(value) <= max_digits:
+        return True
+    integer, fraction, exponent = match.group(1, 2, 3)
+    if fraction or exponent or not integer:
+        return False
+    number = int(integer.replace("_", ""))
+    odd_factor = number // (number & -number)
+    return odd_factor < _ODD_FACTOR_LIMITS[max_digits]
 
 
 def _n_digits(value: str) -> int:
-    """Return how many digits of a number count: neither zeros around it nor its exponent."""
-    return len("".join(filter(str.isdigit, value.lower().partition("e")[0])).strip("0"))
+    """Return how many digits of a number count, without zeros around it and its exponent."""
+    mantissa, _, _ = value.lower().partition("e")
+    digits = "".join(filter(str.isdigit, mantissa))
+    return len(digits.strip("0"))
 
 
 def _is_clean(name: str) -> bool:
-    return len(name) <= _LONGEST_RUN * 4 and _CLEAN.fullmatch(name) is not None
+    """Tell whether the name of an option looks like words."""
+    return len(name) <= _MAX_RUN_CHARS * 4 and _CLEAN.fullmatch(name) is not None
 
 
 def _parts(name: str) -> set[str]:
+    """Return the words that a name consists of."""
     return {part.lower().rstrip("0123456789") for part in _HUMP.split(name) if part}
 
 
@@ -507,12 +595,11 @@ def _hints_at_secret(name: str) -> bool:
 
 
 def _is_count(name: str) -> bool:
-    """Tell whether a name counts tokens or keys: nothing else in it hints at a secret."""
+    """Tell whether a name is a number of tokens or keys, and has no other hint at a secret."""
     parts = _parts(name)
-    if "_".join(filter(None, _HUMP.split(name))).lower() in _COUNTING:
+    snake_case_name = "_".join(filter(None, _HUMP.split(name))).lower()
+    if snake_case_name in _COUNTING:
         return True
-    return (
-        "tokens" in parts
-        and bool(parts & _COUNTS)
-        and not _hints_at_secret("_".join(parts - {"tokens"}))
-    )
+    if "tokens" not in parts or not parts & _COUNTS:
+        return False
+    return not _hints_at_secret("_".join(parts - {"tokens"}))

@@ -1,7 +1,6 @@
-"""Reports to SQLite: where each export belongs, which is up to date, and the rest exported, several at once.
+"""Exports reports to SQLite, several at once, and skips those that are up to date.
 
-Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at
-all.
+An export is written into a hidden directory next to its target, and renamed when it is complete.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsyspipe.errors import (
     DamagedReportError,
@@ -50,8 +49,8 @@ from nsyspipe.nsys.programs import (
 EXPORTED = "exported"
 UP_TO_DATE = "up to date"
 TIMEOUT_S = 1800.0
-# Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them
-# all.
+# Tables without rows are left out. Blobs have the message sizes of NCCL. Not every nsys has all of
+# these options.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
 _NEWER = re.compile(
     r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL
@@ -59,7 +58,7 @@ _NEWER = re.compile(
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
 _HEADER_BYTES = 200
-# What an export says of itself; before 2023.3 in a table of another name, and not from which
+# The table with the settings of an export. Before 2023.3 it has another name, and does not name the
 # report.
 _META = "META_DATA_EXPORT"
 _OLD_META = "EXPORT_META_DATA"
@@ -67,17 +66,25 @@ _EVERY_EXPORT_HAS = "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
 # nsys takes some times a report's size in memory, and a disk only so much at once
-_MOST_ROWS = 1000
-_MOST_JOBS = 8
+_MAX_ROWS = 1000
+_MAX_DEFAULT_JOBS = 8
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that is there, and the report it was made from: `EXPORTED` by this call, or `UP_TO_DATE` before it."""
+    """A complete export, and the report that it was made from."""
 
     path: Path
     source: Path
+    # `EXPORTED` by this call, or `UP_TO_DATE` before it.
     status: str
+
+
+class _Pair(NamedTuple):
+    """A report, and where it is exported to."""
+
+    source: Path
+    target: Path
 
 
 def attempt_exports(
@@ -92,61 +99,83 @@ def attempt_exports(
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Exported | NsyspipeError]:
-    """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
+    """Export reports to a directory, to targets, or each to its own directory.
 
-    An export is up to date if it is whole, of a report of that name, and not older; `force` makes
-    it again, over any but one of another report. As many run at once as `jobs`, or the cores, say;
-    or as an executor `elsewhere` does, with what tells a call there that it is to end, and with the
-    nsys there, which `nsys` may name. `on_progress` is called with (reports done, reports to
-    export). OptionError if two would go to one file, OutputError if the directory cannot be made,
-    NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every
-    nsys and leave no half export.
+    Returns the export, or the error, of each report. An export is up to date if it is complete, of
+    a report with this name, and not older. `force` exports again, and replaces any export but that
+    of another report. `jobs` is how many reports are exported at once; None is as many as there are
+    cores. With `elsewhere`, an executor runs the exports on other machines with the nsys there,
+    which `nsys` may name, and a function tells a call there whether to stop. `on_progress` is
+    called with (reports done, reports to export).
+
+    Raises OptionError if two reports would be exported to one file, OutputError if the directory
+    cannot be created, and NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM
+    and SIGHUP end all running nsys, and leave no incomplete export.
     """
     pairs = [
-        (report, targets[report] if targets else target_of(report, directory)) for report in reports
+        _Pair(report, targets[report] if targets else target_of(report, directory))
+        for report in reports
     ]
-    by_target: dict[str, Path] = {}
+    _refuse_shared_targets(pairs)
+    if directory is not None:
+        _make_directory(directory)
+    outcomes = [_existing_export(pair, force=force) for pair in pairs]
+    to_export = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome is None]
+    exports: list[Exported | NsyspipeError] = []
+    if to_export:
+        _remove_abandoned_exports(to_export)
+        chosen_nsys = nsys if nsys or elsewhere else find(or_else=_OR_CONVERT)
+        options = {"nsys": chosen_nsys, "force": force, "timeout_s": timeout_s}
+        exports = _export_all(
+            to_export, jobs, on_progress or (lambda *_: None), elsewhere, **options
+        )
+    new_outcomes = iter(exports)
+    return [next(new_outcomes) if outcome is None else outcome for outcome in outcomes]
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(directory, error) from error
+
+
+def _remove_abandoned_exports(pairs: Iterable[_Pair]) -> None:
+    """Remove what killed processes left in the directories of some exports."""
+    for folder in {pair.target.parent for pair in pairs}:
+        remove_abandoned(folder)
+
+
+def _refuse_shared_targets(pairs: Iterable[_Pair]) -> None:
+    """Raise OptionError if two reports would be exported to one file."""
+    sources: dict[str, Path] = {}
     for source, target in pairs:
-        other = by_target.setdefault(os.path.realpath(target), source)
-        if other is not source:
+        first = sources.setdefault(os.path.realpath(target), source)
+        if first is not source:
             fix = "convert the reports one by one, each into its own directory: -o DIR"
             raise OptionError(
-                f"{other} and {source}", f"would both be exported to {target}", fix=fix
+                f"{first} and {source}", f"would both be exported to {target}", fix=fix
             )
-    if directory is not None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_writable(directory, error) from error
-    outcomes: dict[int, Exported | NsyspipeError] = {}
-    for at, (source, target) in enumerate(pairs):
-        try:
-            if is_up_to_date(source, target, force=force):
-                outcomes[at] = Exported(target, source, UP_TO_DATE)
-        except NsyspipeError as error:
-            outcomes[at] = error
-    left = {at: pair for at, pair in enumerate(pairs) if at not in outcomes}
-    if left:
-        for folder in {target.parent for _, target in left.values()}:
-            remove_abandoned(folder)
-        found = nsys if nsys or elsewhere else find(or_else=_OR_CONVERT)
-        options = {"nsys": found, "force": force, "timeout_s": timeout_s}
-        made = _export_all(
-            list(left.values()), jobs, on_progress or (lambda *_: None), elsewhere, **options
-        )
-        outcomes |= dict(zip(left, made, strict=True))
-    return [outcomes[at] for at in range(len(pairs))]
+
+
+def _existing_export(pair: _Pair, *, force: bool) -> Exported | NsyspipeError | None:
+    """Return an export that is up to date, or why the report cannot be exported; else None."""
+    try:
+        is_current = is_up_to_date(pair.source, pair.target, force=force)
+    except NsyspipeError as error:
+        return error
+    return Exported(pair.target, pair.source, UP_TO_DATE) if is_current else None
 
 
 def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
-    """Return the exports where all are needed; else raise the first failure, which says how many others there are."""
+    """Return the exports; if some failed, raise the first error, with the number of the others."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, NsyspipeError)]
     if failures:
         first = failures[0]
-        more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (
-            len(failures) > 1
-        )
-        raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
+        problem = first.problem
+        if len(failures) > 1:
+            problem += f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)"
+        raise type(first)(first.subject, problem, found=first.found, fix=first.fix)
     return [outcome for outcome in outcomes if isinstance(outcome, Exported)]
 
 
@@ -157,80 +186,101 @@ def _not_writable(path: Path, error: OSError) -> OutputError:
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
-    """Return where a report is exported to: beside it, or into a directory."""
+    """Return where a report is exported to: its own directory, or another one."""
     name = report.stem if report.suffix in (".nsys-rep", ".qdrep") else report.name
     return (report.parent if directory is None else directory) / f"{name}.sqlite"
 
 
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
-    """Return whether a whole export of this report, no older, is there; InputError or OutputError where none can be."""
-    with readable(source):
-        report = source.stat()
-        if not source.is_file():
-            raise no_file(source)
-        source.open("rb").close()
-    if not report.st_size:
-        problem = "is empty (0 bytes), so the capture failed"
-        raise DamagedReportError(str(source), problem, fix="capture the report again")
-    if target.exists() and not target.is_file():
+    """Tell whether there is a complete export of a report that is not older than the report.
+
+    With `force` there never is. Raises InputError if the report cannot be exported, and OutputError
+    if the target must not be replaced.
+    """
+    report_time_ns = _checked_time_ns(source)
+    if not target.exists():
+        return False
+    if not target.is_file():
         raise OutputError(
             str(target), "is not an ordinary file", fix="use another directory: -o DIR"
         )
-    if not target.exists():
-        return False
-    origin = None
     try:
         origin = _origin(target)
     except InputError:
-        # Cut short, or without a header yet: its writer was killed.
-        with contextlib.suppress(OSError), target.open("rb") as file:
-            header = file.read(100)
-            if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
-                return False
-    if origin is not None and origin[0] not in (
-        None,
-        source.name,
-    ):  # it may be all that there is of that capture
-        what = f"was exported from {origin[0]}, not from {source.name}"
-        raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
-    if origin is None and not force:
+        if _is_incomplete(target):
+            return False
+        origin = None
+    if origin is None:
+        if force:
+            return False
         fix = "--force to replace it, or use another directory: -o DIR"
         raise OutputError(str(target), "exists, but is not an export of nsys", fix=fix)
-    return (
-        origin is not None
-        and not force
-        and origin[1]
-        and target.stat().st_mtime_ns >= report.st_mtime_ns
-    )
+    if origin.report_name not in (None, source.name):
+        # The export may be all that is left of the other capture.
+        what = f"was exported from {origin.report_name}, not from {source.name}"
+        raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
+    return not force and origin.is_complete and target.stat().st_mtime_ns >= report_time_ns
+
+
+def _checked_time_ns(source: Path) -> int:
+    """Return when a report was written; InputError if it cannot be exported."""
+    with readable(source):
+        status = source.stat()
+        if not source.is_file():
+            raise no_file(source)
+        source.open("rb").close()
+    if not status.st_size:
+        problem = "is empty (0 bytes), so the capture failed"
+        raise DamagedReportError(str(source), problem, fix="capture the report again")
+    return status.st_mtime_ns
+
+
+def _is_incomplete(target: Path) -> bool:
+    """Tell whether a file is an incomplete export, whose writer was killed."""
+    with contextlib.suppress(OSError), target.open("rb") as file:
+        header = file.read(100)
+        return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
+    return False
 
 
 def _export_all(
-    pairs: Sequence[tuple[Path, Path]],
+    pairs: Sequence[_Pair],
     jobs: int | None,
     on_progress: Callable[[int, int], None],
     elsewhere: tuple[Executor, Callable[[], bool]] | None,
     **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:
+    """Export reports by several threads, or by an executor elsewhere."""
     stopped = Event()
     on_progress(0, len(pairs))
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    threads = ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs)))
+    n_threads = jobs or min(_n_cores(), _MAX_DEFAULT_JOBS)
+    threads = ThreadPoolExecutor(min(n_threads, len(pairs)))
     with _catching_ends(), threads:
         executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
-        calls = [[path.absolute() if elsewhere else path for path in pair] for pair in pairs]
+        # Other machines have another current directory.
+        calls = [_absolute(pair) if elsewhere else pair for pair in pairs]
         futures = [executor.submit(_export, *call, **options) for call in calls]
         try:
             running = set(futures)
             while running:
                 _, running = wait(running, return_when=FIRST_COMPLETED)
                 on_progress(len(pairs) - len(running), len(pairs))
-        except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
+        except BaseException:
+            # Ctrl-C and the like end all nsys, so that nothing incomplete is left.
             stopped.set()
             executor.shutdown(cancel_futures=True)
             raise
     return [_outcome(future, *pair) for future, pair in zip(futures, pairs, strict=True)]
+
+
+def _n_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _absolute(pair: _Pair) -> _Pair:
+    return _Pair(pair.source.absolute(), pair.target.absolute())
 
 
 def _outcome(future: Future[None], source: Path, target: Path) -> Exported | NsyspipeError:
@@ -252,51 +302,59 @@ def _export(
     timeout_s: float,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
+    """Export one report, under another name first, which is changed when the export is complete.
+
+    `nsys` may be the name of an nsys on the machine where this function runs.
+    """
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
-    real = Path(os.path.realpath(target))  # through a link, not over it
+    # A link to the target stays.
+    real_target = Path(os.path.realpath(target))
     with readable(source):
         before = source.stat()
-    with scratch_directory(real.parent) as scratch:
-        made = scratch / target.name
-        run_export(nsys, source, made, timeout_s=timeout_s, is_stopped=is_stopped)
-        _check_made(source, made, before)
-        # A report's time may be ahead of this machine's clock.
-        if made.stat().st_mtime_ns < before.st_mtime_ns:
-            os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
-        if not real.exists():
-            remove_side_files(real)
-            with contextlib.suppress(OSError):  # it is there now, or this file system has no links
-                real.hardlink_to(made)
+    with scratch_directory(real_target.parent) as scratch:
+        export = scratch / target.name
+        run_export(nsys, source, export, timeout_s=timeout_s, is_stopped=is_stopped)
+        _check_export(source, export, before)
+        # The time of a report may be ahead of the clock of this machine.
+        if export.stat().st_mtime_ns < before.st_mtime_ns:
+            os.utime(export, ns=(before.st_mtime_ns, before.st_mtime_ns))
+        if not real_target.exists():
+            remove_side_files(real_target)
+            # This fails if the target exists by now, or if the file system has no links.
+            with contextlib.suppress(OSError):
+                real_target.hardlink_to(export)
                 return
-        # Another process may have made the same meanwhile, and somebody be reading it: it must not
-        # change then.
+        # Another process may have exported the report meanwhile. Its export must not change,
+        # because somebody may be reading it.
         if force or not is_up_to_date(source, target, force=False):
-            remove_side_files(real)
-            made.replace(real)
+            remove_side_files(real_target)
+            export.replace(real_target)
 
 
 def _catching_ends() -> contextlib.AbstractContextManager[None]:
-    """Make an error of the signals that would end this process at once, and leave nsys behind."""
-    # What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
-    ending = (
-        (signal.SIGTERM, signal.SIGHUP)
-        if threading.current_thread() is threading.main_thread()
-        else ()
-    )
-    caught = [one for one in ending if signal.getsignal(one) is signal.SIG_DFL]
+    """Raise an exception for signals that would otherwise end this process but not nsys.
+
+    Schedulers send SIGTERM, and a terminal that closes sends SIGHUP. Python handles Ctrl-C.
+    """
+    caught: list[signal.Signals] = []
+    # Only the main thread can handle signals.
+    if threading.current_thread() is threading.main_thread():
+        signals = (signal.SIGTERM, signal.SIGHUP)
+        caught += [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for one in caught:  # once is enough: a second one would disturb the end
-            signal.signal(one, signal.SIG_IGN)
+        # A second signal would disturb the end.
+        for caught_signal in caught:
+            signal.signal(caught_signal, signal.SIG_IGN)
         sys.exit(128 + number)
 
     return handling(end, *caught)
 
 
-def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
+def _check_export(source: Path, export: Path, before: os.stat_result) -> None:
+    """Raise an error if an export is incomplete, or if its report has changed meanwhile."""
     try:
-        check_file(made)
+        check_file(export)
     except InputError as error:
         problem = (
             f"nsys export succeeded, but its output is not a complete report ({error.problem})"
@@ -313,92 +371,122 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
     """Return the options for a whole SQLite export that this nsys knows."""
-    return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
+    return tuple(option for option in _OPTIONS if nsys.has("export", option.partition("=")[0]))
 
 
 def run_export(
-    nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_stopped: Callable[[], bool]
+    nsys: Nsys, report: Path, export: Path, *, timeout_s: float, is_stopped: Callable[[], bool]
 ) -> None:
-    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is stopped."""
-    arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
-    # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
+    """Export one report to a new file.
+
+    Raises NsysFailedError if nsys fails, does not end in time or is stopped.
+    """
+    arguments = ["--type=sqlite", *export_options(nsys), f"--output={export.absolute()}"]
+    # The path is absolute, because nsys runs in another directory, and would take a name that
+    # begins with a dash for an option.
     command = [str(nsys.path), "export", *arguments, str(report.absolute())]
     try:
-        output = printed(command, timeout_s, folder=made.parent, is_stopped=is_stopped)
+        output = printed(command, timeout_s, folder=export.parent, is_stopped=is_stopped)
     except OSError as error:
         raise NsysFailedError(
             str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS
         ) from error
     if is_stopped():
         raise NsysFailedError(str(report), "was not exported: interrupted")
-    if output.status != 0 or not made.is_file():
+    if output.status != 0 or not export.is_file():
         raise _failure(nsys, report, output, timeout_s)
 
 
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
-    status = output.status
-    said = output.text
+    """Return the error for a failed export."""
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
-    found: str | None = " / ".join(telling_lines(said, 3)) or None
-    if status is None:
+    lines: str | None = " / ".join(telling_lines(output.text, 3)) or None
+    if output.status is None:
         problem = f"nsys export did not end within {timeout_s:g} s, and was stopped"
-        found = None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
-    elif needed := _needed_version(nsys, report, said):
+        return NsysFailedError(str(report), problem, fix=fix)
+    needed_version = _needed_version(nsys, report, output.text)
+    if needed_version:
+        return _too_old(nsys, report, needed_version)
+    if output.status < 0:
         problem = (
-            f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot "
-            "read such a report"
+            f"nsys export was killed by signal {_signal_name(-output.status)}, perhaps because "
+            "memory or disk space ran out"
         )
-        found = str(nsys.path)
-        where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
-        fix = (
-            f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), or "
-            f"pass its path with {where}"
-        )
-    elif status < 0:
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
-        problem = (
-            f"nsys export was killed by signal {name}, perhaps because memory or disk space ran out"
-        )
-        fix = "use fewer processes: -j 1"
-    else:
-        problem = (
-            "nsys export "
-            f"{f'failed with status {status}' if status else 'succeeded but wrote no file'}"
-        )
-        fix = f"copy or capture the report again if it is incomplete, or run {by_hand}"
-    return NsysFailedError(str(report), problem, found=found, fix=fix)
+        return NsysFailedError(str(report), problem, found=lines, fix="use fewer processes: -j 1")
+    problem = "nsys export succeeded but wrote no file"
+    if output.status:
+        problem = f"nsys export failed with status {output.status}"
+    fix = f"copy or capture the report again if it is incomplete, or run {by_hand}"
+    return NsysFailedError(str(report), problem, found=lines, fix=fix)
 
 
-def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
-    """Return the version that a report needs if nsys refuses it as newer, or fails on one that is; else None."""
-    found = _NEWER.search(said)
-    if found:
-        return found[1].partition("-")[0]  # without the build's number
+def _too_old(nsys: Nsys, report: Path, needed_version: str) -> NsysFailedError:
+    """Return the error for a report that a newer nsys captured."""
+    problem = (
+        f"was captured with nsys {needed_version}, but nsys {nsys.version_text} on this machine "
+        "cannot read such a report"
+    )
+    where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
+    fix = (
+        f"install Nsight Systems {needed_version} or newer (developer.nvidia.com/nsight-systems), "
+        f"or pass its path with {where}"
+    )
+    return NsysFailedError(str(report), problem, found=str(nsys.path), fix=fix)
+
+
+def _signal_name(number: int) -> str:
+    is_known = number in set(signal.Signals)
+    return signal.Signals(number).name if is_known else f"{number}"
+
+
+def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
+    """Return the version that a report needs, if this nsys is too old for the report; else None."""
+    match = _NEWER.search(printed_text)
+    if match:
+        # The number of the build follows a dash.
+        return match[1].partition("-")[0]
+    capturing_version = _version_in_header(report)
+    if capturing_version and numbers(capturing_version) > numbers(nsys.version_text):
+        return capturing_version
+    return f"later than {nsys.version_text}" if "newer than your" in printed_text else None
+
+
+def _version_in_header(report: Path) -> str | None:
+    """Return the version of the nsys that captured a report; None if it cannot be read."""
     with contextlib.suppress(OSError), report.open("rb") as file:
-        header = _HEADER.search(file.read(_HEADER_BYTES))
-        if header:
-            captured = header[1].decode("ascii").replace("@", ".")
-            if numbers(captured) > numbers(nsys.version_text):
-                return captured
-    return f"later than {nsys.version_text}" if "newer than your" in said else None
+        match = _HEADER.search(file.read(_HEADER_BYTES))
+        if match:
+            return match[1].decode("ascii").replace("@", ".")
+    return None
 
 
-def _origin(path: Path) -> tuple[str | None, bool] | None:
-    """Return the name of an export's report (None before 2023.3), and whether it has all; None if it is not nsys's."""
+class _Origin(NamedTuple):
+    """What an export was made from."""
+
+    # None before nsys 2023.3.
+    report_name: str | None
+    # Whether the export was not limited.
+    is_complete: bool
+
+
+def _origin(path: Path) -> _Origin | None:
+    """Return what an export was made from; None if the file is not an export of nsys."""
     _, flags = check_file(path)
+    uri = f"{path.absolute().as_uri()}?{flags}"
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?{flags}", uri=True)
-        ) as database:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
-                return (None, True) if tables & {_OLD_META, _EVERY_EXPORT_HAS} else None
-            query = f"SELECT name, value FROM {_META} LIMIT {_MOST_ROWS}"  # noqa: S608 - constants
-            said = {str(name): value for name, value in database.execute(query)}
+                is_export = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
+                return _Origin(None, is_complete=True) if is_export else None
+            query = f"SELECT name, value FROM {_META} LIMIT {_MAX_ROWS}"  # noqa: S608 - constants
+            settings = {str(name): value for name, value in database.execute(query)}
     except (sqlite3.Error, UnicodeDecodeError):
         return None
-    given = said.get("EXPORT_PARAM_INPUT_FILE")
-    # A report may have been exported on Windows.
-    name = PurePosixPath(PureWindowsPath(given).name).name if isinstance(given, str) else None
-    return name or None, not any(said.get(one) for one in _LIMITS)
+    input_file = settings.get("EXPORT_PARAM_INPUT_FILE")
+    name = None
+    if isinstance(input_file, str):
+        # A report may have been exported on Windows.
+        name = PurePosixPath(PureWindowsPath(input_file).name).name
+    return _Origin(name or None, is_complete=not any(settings.get(limit) for limit in _LIMITS))

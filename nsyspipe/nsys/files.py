@@ -1,6 +1,6 @@
-"""Files that are there whole or not at all: claimed scratch directories, what killed processes left, modes of new files.
+"""Files that are complete or missing: scratch directories, remains of killed processes, modes.
 
-What cannot be a closed, whole SQLite file is refused here, before an engine touches it.
+Files that cannot be closed, complete SQLite files are refused before an engine opens them.
 """
 
 import contextlib
@@ -60,7 +60,10 @@ WAIT = "wait until nsys export has ended"
 
 @contextlib.contextmanager
 def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterator[int]:
-    """Yield a descriptor, which does not wait for a pipe; `path` may be from a `directory` that is open. OSError if it cannot be opened."""
+    """Yield a file descriptor, which does not wait for a pipe.
+
+    `path` may be relative to an open `directory`. Raises OSError if the file cannot be opened.
+    """
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         yield file
@@ -69,7 +72,10 @@ def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterat
 
 
 def claim(directory: Path) -> int | None:
-    """Take a directory's shared lock, timed now, until it is closed or the process ends; None where that cannot be."""
+    """Take the shared lock of a directory, with the current time; None if that is not possible.
+
+    The lock is held until the descriptor is closed or the process ends.
+    """
     try:
         lock = os.open(
             directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE
@@ -86,7 +92,7 @@ def claim(directory: Path) -> int | None:
 
 
 def is_claimed(directory: Path) -> bool:
-    """Return whether a process uses a directory; where locks are not to be had, whether one did lately."""
+    """Tell whether a process uses a directory; without locks, whether one has used it recently."""
     with contextlib.suppress(OSError), opened(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +113,10 @@ def claimed_at(directory: Path) -> float:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden directory that only this user can read; it is removed in the end. OSError if it cannot be made."""
+    """Yield a new hidden directory that only this user can read, and remove it in the end.
+
+    Raises OSError if it cannot be made.
+    """
     directory = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX))
     lock = claim(directory)
     try:
@@ -120,7 +129,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def claimed_file(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden file for this user alone, to be renamed; what still has its name goes in the end."""
+    """Yield a new hidden file for this user alone; it is removed in the end unless it was renamed."""
     remove_abandoned(parent)
     lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
     with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
@@ -134,7 +143,10 @@ def claimed_file(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the scratch directories and files of processes that were killed: what has their names, modes and contents."""
+    """Remove the scratch directories and files of killed processes.
+
+    They are recognized by their names, modes and contents.
+    """
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
             with contextlib.suppress(OSError):
@@ -160,7 +172,10 @@ def _remove_if_abandoned(path: Path) -> None:
 
 
 def is_as_made(directory: Path) -> bool:
-    """Return whether a directory is as we make them: this user's alone, with an empty lock; OSError if there is none."""
+    """Tell whether a directory looks like a scratch directory, with an empty lock.
+
+    Raises OSError if there is no such directory, or no lock.
+    """
     status = directory.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
@@ -172,7 +187,7 @@ def is_as_made(directory: Path) -> bool:
 
 
 def holds_exports_only(directory: Path) -> bool:
-    """Return whether a directory is as we make them, with exports and their side files; raises as `is_as_made` does."""
+    """Tell whether a directory is as in `is_as_made`, and has only exports and their side files."""
     if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
@@ -181,29 +196,35 @@ def holds_exports_only(directory: Path) -> bool:
 
 
 def make_readable(path: Path) -> None:
-    """Give a temporary file, which is its owner's alone, the mode that any new file gets; OSError if it cannot be changed."""
+    """Give a temporary file the mode that any new file gets; OSError if it cannot be changed."""
     mask = os.umask(0)  # asking means setting it
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def side_files(path: Path) -> list[Path]:
-    """Return the files beside a database that are there: SQLite would roll them back into what takes its place."""
+    """Return the side files of a database that exist.
+
+    SQLite would apply them to a database that replaces it.
+    """
     return [
-        one
-        for one in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
-        if os.path.lexists(one)
+        side_file
+        for side_file in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
+        if os.path.lexists(side_file)
     ]
 
 
 def remove_side_files(path: Path) -> None:
-    """Remove what an older writer left beside a database; OSError if it cannot be removed."""
+    """Remove the side files of an older database; OSError if one cannot be removed."""
     for side_file in side_files(path):
         side_file.unlink(missing_ok=True)
 
 
 def check_file(path: Path) -> tuple[os.stat_result, str]:
-    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it."""
+    """Check that a file is a complete SQLite file that nobody is writing.
+
+    Returns its status, and the URI flags to open it.
+    """
     with readable(path), opened(path, os.O_RDONLY) as file:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -231,14 +252,14 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
 
 
 def is_capture(path: Path) -> bool:
-    """Tell whether a file is a report, by its name or as a database: nothing may be written over it, whoever asks."""
+    """Tell whether a file is a report by name, or a database; such a file is never overwritten."""
     with contextlib.suppress(OSError), opened(path, os.O_RDONLY) as file:
         return path.suffix.lower() in _CAPTURES or os.read(file, len(_MAGIC)) == _MAGIC
     return path.suffix.lower() in _CAPTURES
 
 
 def no_file(path: Path) -> NotAReportError:
-    """Return the error for what is there and no ordinary file."""
+    """Return the error for a path that is not an ordinary file."""
     return NotAReportError(str(path), "is not an ordinary file", fix="pass the file itself")
 
 
@@ -262,7 +283,7 @@ def _no_database(path: Path) -> NotAReportError:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the file system says about a path into our errors."""
+    """Turn the errors of the file system about a path into errors of nsyspipe."""
     try:
         yield
     except FileNotFoundError as error:

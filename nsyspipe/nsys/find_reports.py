@@ -1,8 +1,8 @@
-"""From what a user types to report files: paths, directories, globs (quoted ones too); and a cache of exports.
+"""From what a user types to report files: paths, directories and globs, and a cache of exports.
 
-Reports that are analyzed as they are get exported into it; nothing is written beside them. Secrets
-may be in them, so only its user can read the cache. A report that changes is another one; what was
-used longest ago makes room.
+A report that was not exported is exported into the cache, so that nothing is written into its
+directory. Reports may contain secrets, so only the user can read the cache. A report that changed
+is exported again. If the cache is full, the exports that were used longest ago are removed.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from nsyspipe import errors
 from nsyspipe.errors import (
@@ -25,7 +26,7 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.model.names import decoded, grouped, listed, printable, table_of_store
+from nsyspipe.model.names import decoded, listed, printable, table_of_store
 from nsyspipe.nsys.export import (
     all_exported,
     attempt_exports,
@@ -47,57 +48,73 @@ from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX = ".sqlite"
 RAW_SUFFIXES = (".nsys-rep", ".qdrep")
-RANK_OF_NAME = re.compile(
-    r"(?i)(?:rank|[._-])(\d{1,18})$"
-)  # what ends a report's name where it is its rank
-# What an export that lies elsewhere, in a cache, was made from: files beside the report are looked
-# for there.
+# The rank at the end of a report's name.
+RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
+# The report of each export in the cache. Other files of a run are searched in the directory of the
+# report.
 _SOURCES: dict[Path, Path] = {}
 _DIRECTORY = "NSYSPIPE_CACHE_DIR"
 _BYTES = "NSYSPIPE_CACHE_BYTES"
-_MOST_BYTES = 20_000_000_000
+_DEFAULT_MAX_BYTES = 20_000_000_000
 _KEY_LENGTH = 32
 _OPTIONS_LENGTH = 8
 _NO_CACHE = "cannot be used as the cache of exports"
 _ENTRY = re.compile(
     rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
 )
-_CLAIMS: dict[
-    Path, int | None
-] = {}  # entries that this process uses: their locks stay open until it ends
+# The entries of the cache that this process uses. Their locks stay open until the process ends.
+_CLAIMS: dict[Path, int | None] = {}
 
 
 def _word(path: str) -> str:
+    """Return a path as a word for the shell, which no command takes for an option."""
     return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
 
 
 def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
-    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each, or all its reports."""
+    """Group reports into runs, by their names without the rank at the end.
+
+    The key is the word of the shell that names the reports. If `is_whole`, it names all reports of
+    the run that are in the directory, even if only one is given.
+    """
+    words: dict[str, list[Path]] = {}
+    for (stem, suffix), reports in _group_by_run(paths).items():
+        has_several = len(set(reports)) > 1
+        word = str(reports[0])
+        if is_whole or has_several:
+            pattern = _glob_of_run(stem, suffix)
+            if has_several or len(glob.glob(pattern)) > 1:  # noqa: PTH207
+                word = pattern
+        words.setdefault(_word(word), []).extend(reports)
+    return words
+
+
+def _group_by_run(paths: Iterable[str | Path]) -> dict[tuple[str, str], list[Path]]:
+    """Group reports by path without rank, and suffix; without a rank the path alone counts."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for path in map(source_of, map(Path, paths)):
         match = RANK_OF_NAME.search(path.stem)
         stem = path.stem if match is None else path.stem[: match.start(1)]
-        groups.setdefault(
-            (str(path.parent / stem), "" if match is None else path.suffix), []
-        ).append(path)
-    words: dict[str, list[Path]] = {}
-    for (stem, suffix), group in groups.items():
-        word = str(group[0])
-        if is_whole or len({*group}) > 1:
-            globs = [f"{glob.escape(stem)}{digits}{suffix}" for digits in ("*", "[0-9]*")]
-            # The longer one, where the other has reports of other names.
-            is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
-            exact = next((one for one in globs if all(map(is_rank, glob.glob(one)))), globs[1])  # noqa: PTH207
-            word = exact if len({*group}) > 1 or len(glob.glob(exact)) > 1 else word  # noqa: PTH207
-        words.setdefault(_word(word), []).extend(group)
-    return words
+        suffix = "" if match is None else path.suffix
+        groups.setdefault((str(path.parent / stem), suffix), []).append(path)
+    return groups
+
+
+def _glob_of_run(stem: str, suffix: str) -> str:
+    """Return a glob of the reports of a run; the short one if it matches nothing else."""
+    is_of_run = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
+    short_glob = f"{glob.escape(stem)}*{suffix}"
+    digits_glob = f"{glob.escape(stem)}[0-9]*{suffix}"
+    is_exact = all(is_of_run(name) for name in glob.glob(short_glob))  # noqa: PTH207
+    return short_glob if is_exact else digits_glob
 
 
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the files that the arguments name, in their order; within a glob or directory by number.
+    """Return the files that the arguments name, in their order.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` and ``.qdrep`` files without
-    one. One named twice stays.
+    The files of a glob or directory are sorted by the numbers in their names. A directory stands
+    for its ``.sqlite`` files, and for its ``.nsys-rep`` and ``.qdrep`` files that have no
+    ``.sqlite`` file. A file that is named twice is returned twice.
     """
     return without_exported(_expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES))
 
@@ -113,75 +130,94 @@ def without_exported(paths: Sequence[Path]) -> list[Path]:
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the reports to export that are named, each once; exports are passed over, alone a NotAReportError."""
-    found = _expand(arguments, *RAW_SUFFIXES)
-    captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
-    if found and not captures:
-        fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
-        raise NotAReportError(str(found[0]), "is already an export", fix=fix)
-    wrong = next((path for path in captures if path.suffix not in RAW_SUFFIXES), None)
-    if wrong:
-        fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
-        is_output = wrong.suffix in OUTPUTS
-        named = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
-        what = (
-            f"is {OUTPUTS[wrong.suffix]}, not a report that can be exported" if is_output else named
-        )
-        raise NotAReportError(str(wrong), what, fix=fix)
-    return [
-        paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()
-    ]
+    """Return the reports to export that the arguments name, each once.
+
+    Exports are left out. Raises a NotAReportError if there are only exports, or another file.
+    """
+    named = _expand(arguments, *RAW_SUFFIXES)
+    captures = [path for path in named if path.suffix != EXPORT_SUFFIX]
+    if named and not captures:
+        fix = f"nsyspipe analyze {_word(str(named[0]))}, or pass the {RAW_SUFFIXES[0]} file"
+        raise NotAReportError(str(named[0]), "is already an export", fix=fix)
+    for path in captures:
+        if path.suffix not in RAW_SUFFIXES:
+            raise _not_a_capture(path)
+    first_of_file: dict[str, Path] = {}
+    for path in captures:
+        first_of_file.setdefault(os.path.realpath(path), path)
+    return list(first_of_file.values())
+
+
+def _not_a_capture(path: Path) -> NotAReportError:
+    problem = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
+    if path.suffix in OUTPUTS:
+        problem = f"is {OUTPUTS[path.suffix]}, not a report that can be exported"
+    fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
+    return NotAReportError(str(path), problem, fix=fix)
 
 
 def source_of(path: Path) -> Path:
-    """Return the report that an export in the cache was made from, as the user named it; else the path itself."""
+    """Return the report that an export in the cache was made from, as the user named it.
+
+    For any other path, return the path itself.
+    """
     return _SOURCES.get(path, path)
 
 
 def naming_sources(text: str) -> str:
-    """Return a text that names reports where it named their exports in the cache, as `source_of` does."""
-    for made, source in _SOURCES.items():
-        text = text.replace(str(made), str(source))
+    """Replace exports in the cache by their reports in a text, as `source_of` does."""
+    for export, source in _SOURCES.items():
+        text = text.replace(str(export), str(source))
     return errors.as_given(text)
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Tell reports from more logs, where any are named: a shell expands ``--nccl-log *.log`` into words, texts not named like reports."""
+    """Split arguments into reports and more logs, if the option for logs is used.
+
+    A shell expands ``--nccl-log *.log`` into words, and the option gets only the first of them.
+    Logs are text files that are not named like reports.
+    """
     if not logs:
         return [*arguments], []
-    found: tuple[list[str], list[str]] = [], [*logs]
+    reports: list[str] = []
+    all_logs = [*logs]
     for argument in arguments:
-        path = Path(argument)
-        is_text = path.suffix not in (EXPORT_SUFFIX, *RAW_SUFFIXES) and path.is_file()
-        if is_text:
-            with readable(path), path.open("rb") as file:
-                is_text = file.read(len(_MAGIC)) != _MAGIC
-        found[is_text].append(argument)
-    return found
+        files = all_logs if _is_text_file(Path(argument)) else reports
+        files.append(argument)
+    return reports, all_logs
+
+
+def _is_text_file(path: Path) -> bool:
+    if path.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) or not path.is_file():
+        return False
+    with readable(path), path.open("rb") as file:
+        return file.read(len(_MAGIC)) != _MAGIC
 
 
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the log files that the arguments name, globs by the alphabet; ReportNotFoundError if one names none."""
-    found: list[Path] = []
+    """Return the log files that the arguments name, those of a glob sorted by name.
+
+    Raises ReportNotFoundError if an argument names no file.
+    """
+    logs: list[Path] = []
     for argument in arguments:
         path = Path(argument)
         with readable(path):
-            matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute too
-        if not matches:
+            names = [str(path)] if path.exists() else glob.glob(str(path))  # noqa: PTH207
+        if not names:
             raise ReportNotFoundError(
                 decoded(str(path)), "matches no file, needed for the link", fix="check the path"
             )
-        found += matches
-    return found
+        logs += sorted(map(Path, names))
+    return logs
 
 
 def display_names(paths: Sequence[str | Path]) -> list[str]:
-    """Return the shortest path tails that tell reports apart; one in the cache as if it lay beside its report."""
-    pairs = [(path, source_of(path)) for path in map(Path, paths)]
-    texts = [
-        decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX)))
-        for path, source in pairs
-    ]
+    """Return the shortest ends of paths that distinguish reports.
+
+    An export in the cache is named as if it were in the directory of its report.
+    """
+    texts = [_displayed_path(Path(path)) for path in paths]
     parts = [Path(text).parts for text in texts]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
@@ -190,56 +226,86 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     return texts
 
 
+def _displayed_path(path: Path) -> str:
+    source = source_of(path)
+    return decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX)))
+
+
+class _Absence(NamedTuple):
+    """Why an argument names no report, and what to do."""
+
+    problem: str
+    fix: str
+
+
 def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
+    """Return the files that arguments name; ReportNotFoundError if one names none."""
     expanded: list[Path] = []
     for argument in map(str, arguments):
         if not argument:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
         path = Path(argument)
+        absence = None
         with readable(path):
-            if path.is_dir():
-                found = sorted(
-                    (one for one in path.iterdir() if one.suffix in suffixes), key=by_number
-                )
-                needed = listed(suffixes[:2], joint="or")
-                problem = f"is a directory without {needed} reports"
-                fix = "pass the directory that nsys wrote to"
-                if (
-                    not found
-                    and EXPORT_SUFFIX not in suffixes
-                    and has_reports(path, [EXPORT_SUFFIX])
-                ):
-                    problem = "contains only reports that are already exported"
-                    fix = f"nsyspipe analyze {_word(str(path))}"
-                elif not found and (inside := table_of_store(path)):
-                    problem = inside[0]
-                    fix = _word(inside[1])
-                elif not found and (
-                    runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]
-                ):
-                    names = listed([f"{run}/" for run in runs], most=4)
-                    problem = f"{problem}, but {names} has such reports"
-                    fix = _word(f"{runs[0]}/")
-            elif path.exists():
-                found = [path]
-            elif not glob.has_magic(str(path)):
-                found = []
-                problem = "no such file or directory"
-                fix = _fix_of_name(path)
-            else:
-                matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
-                files = sorted((one for one in matches if not one.is_dir()), key=by_number)
-                found = [file for file in files if file.suffix in suffixes] or files
-                problem = "matches no report"
-                fix = "check the path, or pass a directory"
-        if not found:
-            raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
-        expanded += found
+            files = _files_named(path, suffixes)
+            if not files:
+                absence = _explain_absence(path, suffixes)
+        if absence is not None:
+            raise ReportNotFoundError(
+                str(path), absence.problem, found=reports_near(path), fix=absence.fix
+            )
+        expanded += files
     return expanded
 
 
+def _files_named(path: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files that a path, directory or glob names.
+
+    Files with other suffixes are returned only if they are named, or if a glob matches no others.
+    """
+    if path.is_dir():
+        reports = (entry for entry in path.iterdir() if entry.suffix in suffixes)
+        return sorted(reports, key=by_number)
+    if path.exists():
+        return [path]
+    if not glob.has_magic(str(path)):
+        return []
+    matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
+    files = sorted((match for match in matches if not match.is_dir()), key=by_number)
+    return [file for file in files if file.suffix in suffixes] or files
+
+
+def _explain_absence(path: Path, suffixes: Sequence[str]) -> _Absence:
+    if path.is_dir():
+        return _explain_absence_in(path, suffixes)
+    if glob.has_magic(str(path)):
+        return _Absence("matches no report", "check the path, or pass a directory")
+    return _Absence("no such file or directory", _fix_of_name(path))
+
+
+def _explain_absence_in(directory: Path, suffixes: Sequence[str]) -> _Absence:
+    """Explain why a directory has no reports with these suffixes."""
+    if EXPORT_SUFFIX not in suffixes and has_reports(directory, [EXPORT_SUFFIX]):
+        problem = "contains only reports that are already exported"
+        return _Absence(problem, f"nsyspipe analyze {_word(str(directory))}")
+    table = table_of_store(directory)
+    if table:
+        problem, word = table
+        return _Absence(problem, _word(word))
+    needed = listed(suffixes[:2], joint="or")
+    problem = f"is a directory without {needed} reports"
+    runs = [entry for entry in sorted(directory.iterdir()) if has_reports(entry, suffixes)]
+    if runs:
+        names = listed([f"{run}/" for run in runs], most=4)
+        return _Absence(f"{problem}, but {names} has such reports", _word(f"{runs[0]}/"))
+    return _Absence(problem, "pass the directory that nsys wrote to")
+
+
 def _fix_of_name(path: Path) -> str:
-    """Return the glob of a job's reports, if a path is what outputs call the job; else to check the path."""
+    """Return the fix for a path that does not exist.
+
+    If the path is the name of a job, as outputs print it, this is the glob of the job's reports.
+    """
     with contextlib.suppress(OSError):
         glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
         if path.name and any(path.parent.glob(f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}")):
@@ -248,44 +314,46 @@ def _fix_of_name(path: Path) -> str:
 
 
 def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
-    """Tell whether a directory holds files of these suffixes; not one that cannot be looked into."""
+    """Tell whether a directory can be read, and has files with these suffixes."""
     with contextlib.suppress(OSError):
         return folder.is_dir() and any(path.suffix in suffixes for path in folder.iterdir())
     return False
 
 
 def reports_near(path: Path) -> str:
-    """Say what reports lie where a path or glob looks, by name those that are most alike; and where that is."""
+    """Name the reports in the directory of a path or glob whose names are most similar to it."""
     folder = path if path.is_dir() else path.parent
     while glob.has_magic(str(folder)) or not folder.is_dir():
         folder = folder.parent
+    place = decoded(str(folder.absolute()))
     with contextlib.suppress(OSError):
-        entries = sorted(folder.iterdir())
-        names = [entry.name for entry in entries if entry.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
-        # Directories that are alike may hold reports, or saved runs (STORE:ID).
-        directories = {
-            entry.name: f"{entry.name}/"
-            for entry in entries
-            if entry.is_dir() and not path.is_dir()
-        }
-        near = difflib.get_close_matches(path.name, names)
-        near += [
-            directories[close_match]
-            for close_match in difflib.get_close_matches(path.name.partition(":")[0], directories)
-        ]
-        alike = sorted(near) or names[:3]
-        n_more = len({*names}.difference(alike))
-        more = f" and {n_more} more report{'s' * (n_more > 1)}" if n_more else ""
-        return (
-            f"{', '.join(map(decoded, alike)) or 'no report'}{more} in "
-            f"{decoded(str(folder.absolute()))}"
-        )
-    return f"{decoded(str(folder.absolute()))} cannot be looked into"
+        return f"{_names_near(path, sorted(folder.iterdir()))} in {place}"
+    return f"{place} cannot be looked into"
+
+
+def _names_near(path: Path, entries: Sequence[Path]) -> str:
+    """Name the entries of a directory that are most similar to a path, and count the rest."""
+    names = [entry.name for entry in entries if entry.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+    similar = difflib.get_close_matches(path.name, names)
+    if not path.is_dir():
+        # A directory with a similar name may hold reports, or saved runs (STORE:ID).
+        directories = [entry.name for entry in entries if entry.is_dir()]
+        name, _, _ = path.name.partition(":")
+        similar += [f"{match}/" for match in difflib.get_close_matches(name, directories)]
+    shown = sorted(similar) or names[:3]
+    n_more = len(set(names).difference(shown))
+    plural = "s" if n_more > 1 else ""
+    more = f" and {n_more} more report{plural}" if n_more else ""
+    return f"{', '.join(map(decoded, shown)) or 'no report'}{more}"
 
 
 def cache_directory() -> Path:
-    """Return where exports are kept: ``$NSYSPIPE_CACHE_DIR``, else ``nsyspipe`` in the user's cache directory."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises nothing
+    """Return where exports are cached.
+
+    This is ``$NSYSPIPE_CACHE_DIR``, else ``nsyspipe`` in the user's cache directory.
+    """
+    # Unlike pathlib, `expanduser` raises nothing.
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return Path(os.environ.get(_DIRECTORY) or f"{home}/nsyspipe").absolute()
 
 
@@ -295,37 +363,49 @@ def exported_reports(
     jobs: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Return the exports that the arguments name; of a report without one, its export in the cache (see `source_of`).
+    """Return the exports that the arguments name.
 
-    `on_progress` is called with (reports exported, reports to export). All are tried before a
-    failure is raised.
+    A report without an export is exported into the cache. `source_of` returns the report of such an
+    export. `on_progress` is called with (reports exported, reports to export). A failure is raised
+    after all reports were tried.
     """
     paths = find_named(arguments)
-    sources = {path: None for path in paths if path.suffix in RAW_SUFFIXES}
+    sources = list(dict.fromkeys(path for path in paths if path.suffix in RAW_SUFFIXES))
     if not sources:
         return paths
-    limit = os.environ.get(_BYTES) or f"{_MOST_BYTES}"
-    if not (limit.isascii() and limit.isdigit()):
-        raise OptionError(
-            f"{_BYTES}={limit}", "is not a number of bytes", fix=f"{_BYTES}=20000000000"
-        )
+    max_bytes = _max_cache_bytes()
     folder = cache_directory() / "exports"
-    nsys = find() if find_nsys() else None  # what is there already will do
+    # Without nsys, exports that are in the cache already are used.
+    nsys = find() if find_nsys() else None
     if nsys is not None:
         _make_private(folder)
-    targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
+    targets = {source: _target(folder, source, nsys, sources) for source in sources}
     for target in targets.values():
-        # Keeps others from making room where this process reads, and renews the time of its use.
-        old, _CLAIMS[target.parent] = _CLAIMS.get(target.parent), claim(target.parent)
-        if old is not None:
-            os.close(old)
+        _claim_entry(target.parent)
     outcomes = attempt_exports(
         targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
     )
-    _make_room(folder, int(limit))
+    _make_room(folder, max_bytes)
     all_exported(outcomes)
     _SOURCES.update((target, errors.whole_path(source)) for source, target in targets.items())
     return [targets.get(path, path) for path in paths]
+
+
+def _max_cache_bytes() -> int:
+    value = os.environ.get(_BYTES) or f"{_DEFAULT_MAX_BYTES}"
+    if not (value.isascii() and value.isdigit()):
+        raise OptionError(
+            f"{_BYTES}={value}", "is not a number of bytes", fix=f"{_BYTES}=20000000000"
+        )
+    return int(value)
+
+
+def _claim_entry(entry: Path) -> None:
+    """Claim an entry of the cache so that no process removes it, and renew its time of use."""
+    old_lock = _CLAIMS.get(entry)
+    _CLAIMS[entry] = claim(entry)
+    if old_lock is not None:
+        os.close(old_lock)
 
 
 def _make_private(folder: Path) -> None:
@@ -344,16 +424,21 @@ def _make_private(folder: Path) -> None:
 
 
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
-    """Return where a report's export is kept: under what identifies it, with the stem that may tell its rank."""
+    """Return where the export of a report is in the cache.
+
+    The directory identifies the report by a hash. The file keeps the name, which may have the rank.
+    """
     with readable(source):
         status = source.stat()
-        facts = f"{os.path.realpath(source)}\0{status.st_size}\0{status.st_mtime_ns}"
-    report = hashlib.sha256(os.fsencode(facts)).hexdigest()[:_KEY_LENGTH]
+        identity = f"{os.path.realpath(source)}\0{status.st_size}\0{status.st_mtime_ns}"
+    key = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_KEY_LENGTH]
     if nsys is None:
-        return _any_export(folder, source, report, sources)
-    options = hashlib.sha256(" ".join(export_options(nsys)).encode()).hexdigest()
-    entry = folder / f"{report}-{nsys.version_text}-{options[:_OPTIONS_LENGTH]}"
-    with contextlib.suppress(OSError):  # exporting into it says what is wrong
+        return _any_export(folder, source, key, sources)
+    options = " ".join(export_options(nsys))
+    options_hash = hashlib.sha256(options.encode()).hexdigest()[:_OPTIONS_LENGTH]
+    entry = folder / f"{key}-{nsys.version_text}-{options_hash}"
+    # If this fails, the export into the directory reports why.
+    with contextlib.suppress(OSError):
         entry.mkdir(mode=0o700, exist_ok=True)
     if entry.is_symlink():
         problem = "is a link, but the export cache needs a directory"
@@ -361,9 +446,9 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     return target_of(source, entry)
 
 
-def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]) -> Path:
-    """Return an export that was made when there was an nsys."""
-    for entry in sorted(folder.glob(f"{report}-*"), key=claimed_at, reverse=True):
+def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -> Path:
+    """Return the export of a report that was used last; NotAReportError if there is none."""
+    for entry in sorted(folder.glob(f"{key}-*"), key=claimed_at, reverse=True):
         target = target_of(source, entry)
         with contextlib.suppress(InputError, OutputError):
             if is_up_to_date(source, target, force=False):
@@ -378,27 +463,38 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
             f"{_word(str(source))} on a machine with nsys (no GPU needed)"
         )
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
-    named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
+    exports = [path.with_suffix(EXPORT_SUFFIX) for path in sources]
+    words = " ".join(words_of_runs(exports))
     problem = "is an nsys report, but this machine has no nsys to export the report"
-    found = f"a file that may be its export: {printable(decoded(str(target_of(source))))}"
-    raise NotAReportError(
-        decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}"
-    )
+    export = printable(decoded(str(target_of(source))))
+    found_text = f"a file that may be its export: {export}"
+    fix = f"nsyspipe analyze {words}"
+    raise NotAReportError(decoded(str(source)), problem, found=found_text, fix=fix)
 
 
-def _make_room(folder: Path, limit: int) -> None:
-    """Remove what killed runs left, then what was used longest ago, until the rest is no larger than the limit or in use."""
-    ours = [one for one in folder.iterdir() if _ENTRY.fullmatch(one.name) and not one.is_symlink()]
-    for entry in ours:
+def _make_room(folder: Path, max_bytes: int) -> None:
+    """Remove the entries of the cache that were used longest ago, until the rest is small enough.
+
+    Entries in use stay. The remains of killed processes are removed first.
+    """
+    entries = [
+        path for path in folder.iterdir() if _ENTRY.fullmatch(path.name) and not path.is_symlink()
+    ]
+    for entry in entries:
         remove_abandoned(entry)
-    sizes = dict.fromkeys(ours, 0)
-    for entry, path in [(one, path) for one in ours for path in one.rglob("*")]:
-        with contextlib.suppress(OSError):
-            sizes[entry] += path.lstat().st_size
-    for entry in sorted(ours, key=claimed_at):
-        if sum(sizes.values()) <= limit:
+    sizes = {entry: _bytes_below(entry) for entry in entries}
+    for entry in sorted(entries, key=claimed_at):
+        if sum(sizes.values()) <= max_bytes:
             return
         with contextlib.suppress(OSError):
             if entry not in _CLAIMS and holds_exports_only(entry) and not is_claimed(entry):
                 shutil.rmtree(entry, ignore_errors=True)
                 del sizes[entry]
+
+
+def _bytes_below(directory: Path) -> int:
+    n_bytes = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            n_bytes += path.lstat().st_size
+    return n_bytes

@@ -62,16 +62,16 @@ class Gpu:
 def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
     query = ("--query-gpu=index,name,driver_version", "--format=csv,noheader,nounits")
-    found = []
+    gpus_found = []
     driver = None
     for line in patience.answer("nvidia-smi", *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
         index, name, version = cells
-        found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME]))
+        gpus_found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME]))
         driver = driver or (version if _VERSION.fullmatch(version) else None)
-    return tuple(found), driver
+    return tuple(gpus_found), driver
 
 
 def topology(patience: Patience) -> str | None:
@@ -198,9 +198,9 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Foun
             "perf_event_paranoid is not readable",
             "capture with --sample=none if nsys fails",
         )
-    said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
-    found = f"perf_event_paranoid is {level}" + (f", nsys reports {said[1]}" if said else "")
-    if said[1] == "OK" if said else level <= _MOST_PARANOID:
+    status = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
+    found = f"perf_event_paranoid is {level}" + (f", nsys reports {status[1]}" if status else "")
+    if status[1] == "OK" if status else level <= _MOST_PARANOID:
         return "ok", found, None
     fix = (
         f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"

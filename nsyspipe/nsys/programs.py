@@ -1,7 +1,6 @@
-"""Other programs on this machine: what one prints before a deadline, where nsys lies, and what it can.
+"""Runs other programs with a deadline, finds nsys, and finds out what nsys supports.
 
-Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may
-import from.
+The versions of torch, NCCL and nvtx are found without importing them.
 """
 
 import contextlib
@@ -84,7 +83,7 @@ class Output(NamedTuple):
 
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
-    """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
+    """Return nsys from the search path, else the newest one in the usual places."""
     on_path = shutil.which("nsys", path=search_path)
     if on_path:
         return Program(Path(on_path), None)
@@ -102,11 +101,11 @@ def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
 
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    found: list[Path] = []
+    programs: list[Path] = []
     for pattern in patterns:
         with contextlib.suppress(OSError):  # a directory that may not be read
-            found += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
-    return found
+            programs += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
+    return programs
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
@@ -169,7 +168,10 @@ def printed(
 
 
 class Patience:
-    """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
+    """Runs programs, each for a few seconds, until the time for all is over.
+
+    A program that hung is not run again.
+    """
 
     def __init__(self, total_s: float, search_path: str | None) -> None:
         self._deadline = time.monotonic() + total_s
@@ -177,7 +179,10 @@ class Patience:
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed, None where it is not on the search path; one that there is no time for did not answer."""
+        """Return what a program printed; None if it is not on the search path.
+
+        The status is None if no time is left for it.
+        """
         left = min(self._deadline - time.monotonic(), _PROGRAM_S)
         if program in self._hung or left <= 0:
             return Output(None, "")
@@ -193,11 +198,11 @@ class Patience:
         return output.text if output is not None and output.status == 0 else ""
 
 
-def telling_lines(said: str, most: int) -> list[str]:
-    """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
+def telling_lines(text: str, most: int) -> list[str]:
+    """Return the last lines about an error, else the last lines, cut and without repetitions."""
     lines = [
         "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
-        for one in re.split(r"[\r\n]+", said)
+        for one in re.split(r"[\r\n]+", text)
     ]
     lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
     return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
@@ -205,8 +210,8 @@ def telling_lines(said: str, most: int) -> list[str]:
 
 def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, to compare by: (0, 2, 12) of 0.2.12rc1."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def torch_versions() -> tuple[str | None, str | None]:
@@ -222,7 +227,7 @@ def torch_versions() -> tuple[str | None, str | None]:
 
 
 def nccl_version(root: Path) -> str | None:
-    """Return the version of NCCL that torch brought, else of the system's library; None without either."""
+    """Return the version of torch's NCCL, else of the system's library; None without either."""
     version = next(filter(None, map(installed, _NCCL_PACKAGES)), None)
     if version:
         return version
@@ -240,7 +245,7 @@ def ranges_reach(nsys_version: str, nvtx: str) -> bool:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package of this Python environment; None where it is not there, or broken."""
+    """Return the version of an installed package; None if it is missing or broken."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
 
     try:
@@ -251,18 +256,18 @@ def installed(package: str) -> str | None:
 
 def version_in(text: str) -> str | None:
     """Return the version that ``nsys --version`` printed, as 2024.2.3.38; None when it did not."""
-    return found[1] if (found := _NSYS_VERSION.search(text)) else None
+    return match[1] if (match := _NSYS_VERSION.search(text)) else None
 
 
 def trace_values_in(text: str) -> tuple[str, ...]:
-    """Return the values of ``--trace`` that ``nsys profile --help`` lists; empty when it lists none."""
+    """Return the values of ``--trace`` that ``nsys profile --help`` lists."""
     sentence = _TRACE_SENTENCE.search(text)
     return tuple(_TRACE_VALUE.findall(sentence[1])) if sentence else ()
 
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers, and its version as it says it (``2024.2.3.38``; `numbers` of it compare)."""
+    """An nsys that answers, and its version as it prints it, for example ``2024.2.3.38``."""
 
     path: Path
     version_text: str
@@ -273,7 +278,7 @@ class Nsys:
         return trace_values_in(self._help("profile"))
 
     def has(self, command: str, option: str) -> bool:
-        """Return whether a command of nsys knows a long option, as ``export`` knows ``--include-blobs``."""
+        """Tell whether a command of nsys has a long option, for example ``--include-blobs``."""
         return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
@@ -308,38 +313,38 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
 
 def _path(program: str | None, or_else: str) -> Path:
     if program is None:
-        found = find_nsys()
-        if found is not None:
-            return found.path
+        program_found = find_nsys()
+        if program_found is not None:
+            return program_found.path
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
-    given = shutil.which(
+    path = shutil.which(
         str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named
     )
-    if given is None:
+    if path is None:
         raise NsysNotFoundError(
             program or "''",
             "is not an nsys that can be run",
             fix="pass the path of the program: /opt/…/bin/nsys",
         )
-    return Path(given).absolute()  # it may be run from another directory
+    return Path(path).absolute()  # it may be run from another directory
 
 
 def import_path() -> list[str]:
-    """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
-    found = list(
+    """Return ``sys.path`` without relative entries and the current directory, for safety."""
+    entries = list(
         filter(os.path.isabs, sys.path)
     )  # no pathlib: it would be imported from the path that this mends
-    for entry in list(found):
+    for entry in list(entries):
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
-                found.remove(entry)
-    return found
+                entries.remove(entry)
+    return entries
 
 
 def set_up_process() -> None:
-    """Have Python and libraries take less in a process that is ours alone; called before numpy and Arrow are imported."""
+    """Make Python and libraries use less memory; call it before numpy and Arrow are imported."""
     # A thread for each core is of no use here, and where memory is limited they end the process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at
@@ -356,14 +361,14 @@ def prctl() -> Callable[[int, int], object]:
         with contextlib.suppress(ImportError, OSError, AttributeError):
             import ctypes  # noqa: PLC0415 - only Linux needs it
 
-            found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
-            return found
+            function: Callable[[int, int], object] = ctypes.CDLL(None).prctl
+            return function
     return lambda _option, _value: None
 
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Hand signals to a function while the context lasts; what is ignored, as by nohup, stays so."""
+    """Handle signals with a function in this context; signals that are ignored stay ignored."""
     before = {
         one: signal.signal(one, handler)
         for one in numbers

@@ -1,4 +1,4 @@
-"""Environment variables that explain a step: which value has an effect that a profile shows, and on what."""
+"""Environment variables that explain a step: which values cost time, and what they act on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Setting:
 
 _TRUE = frozenset({"1", "true"})
 SETTINGS = {
-    one.name: one
-    for one in (
+    setting.name: setting
+    for setting in (
         Setting("CUDA_DEVICE_MAX_CONNECTIONS", frozenset({"1"}), STREAMS),
         Setting("TORCH_NCCL_ENABLE_TIMING", _TRUE, STREAMS),
         Setting("CUDA_LAUNCH_BLOCKING", _TRUE, HOST),
@@ -49,7 +49,7 @@ def writes_log(environment: Mapping[str, str]) -> bool:
 
 
 def is_costly(name: str, value: str | None) -> bool:
-    """Tell whether a value of one of `SETTINGS`, or one of the values of several processes, is one that costs time."""
+    """Tell whether a value of one of `SETTINGS`, in any process, costs time."""
     values = (value or "").lower().split(JOINT)
     return not SETTINGS[name].costly_values.isdisjoint(values)
 
@@ -57,5 +57,5 @@ def is_costly(name: str, value: str | None) -> bool:
 def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
     """Return the variables of an environment that cost time by acting on something, with their values."""
     known = environment or {}
-    wanted = [name for name, one in SETTINGS.items() if one.acts_on == acts_on]
+    wanted = [name for name, setting in SETTINGS.items() if setting.acts_on == acts_on]
     return {name: known[name] for name in wanted if is_costly(name, known.get(name))}

@@ -1,7 +1,8 @@
-"""NCCL logs and topologies that lie beside reports under their name: found, told from others' by their processes, and read.
+"""Finds NCCL logs and topology files in the directories of reports, and reads those of the run.
 
-Whoever sent the reports may have sent these files too: they are ordinary files of that directory,
-reached by no link, of a bounded size and number.
+Files belong to the run by their names, and logs also by their processes. Whoever sent the reports
+may have sent these files too. Only ordinary files of the directory are read, without links, and
+only up to a size and number.
 """
 
 from __future__ import annotations
@@ -34,28 +35,30 @@ MOST_ENTRIES = 100_000
 MOST_LOGS = 4096
 MOST_LOG_BYTES = 64 << 20
 MOST_TOPOLOGY_BYTES = 1 << 20
-_SHOWN = 3
-# What follows the name of a run in the name of a file that the launchers, or the user, put beside
-# its reports.
+_MAX_NAMES_SHOWN = 3
+# What follows the name of a run in the name of a file that the launchers, or the user, put into the
+# directory of its reports.
 _LOG = re.compile(r"(?:\.node\d{1,9})?\.nccl(?:\..{0,255})?\.log", re.DOTALL)
 _TOPOLOGY = re.compile(r"(?:\.node\d{1,9})?\.topo\.txt")
 _ANY_TOPOLOGY = re.compile(r"topo.{0,255}\.txt", re.DOTALL)
-_REDACTED_HOST = re.compile(r"host-\d{1,6}", re.ASCII)  # as copies that were redacted have it
+# The name of a host in redacted copies.
+_REDACTED_HOST = re.compile(r"host-\d{1,6}", re.ASCII)
 _NODE = re.compile(r"\.node\d{1,9}$")
 
 
 class RunProcess(Struct, frozen=True):
-    """A process of the run; its host is None where the report does not say."""
+    """A process of the run; its host is None if the report does not have it."""
 
     pid: int
     host: str | None
 
 
 class Candidates(Struct, frozen=True):
-    """The files beside the reports of a run that are called as those of it are."""
+    """The files in the directories of a run's reports that have names like files of the run."""
 
     logs: tuple[Path, ...] = ()
-    topologies: tuple[Path, ...] = ()  # several: which of them is of the run, nothing tells
+    # If there are several, it is not known which one is of the run.
+    topologies: tuple[Path, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -64,7 +67,7 @@ class Candidates(Struct, frozen=True):
 
 
 class FilesBeside(Struct):
-    """What the files beside the reports say, and what is to be said of them; None where there is none of this run."""
+    """The contents of the files of a run, None if there is no such file, and problems with them."""
 
     log: NcclLog | None = None
     topology: Topology | None = None
@@ -72,7 +75,10 @@ class FilesBeside(Struct):
 
 
 def find_beside(reports: Iterable[Path]) -> Candidates:
-    """Find the logs and topologies beside some reports: those with their name, else the topologies of their directory."""
+    """Find the logs and topologies in the directories of some reports.
+
+    They have the name of the run. Without such a topology, all topologies of a directory are found.
+    """
     names_by_folder: dict[Path, set[str]] = {}
     for path in reports:
         names_by_folder.setdefault(path.parent, set()).update(_names_of(path))
@@ -81,35 +87,57 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
     for folder, names in names_by_folder.items():
         entries = _entries(folder)
         logs += [folder / entry for entry in entries if _is_named(entry, names, _LOG)]
-        own = [folder / entry for entry in entries if _is_named(entry, names, _TOPOLOGY)]
-        topologies += own or [folder / entry for entry in entries if _ANY_TOPOLOGY.fullmatch(entry)]
+        named = [entry for entry in entries if _is_named(entry, names, _TOPOLOGY)]
+        chosen = named or [entry for entry in entries if _ANY_TOPOLOGY.fullmatch(entry)]
+        topologies += [folder / entry for entry in chosen]
     return Candidates(tuple(logs), tuple(topologies))
 
 
 def _names_of(report: Path) -> set[str]:
-    """Return what the run of a report may be called: its name, without its rank, and without its node."""
+    """Return the possible names of a report's run: with rank, without rank, and without node."""
     without_rank = RANK_OF_NAME.sub("", report.stem)
     return {report.stem, without_rank, _NODE.sub("", without_rank)} - {""}
 
 
 def _entries(folder: Path) -> list[str]:
-    # Whoever reads the reports will say what is wrong with their directory.
+    # Whoever reads the reports raises the error for a directory that cannot be read.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
         return sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
     return []
 
 
 def _is_named(entry: str, names: Collection[str], rest: re.Pattern[str]) -> bool:
-    ends = (found.start() for found in re.finditer(r"\.", entry))
+    """Tell whether an entry has the name of a run, followed by a pattern."""
+    ends = (dot.start() for dot in re.finditer(r"\.", entry))
     return any(entry[:end] in names and rest.fullmatch(entry, end) for end in ends)
 
 
 def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
-    """Read those logs that are of a run with these processes; of the others say why they are not used."""
-    found = FilesBeside()
+    """Read the logs of a run with these processes, and report why the others are not used."""
+    files = FilesBeside()
+    contents = _read_contents(paths[:MOST_LOGS], files.problems)
+    if len(paths) > MOST_LOGS:
+        reason = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
+        files.problems.append(_unused(paths[MOST_LOGS], reason, "--nccl-log"))
+    fitting = _fitting(contents, processes)
+    ignored = [content for content in contents if content not in fitting]
+    if ignored:
+        files.problems.append(_ignored_logs(ignored, processes))
+    if fitting:
+        fitting_paths = [content.path for content in fitting]
+        unusable: dict[Path, InputError] = {}
+        files.log = read_nccl_logs(fitting_paths, unusable)
+        for path, error in unusable.items():
+            files.problems.append(_unused(path, error.problem, "--nccl-log"))
+        files.problems.append(used_beside(fitting_paths))
+    return files
+
+
+def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:
+    """Find out whose logs some files are; the problems of files that cannot be read are added."""
     contents: list[_LogContents] = []
     n_bytes = 0
-    for path in paths[:MOST_LOGS]:
+    for path in paths:
         reason = why_refused(path, MOST_LOG_BYTES - n_bytes)
         if reason is None:
             n_bytes += path.lstat().st_size
@@ -118,56 +146,55 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
             except InputError as error:
                 reason = error.problem
         if reason is not None:
-            found.problems.append(_unused(path, reason, "--nccl-log"))
-    if len(paths) > MOST_LOGS:
-        more = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
-        found.problems.append(_unused(paths[MOST_LOGS], more, "--nccl-log"))
-    fitting = _fitting(contents, processes)
-    others = [content for content in contents if content not in fitting]
-    if others:
-        found.problems.append(_ignored_logs(others, processes))
-    if fitting:
-        unusable: dict[Path, InputError] = {}
-        found.log = read_nccl_logs([one.path for one in fitting], unusable)
-        found.problems += [
-            _unused(path, error.problem, "--nccl-log") for path, error in unusable.items()
-        ]
-        found.problems.append(used_beside([one.path for one in fitting]))
-    return found
+            problems.append(_unused(path, reason, "--nccl-log"))
+    return contents
 
 
 def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesBeside:
-    """Read the one topology beside the reports, if it has the GPUs that their hosts have; else say why it is not used."""
-    found = FilesBeside()
-    usable: dict[Path, Topology] = {}
-    for path in paths[:MOST_LOGS]:
+    """Read the only topology in the directories of the reports, if it has the GPUs of the reports.
+
+    Otherwise report why it is not used.
+    """
+    files = FilesBeside()
+    topologies = _read_topologies(paths[:MOST_LOGS], files.problems)
+    if not topologies:
+        return files
+    first_path, *other_paths = topologies
+    topology = topologies[first_path]
+    different = [path for path in other_paths if topologies[path] != topology]
+    absent = sorted(set(gpus) - set(topology.gpus))
+    if different:
+        names = few([_shown(path) for path in (first_path, *different)], _MAX_NAMES_SHOWN)
+        files.problems.append(problem("topologies-beside", files=names))
+    elif absent:
+        reason = f"GPU {', '.join(map(str, absent))} of the reports is missing in the topology"
+        files.problems.append(_unused(first_path, reason, "--topology"))
+    else:
+        files.topology = topology
+        files.problems.append(used_beside([first_path]))
+    return files
+
+
+def _read_topologies(paths: Iterable[Path], problems: list[Problem]) -> dict[Path, Topology]:
+    """Read topologies; the problems of files that cannot be read are added."""
+    topologies: dict[Path, Topology] = {}
+    for path in paths:
         reason = why_refused(path, MOST_TOPOLOGY_BYTES)
         if reason is None:
             try:
-                usable[path] = read_topology(path)
+                topologies[path] = read_topology(path)
             except InputError as error:
                 reason = error.problem
         if reason is not None:
-            found.problems.append(_unused(path, reason, "--topology"))
-    if not usable:
-        return found
-    first, *others = usable
-    different = [path for path in others if usable[path] != usable[first]]
-    absent = sorted(set(gpus) - set(usable[first].gpus))
-    if different:
-        names = few([_shown(path) for path in (first, *different)], _SHOWN)
-        found.problems.append(problem("topologies-beside", files=names))
-    elif absent:
-        reason = f"GPU {', '.join(map(str, absent))} of the reports is missing in the topology"
-        found.problems.append(_unused(first, reason, "--topology"))
-    else:
-        found.topology = usable[first]
-        found.problems.append(used_beside([first]))
-    return found
+            problems.append(_unused(path, reason, "--topology"))
+    return topologies
 
 
-def why_refused(path: Path, most_bytes: int) -> str | None:
-    """Return why a file beside reports is not read: only ordinary files of that directory are, up to a size; None if it is."""
+def why_refused(path: Path, max_bytes: int) -> str | None:
+    """Return why a file in the directory of reports is not read; None if it is.
+
+    Only ordinary files are read, without links, up to a size.
+    """
     try:
         state = path.lstat()
     except (OSError, ValueError) as error:
@@ -176,26 +203,30 @@ def why_refused(path: Path, most_bytes: int) -> str | None:
         return "it is a link, and only files of the reports' own directory are read"
     if not stat.S_ISREG(state.st_mode):
         return "no ordinary file"
-    return f"too large: {state.st_size} bytes" if state.st_size > most_bytes else None
+    return f"too large: {state.st_size} bytes" if state.st_size > max_bytes else None
 
 
 class _LogContents(Struct, frozen=True):
-    """Whose log a file is."""
+    """What identifies the run of a log."""
 
     path: Path
-    processes: frozenset[Process]  # that wrote lines
-    comm_ids: frozenset[str]  # of communicators that these were in
+    # The processes that wrote lines.
+    processes: frozenset[Process]
+    # The communicators of these processes.
+    comm_ids: frozenset[str]
 
 
 def _log_contents(path: Path) -> _LogContents:
     processes: set[Process] = set()
     comm_ids: set[str] = set()
-    for text, is_whole in printed_lines(path):
-        process, _, fact = parse_line(text) or (None, 0, None)
-        if process is not None and is_whole:
-            processes.add(process)
-        if isinstance(fact, Init) and fact.comm_id is not None and is_whole:
-            comm_ids.add(fact.comm_id)
+    for text, is_complete in printed_lines(path):
+        line = parse_line(text)
+        if line is None or not is_complete:
+            continue
+        if line.process is not None:
+            processes.add(line.process)
+        if isinstance(line.fact, Init) and line.fact.comm_id is not None:
+            comm_ids.add(line.fact.comm_id)
     if not processes:
         raise InputError(decoded(str(path)), "contains no line from NCCL")
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
@@ -204,43 +235,49 @@ def _log_contents(path: Path) -> _LogContents:
 def _fitting(
     contents: Sequence[_LogContents], processes: Collection[RunProcess]
 ) -> list[_LogContents]:
-    """Return the logs of the run: those that one of its processes wrote, and of communicators that these were in."""
-    own = [
-        content
-        for content in contents
-        if any(_is_of(process, processes) for process in content.processes)
-    ]
-    comm_ids = {comm_id for one in own for comm_id in one.comm_ids}
+    """Return the logs of the run.
+
+    These are the logs of its processes, and other logs that have a communicator of its processes.
+    """
+    written_by_run = [content for content in contents if _is_written_by(content, processes)]
+    comm_ids = {comm_id for content in written_by_run for comm_id in content.comm_ids}
     return [
         content
         for content in contents
-        if content in own or not comm_ids.isdisjoint(content.comm_ids)
+        if content in written_by_run or not comm_ids.isdisjoint(content.comm_ids)
     ]
 
 
-def _is_of(logged: Process, processes: Collection[RunProcess]) -> bool:
-    host, pid = logged
-    return any(process.pid == pid and _is_one_host(process.host, host) for process in processes)
+def _is_written_by(log: _LogContents, processes: Collection[RunProcess]) -> bool:
+    return any(_is_of_run(process, processes) for process in log.processes)
 
 
-def _is_one_host(host: str | None, logged: str) -> bool:
-    """Tell whether a host's name may be that of a log, which has it without a domain; one that was redacted may be any."""
+def _is_of_run(logged_process: Process, processes: Collection[RunProcess]) -> bool:
+    host, pid = logged_process
+    return any(process.pid == pid and _may_be_host(process.host, host) for process in processes)
+
+
+def _may_be_host(host: str | None, logged_host: str) -> bool:
+    """Tell whether a host may be the one that a log names.
+
+    Logs have no domains. A redacted host may be any host.
+    """
     if host is None or _REDACTED_HOST.fullmatch(host):
         return True
-    return host.partition(".")[0].lower() == logged.partition(".")[0].lower()
+    return host.partition(".")[0].lower() == logged_host.partition(".")[0].lower()
 
 
-def _ignored_logs(others: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:
-    pids = {one.pid for one in processes}
-    logged = sorted({process for one in others for process in one.processes})
-    has_pid = any(pid in pids for _, pid in logged)
-    hosts = sorted({host for host, _ in logged})
-    whose = (
-        f"written on hosts {few(hosts, _SHOWN)}"
-        if has_pid
-        else f"written by processes {few([str(pid) for _, pid in logged], _SHOWN)}"
-    )
-    names = few([_shown(one.path) for one in others], _SHOWN)
+def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:
+    """Return the problem for logs of other runs."""
+    pids = {process.pid for process in processes}
+    log_processes = sorted({process for log in logs for process in log.processes})
+    hosts = sorted({host for host, _ in log_processes})
+    log_pids = [pid for _, pid in log_processes]
+    if pids.isdisjoint(log_pids):
+        whose = f"written by processes {few(list(map(str, log_pids)), _MAX_NAMES_SHOWN)}"
+    else:
+        whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
+    names = few([_shown(log.path) for log in logs], _MAX_NAMES_SHOWN)
     return problem("log-beside-ignored", files=names, whose=whose)
 
 
@@ -251,8 +288,9 @@ def _unused(path: Path, reason: str, option: str) -> Problem:
 
 
 def used_beside(paths: Sequence[Path]) -> Problem:
-    """Say which files are used that nobody named."""
-    return problem("files-beside-used", files=few([_shown(path) for path in paths], _SHOWN))
+    """Return the note about files that are used although nobody named them."""
+    names = few([_shown(path) for path in paths], _MAX_NAMES_SHOWN)
+    return problem("files-beside-used", files=names)
 
 
 def _shown(path: Path) -> str:

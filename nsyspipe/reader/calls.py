@@ -1,4 +1,4 @@
-"""CUDA API calls of a report: what launched operations, and what made the host wait; and the report's string table."""
+"""CUDA API calls of a report, which launch operations or block the CPU, and its string table."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ _API_VERSION = re.compile(
 def read_launches(
     report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None
 ) -> pa.Table | None:
-    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all; None without any row.
+    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids or all.
 
-    What runs on a device was launched, so a table without rows is one that was not recorded.
+    None if there are no calls. Operations are always launched, so calls were not recorded then.
     """
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
@@ -112,12 +112,12 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     nothing = Calls(None, None, canonical.HOST_WAITS.empty())
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
-    found = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int")))
+    all_calls = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int")))
     calls = None
     zones = {}
     if report.has(versions.RUNTIME, "correlationId"):
-        zones = report.zones(versions.RUNTIME, *[found["correlationId"]] * 2)
-        known = _known(found, *_CALL[:3])
+        zones = report.zones(versions.RUNTIME, *[all_calls["correlationId"]] * 2)
+        known = _known(all_calls, *_CALL[:3])
         process = processes_of(known["globalTid"])
         end = pc.coalesce(known["end"], known["start"])
         columns = {
@@ -130,35 +130,38 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     if not report.has(versions.RUNTIME, "end", "nameId"):
         return replace(nothing, all=calls, zones=zones)
     host_copies = read_host_copies(report)
-    waits = [_stream_waits(report, strings, found), _copy_waits(strings, found, host_copies)]
-    blocking = _blocking_copies(strings, found, host_copies)
+    waits = [
+        _stream_waits(report, strings, all_calls),
+        _copy_waits(strings, all_calls, host_copies),
+    ]
+    blocking = _blocking_copies(strings, all_calls, host_copies)
     blocking_copies = None if blocking is None else blocking.table
     return Calls(
         calls,
-        _blocking_calls(strings, found, blocking),
+        _blocking_calls(strings, all_calls, blocking),
         pa.concat_tables(waits),
         blocking_copies,
         zones,
     )
 
 
-def _possible(found: pa.Table) -> pa.Table:
-    """Drop rows with a time that no clock reaches: what such a call launched counts as an operation without a launch."""
-    for name in {"start", "end"} & {*found.column_names}:
-        times = found[name]
+def _possible(calls: pa.Table) -> pa.Table:
+    """Drop calls with impossible times; their operations count as operations without a launch."""
+    for name in {"start", "end"} & {*calls.column_names}:
+        times = calls[name]
         bounds = pc.min_max(times).as_py()
         if (
             bounds["min"] is not None
             and not -TIME_LIMIT < bounds["min"] <= bounds["max"] < TIME_LIMIT
         ):
             is_possible = pc.and_(pc.greater(times, -TIME_LIMIT), pc.less(times, TIME_LIMIT))
-            found = found.filter(pc.fill_null(is_possible, fill_value=True))
-    return found
+            calls = calls.filter(pc.fill_null(is_possible, fill_value=True))
+    return calls
 
 
-def _known(found: pa.Table, *columns: str) -> pa.Table:
-    are_known = [pc.is_valid(found[name]) for name in columns if found[name].null_count]
-    return found.filter(functools.reduce(pc.and_, are_known)) if are_known else found
+def _known(calls: pa.Table, *columns: str) -> pa.Table:
+    are_known = [pc.is_valid(calls[name]) for name in columns if calls[name].null_count]
+    return calls.filter(functools.reduce(pc.and_, are_known)) if are_known else calls
 
 
 def _host_waits(
@@ -200,14 +203,14 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
 
 
 def _blocking_copies(
-    strings: Strings, found: pa.Table, host_copies: pa.Table | None
+    strings: Strings, calls: pa.Table, host_copies: pa.Table | None
 ) -> BlockingCopies | None:
     if host_copies is None:
         return None
     names = strings.pairs(strings.ids_beginning("cudaMemcpy", "cuMemcpy"))
     async_names = [number for number, name in names if _ASYNC in (name or "")]
     waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
-    return find_blocking_copies(host_copies, found, waiting_names, np.array(async_names, np.int64))
+    return find_blocking_copies(host_copies, calls, waiting_names, np.array(async_names, np.int64))
 
 
 def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None) -> pa.Table:
@@ -220,16 +223,16 @@ def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None)
     waiting = [name for name, text in strings.pairs(ids) if _ASYNC not in (text or "")]
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
     is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), PAGEABLE), fill_value=False)
-    kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
-    calls = calls.filter(kept)
-    copies = copies.take(rows.filter(kept.combine_chunks()))
+    is_blocking = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
+    calls = calls.filter(is_blocking)
+    copies = copies.take(rows.filter(is_blocking.combine_chunks()))
     none = pa.nulls(calls.num_rows, pa.int64())
     never = np.zeros(calls.num_rows, np.bool_)
     return _host_waits(calls, copies["deviceId"], none, never, copies["end"])
 
 
 def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
-    """Return the row with the process and correlation id of each call, the last of several; null for none."""
+    """Return the last row with the process and correlation id of each call; null for none."""
     process = process_of(calls["globalTid"].to_numpy())
     correlation = calls["correlationId"].to_numpy()
     columns = ((process, "globalPid"), (correlation, "correlationId"))
@@ -248,16 +251,18 @@ def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
     return pa.array(rows, mask=(at < 0) | (told[rows] != wanted))
 
 
-def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies | None) -> pa.Table:
+def _blocking_calls(
+    strings: Strings, all_calls: pa.Table, blocking: BlockingCopies | None
+) -> pa.Table:
     of_names = strings.pairs(strings.ids_beginning(*_SYNCHRONISING, *_MEMORY))
     names = {number: name for number, name in of_names if name}
     waiting_names = np.array(
         [number for number, name in names.items() if _ASYNC not in name], np.int64
     )
-    rows = np.flatnonzero(np.isin(filled(found["nameId"]), waiting_names))
+    rows = np.flatnonzero(np.isin(filled(all_calls["nameId"]), waiting_names))
     rows = rows if blocking is None else np.union1d(rows, blocking.pageable_calls)
     is_of_copy = np.isin(rows, [] if blocking is None else blocking.calls)
-    calls = found.take(pa.array(rows)).append_column("is_of_copy", pa.array(is_of_copy))
+    calls = all_calls.take(pa.array(rows)).append_column("is_of_copy", pa.array(is_of_copy))
     numbers = pa.array(names.keys(), pa.int64())
     calls = _known(_timed(calls, "nameId", numbers.to_numpy()), "globalTid")
     texts = pa.array([_API_VERSION.sub("", name) for name in names.values()], pa.string())
@@ -274,13 +279,13 @@ def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies 
     )
 
 
-def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
-    is_one = pa.array(are_among(filled(found[column]), values))
-    return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
+def _timed(table: pa.Table, column: str, values: Int64) -> pa.Table:
+    is_one = pa.array(are_among(filled(table[column]), values))
+    return table.filter(pc.and_(is_one, pc.greater(table["end"], table["start"])))
 
 
 class Overhead(Struct, frozen=True):
-    """The profiler's own work: when it starts and ends, and in which process, 0 where that is not recorded."""
+    """Start, end and process (0 if it is not recorded) of the work of the profiler itself."""
 
     starts: Int64
     ends: Int64
@@ -299,21 +304,21 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
         knows_it = versions.version_numbers(facts.schema_version) >= _OLDEST_WITH_OVERHEAD
         return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts) if is_lazy and knows_it else None
     names = ("start", "end", *(["globalTid"] if report.has(versions.OVERHEAD, "globalTid") else []))
-    found = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
-    found = _possible(found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["end"]))))
-    starts = found["start"].to_numpy()
-    ends = found["end"].to_numpy()
+    rows = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
+    rows = _possible(rows.filter(pc.and_(pc.is_valid(rows["start"]), pc.is_valid(rows["end"]))))
+    starts = rows["start"].to_numpy()
+    ends = rows["end"].to_numpy()
     threads = (
-        pc.fill_null(found["globalTid"], 0).to_numpy()
+        pc.fill_null(rows["globalTid"], 0).to_numpy()
         if "globalTid" in names
         else np.zeros_like(starts)
     )
-    kept = ends > starts
-    return Overhead(starts[kept], ends[kept], process_of(threads[kept]))
+    has_length = ends > starts
+    return Overhead(starts[has_length], ends[has_length], process_of(threads[has_length]))
 
 
 class Strings:
-    """The report's string table as columns: names are looked up by id without a Python object per event."""
+    """The string table of a report as columns, for lookups without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
         self._ids = ids
@@ -339,5 +344,5 @@ def read_strings(report: Report) -> Strings:
     """Read the report's string table; a report without one has no names."""
     if not report.has(versions.STRINGS, "id", "value"):
         return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
-    found = report.select(versions.STRINGS, {"id": "int", "value": "text"})
-    return Strings(filled(found["id"], 0), found["value"].combine_chunks())
+    rows = report.select(versions.STRINGS, {"id": "int", "value": "text"})
+    return Strings(filled(rows["id"], 0), rows["value"].combine_chunks())

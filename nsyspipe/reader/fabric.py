@@ -1,9 +1,9 @@
-"""What connects the ranks: communicators from NCCL logs, whose line is whose, and paths from nvidia-smi's topology.
+"""What connects the ranks: communicators from NCCL logs, and paths from nvidia-smi's topology.
 
-The forms of NCCL's lines are those of its ``INFO`` calls (init.cc, graph/rings.cc,
-transport/{p2p,shm,net,nvls}.cc) from 2.10 on. Which processes were in one communicator it says by
-``commId``, and for a split by parent, count and colour. Old releases say neither: of their logs
-only version and settings are known.
+The patterns of log lines follow the ``INFO`` calls of NCCL (init.cc, graph/rings.cc,
+transport/{p2p,shm,net,nvls}.cc) from 2.10 on. NCCL identifies a communicator by its ``commId``, and
+a split communicator by parent, count and color. The logs of older releases have neither, so only
+the version and the settings are read from them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -24,14 +24,15 @@ from nsyspipe.model.text_files import MOST_LOG_BYTES, NotOrdinaryError, open_ord
 from nsyspipe.nsys.command_words import Mask, recorded_settings
 from nsyspipe.nsys.files import readable
 
-_LONGEST_LINE_BYTES = 65_536
-# Colours and cursor moves, window titles, and two-character sequences, in this order.
+# A longer line is read in pieces.
+_MAX_LINE_BYTES = 65_536
+# Colors and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
-_LONGEST_TEXT = 200
-_LONGEST_LINE = (
-    4096  # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them
-)
-# Numbers are short, so that none overflows; launchers put words of their own before the host.
+# The length at which transports and values of settings are cut.
+_MAX_TEXT_CHARS = 200
+# NCCL writes at most 1024 characters and a line end. A progress bar may precede them.
+_MAX_LINE_CHARS = 4096
+# The number of digits is limited, so that no number overflows. Launchers put words before the host.
 _HEADER = re.compile(
     r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
     r"(?: \S{1,200}){0,3}? NCCL [A-Z]{2,8} "
@@ -46,17 +47,19 @@ _INIT = re.compile(
 )
 _COMM_ID = re.compile(r"\bcommId (0x[0-9a-f]{1,16})\b")
 _PARENT = re.compile(r"\bparent (0x[0-9a-f]{1,16})\b")
-# Later releases count children where earlier ones count splits.
+# Later releases print ``childCount`` in place of ``splitCount``.
 _SPLIT = re.compile(r"\b(?:splitCount|childCount) (\d{1,9}) color (-?\d{1,10})\b")
 _RING = re.compile(r"Channel (\d{1,6})/\d{1,6} :((?: +\d{1,9})+)\s*$")
 _TREES = re.compile(r"Trees(?: \[\d{1,6}\] -?\d{1,9}(?:/-?\d{1,9}){1,9}->\d{1,9}->-?\d{1,9})+\s*$")
-_TREE = re.compile(r"\[(\d+)\] [-\d/]+->(\d+)->(-?\d+)")  # children, rank, parent
+# Channel, children (not read), rank and parent of one tree.
+_TREE = re.compile(r"\[(\d+)\] [-\d/]+->(\d+)->(-?\d+)")
 _CONNECTED = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d{1,6})(?:/(?P<connection>\d{1,6}))? :"
     r" (?P<from>\d{1,9})(?:\[(?P<from_gpu>[0-9a-f]{1,16})\])?"
     r" -> (?P<to>\d{1,9})(?:\[(?P<to_gpu>[0-9a-f]{1,16})\])?"
     r"(?: \[(?P<side>send|receive)\])? via (?P<transport>\S.*?)"
-    r"(?: comm 0x.*)?\s*$"  # RCCL says which communicator
+    # RCCL appends the communicator.
+    r"(?: comm 0x.*)?\s*$"
 )
 _COUNTS = re.compile(r"(\d{1,6}) coll channels\b(?:.*?\b(\d{1,6}) nvls channels\b)?")
 _NVLS = re.compile(
@@ -65,10 +68,11 @@ _NVLS = re.compile(
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
-def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str, bool]]:
-    """Yield the first lines of a text file without escape codes, and of each whether neither begin nor end was cut off.
+def printed_lines(path: Path, *, max_lines: int | None = None) -> Iterator[tuple[str, bool]]:
+    """Yield the first lines of a text file without escape codes, and whether each is complete.
 
-    `InputError` if the file is missing, not readable or no ordinary file.
+    A line that is too long comes in pieces, which are incomplete, as is a last line without an end.
+    Raises `InputError` if the file is missing, not readable or not an ordinary file.
     """
     with readable(path):
         try:
@@ -76,21 +80,19 @@ def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str,
         except NotOrdinaryError as error:
             raise InputError(decoded(str(path)), str(error), fix="name the file itself") from error
         with opened as file:
-            was_whole = True
-            for line in itertools.islice(
-                iter(lambda: file.readline(_LONGEST_LINE_BYTES), b""), most
-            ):
-                is_whole = line.endswith(b"\n")
-                yield (
-                    _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")),
-                    is_whole and was_whole,
-                )
-                was_whole = is_whole
+            pieces = iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
+            starts_line = True
+            for piece in itertools.islice(pieces, max_lines):
+                ends_line = piece.endswith(b"\n")
+                text = piece.decode("utf-8", "replace").rstrip("\r\n")
+                yield _ESCAPES.sub("", text), starts_line and ends_line
+                starts_line = ends_line
 
 
 class Init(NamedTuple):
-    """Begin or end of a communicator's initialisation, or that it is gone; `split` is its count and colour under `parent`."""
+    """A communicator's initialization begins or ends, or the communicator is gone."""
 
+    # ``Init START``, ``Init COMPLETE``, ``Destroy COMPLETE`` or ``Abort COMPLETE``.
     what: str
     pointer: str
     rank: int
@@ -100,6 +102,7 @@ class Init(NamedTuple):
     bus_id: str | None
     comm_id: str | None
     parent: str | None
+    # The count and color of a split of `parent`, joined by a dot.
     split: str | None
 
 
@@ -111,16 +114,21 @@ class Ring(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """The parent of a rank in the tree of each channel; -1 of the root."""
+    """The parent of a rank in the tree of each channel."""
 
     rank: int
+    # Channel and parent. The root has the parent -1.
     parents: tuple[tuple[int, int], ...]
 
 
 class Connected(NamedTuple):
-    """A connection of a channel (0: collectives); GPUs are labelled by PCI address, later by NVML index."""
+    """A connection of a channel from one rank to another.
+
+    Its GPUs are labeled by PCI address, or in later releases by NVML index.
+    """
 
     channel: int
+    # 0 is the connection of collectives, others are of point-to-point calls.
     connection: int
     from_rank: int
     to_rank: int
@@ -131,324 +139,494 @@ class Connected(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Channels of collectives, and whether NVLink SHARP has some; None is "not said"."""
+    """The number of collective channels, and whether NVLink SHARP is on; None is "not logged"."""
 
     n_channels: int | None
     is_nvls_on: bool | None
 
 
 class Setting(NamedTuple):
-    """A variable that NCCL took from the environment; without a name NCCL's version."""
+    """A variable that NCCL took from the environment, or the version of NCCL."""
 
+    # None: the value is NCCL's version.
     name: str | None
     value: str
 
 
-Said: TypeAlias = Ring | Trees | Connected | Channels
-Fact: TypeAlias = Init | Said | Setting
+CommunicatorFact: TypeAlias = Ring | Trees | Connected | Channels
+Fact: TypeAlias = Init | CommunicatorFact | Setting
+# Host and process id.
 Process: TypeAlias = tuple[str, int]
+_FactT = TypeVar("_FactT", Ring, Trees, Connected)
 
 
-def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
-    """Read one line: host and process, thread, and what it says, where that is of interest; None when it is not NCCL's.
+class LogLine(NamedTuple):
+    """A line that NCCL wrote."""
 
-    Two that were written into one have no fact, as neither can be trusted.
+    # None if the line has no header.
+    process: Process | None
+    thread: int
+    # None if the line has nothing of interest.
+    fact: Fact | None
+
+
+def parse_line(text: str) -> LogLine | None:
+    """Read one line of a log; None if NCCL did not write it.
+
+    Two lines that were written into one have no fact, because neither can be trusted.
     """
     if "NCCL" not in text:
         return None
-    text = text[-_LONGEST_LINE:]
+    text = text[-_MAX_LINE_CHARS:]
     header = _HEADER.search(text)
     if header is None:
-        bare = _VERSION.match(text.strip())  # as NCCL_DEBUG=VERSION prints it
-        return (None, 0, Setting(None, bare["value"])) if bare else None
+        # NCCL_DEBUG=VERSION prints the version without a header.
+        version = _VERSION.match(text.strip())
+        return LogLine(None, 0, Setting(None, version["value"])) if version else None
     if _HEADER.search(text, header.end()):
-        return None, 0, None
-    return (
-        (printable(header["host"]), int(header["pid"])),
-        int(header["thread"]),
-        _fact(text[header.end() :]),
-    )
+        return LogLine(None, 0, None)
+    process = (printable(header["host"]), int(header["pid"]))
+    return LogLine(process, int(header["thread"]), _read_fact(text[header.end() :]))
 
 
-def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
+def _read_fact(body: str) -> Fact | None:
+    """Return what a line says after its header; None if that is not of interest."""
+    facts = (read_form(body) for read_form in _READERS_OF_LINES)
+    return next((fact for fact in facts if fact is not None), None)
+
+
+def _read_ring(body: str) -> Ring | None:
     match = _RING.match(body)
-    if match:
-        return Ring(int(match[1]), tuple(map(int, match[2].split())))
-    if _TREES.match(body):
-        channels, ranks, parents = zip(
-            *(map(int, tree) for tree in _TREE.findall(body)), strict=True
-        )
-        return Trees(ranks[0], tuple(zip(channels, parents, strict=True)))
+    if match is None:
+        return None
+    return Ring(int(match[1]), tuple(map(int, match[2].split())))
+
+
+def _read_trees(body: str) -> Trees | None:
+    if _TREES.match(body) is None:
+        return None
+    trees = _TREE.findall(body)
+    parents = tuple((int(channel), int(parent)) for channel, _, parent in trees)
+    _, rank, _ = trees[0]
+    return Trees(int(rank), parents)
+
+
+def _read_connection(body: str) -> Connected | None:
     match = _CONNECTED.match(body)
-    if match:
-        channel, connection, start, end = (
-            int(match[name] or 0) for name in ("channel", "connection", "from", "to")
-        )
-        transport = printable(match["transport"][:_LONGEST_TEXT])
-        is_receive = match["side"] == "receive"
-        return Connected(
-            channel,
-            connection,
-            start,
-            end,
-            match["from_gpu"],
-            match["to_gpu"],
-            is_receive,
-            transport,
-        )
-    match = _INIT.search(body)
-    if match:
-        pointer, rank, n_ranks, cuda, nvml, bus_id, rest, what = match.groups()
-        of_process, of_host = (
-            None if index is None or index[0] == "-" else int(index) for index in (cuda, nvml)
-        )
-        names = (form.search(rest) for form in (_COMM_ID, _PARENT, _SPLIT))
-        comm_id, parent, split = (".".join(name.groups()) if name else None for name in names)
-        return Init(
-            what,
-            pointer,
-            int(rank),
-            int(n_ranks),
-            of_process,
-            of_host,
-            bus_id,
-            comm_id,
-            parent,
-            split,
-        )
-    match = _COUNTS.match(body)
-    if match:
-        return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
-    match = _NVLS.match(body)
-    if match:
-        return Channels(None, is_nvls_on=match["on"] is not None)
-    match = _SETTING.match(body) or _VERSION.match(body)
-    return (
-        Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT]))
-        if match
-        else None
+    if match is None:
+        return None
+    channel = int(match["channel"])
+    connection = int(match["connection"] or 0)
+    from_rank = int(match["from"])
+    to_rank = int(match["to"])
+    transport = printable(match["transport"][:_MAX_TEXT_CHARS])
+    return Connected(
+        channel=channel,
+        connection=connection,
+        from_rank=from_rank,
+        to_rank=to_rank,
+        from_gpu=match["from_gpu"],
+        to_gpu=match["to_gpu"],
+        is_receive=match["side"] == "receive",
+        transport=transport,
     )
+
+
+def _read_init(body: str) -> Init | None:
+    match = _INIT.search(body)
+    if match is None:
+        return None
+    rank = int(match["rank"])
+    n_ranks = int(match["n_ranks"])
+    cuda_device = _device_index(match["cuda"])
+    nvml_device = _device_index(match["nvml"])
+    comm_id = _joined_groups(_COMM_ID, match["rest"])
+    parent = _joined_groups(_PARENT, match["rest"])
+    split = _joined_groups(_SPLIT, match["rest"])
+    return Init(
+        what=match["what"],
+        pointer=match["pointer"],
+        rank=rank,
+        n_ranks=n_ranks,
+        cuda_device=cuda_device,
+        nvml_device=nvml_device,
+        bus_id=match["bus"],
+        comm_id=comm_id,
+        parent=parent,
+        split=split,
+    )
+
+
+def _device_index(text: str | None) -> int | None:
+    """Return the index of a GPU; None if the line has none, or a negative one."""
+    return None if text is None or text.startswith("-") else int(text)
+
+
+def _joined_groups(pattern: re.Pattern[str], text: str) -> str | None:
+    """Return the groups of the first match, joined by dots; None if there is no match."""
+    match = pattern.search(text)
+    return ".".join(match.groups()) if match else None
+
+
+def _read_channels(body: str) -> Channels | None:
+    match = _COUNTS.match(body)
+    if match is None:
+        return None
+    return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
+
+
+def _read_nvls(body: str) -> Channels | None:
+    match = _NVLS.match(body)
+    return None if match is None else Channels(None, is_nvls_on=match["on"] is not None)
+
+
+def _read_setting(body: str) -> Setting | None:
+    match = _SETTING.match(body) or _VERSION.match(body)
+    if match is None:
+        return None
+    value = printable(match["value"][:_MAX_TEXT_CHARS])
+    return Setting(match.groupdict().get("name"), value)
+
+
+# The first that knows a line reads it.
+_READERS_OF_LINES: tuple[Callable[[str], Fact | None], ...] = (
+    _read_ring,
+    _read_trees,
+    _read_connection,
+    _read_init,
+    _read_channels,
+    _read_nvls,
+    _read_setting,
+)
 
 
 class Membership(Struct, eq=False):
-    """A process's rank in a communicator, and what it logged of it."""
+    """A process's rank in a communicator, and what the process logged about the communicator."""
 
     process: Process
-    order: int  # among the memberships of its process
+    # Position among the memberships of its process.
+    order: int
     thread: int
     init: Init
-    # Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at
-    # `end`
+    # Positions among the facts of the process: its initialization begins at `begin` and ends at
+    # `ready`, and the communicator is gone from `end` on.
     begin: int
     ready: float = math.inf
     end: float = math.inf
     group: Group | None = None
-    said: dict[tuple[int, ...], Ring | Trees | Connected] = field(
-        default_factory=dict
-    )  # by its key, the first of each
+    # The first fact of each key (`_key_of`).
+    facts: dict[tuple[int, ...], Ring | Trees | Connected] = field(default_factory=dict)
     channels: list[Channels] = field(default_factory=list)
 
 
 class Group(Struct, eq=False):
-    """The memberships of one communicator, and of two with one rank the first as the rank's."""
+    """The memberships of one communicator."""
 
     name: str
     n_ranks: int
     members: list[Membership] = field(default_factory=list)
+    # The first membership of each rank.
     by_rank: dict[int, Membership] = field(default_factory=dict)
 
 
 def communicators(
     facts_of: Mapping[Process, Sequence[tuple[int, Fact]]],
 ) -> tuple[Communicator, ...]:
-    """Put together what all processes (host, pid) logged, thread and fact in order, by the order in which they were made."""
+    """Put together the communicators that processes logged, in the order of their initialization.
+
+    `facts_of` has the threads and facts of each process, in the order of its log.
+    """
     facts_of = dict(sorted(facts_of.items()))
     groups: dict[tuple[str, int], Group] = {}
-    members = {process: _memberships(process, facts, groups) for process, facts in facts_of.items()}
+    memberships = {
+        process: _list_memberships(process, facts, groups) for process, facts in facts_of.items()
+    }
     for process, facts in facts_of.items():
-        for at, (thread, fact) in enumerate(facts):
+        for position, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Trees | Connected | Channels):
-                _give(members[process], at, thread, fact)
-    ordered = sorted(
-        groups.values(),
-        key=lambda one: min((member.order, member.process) for member in one.members),
-    )
-    return tuple(map(_communicator, ordered))
+                _assign_fact(memberships[process], position, thread, fact)
+    return tuple(map(_communicator, sorted(groups.values(), key=_first_member)))
 
 
-def _memberships(
+def _first_member(group: Group) -> tuple[int, Process]:
+    return min((member.order, member.process) for member in group.members)
+
+
+def _list_memberships(
     process: Process, facts: Sequence[tuple[int, Fact]], groups: dict[tuple[str, int], Group]
 ) -> list[Membership]:
-    """List the communicators that a process was in, in the order in which it made them, each in its group."""
-    made: list[Membership] = []
+    """List the communicators that a process was in, in the order of their initialization.
 
-    def latest(pointer: str | None) -> Membership | None:
-        return next(
-            (one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf),
-            None,
-        )
-
-    for at, (thread, fact) in enumerate(facts):
+    Each membership is added to its group in `groups`.
+    """
+    memberships: list[Membership] = []
+    for position, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
             continue
-        known = latest(fact.pointer)
+        existing = _latest_membership(memberships, fact.pointer)
         is_complete = fact.what == "Init COMPLETE"
-        if not fact.what.startswith("Init"):  # the pointer may be given to another
-            if known:
-                known.end = at
-        elif fact.rank < fact.n_ranks and is_complete and known and known.ready == math.inf:
-            known.ready = at
-        elif fact.rank < fact.n_ranks:
-            parent = latest(fact.parent)
-            member = Membership(
-                process, len(made), thread, fact, at, at if is_complete else math.inf
+        if not fact.what.startswith("Init"):
+            # The communicator is gone, and another one may get its pointer.
+            if existing:
+                existing.end = position
+        elif fact.rank >= fact.n_ranks:
+            continue
+        elif is_complete and existing and existing.ready == math.inf:
+            existing.ready = position
+        else:
+            membership = Membership(
+                process=process,
+                order=len(memberships),
+                thread=thread,
+                init=fact,
+                begin=position,
+                ready=position if is_complete else math.inf,
             )
-            made.append(member)
-            name = fact.comm_id
-            if name is None and fact.split and parent and parent.group:
-                name = f"{parent.group.name}/{fact.split}"
-            if name is not None:
-                member.group = groups.setdefault((name, fact.n_ranks), Group(name, fact.n_ranks))
-                member.group.members.append(member)
-                member.group.by_rank.setdefault(fact.rank, member)
-    return made
+            _join_group(membership, _latest_membership(memberships, fact.parent), groups)
+            memberships.append(membership)
+    return memberships
 
 
-def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
-    """Give a line to its communicator: that which its thread makes then, or one that lacks it, or the youngest."""
-    alive = [member for member in reversed(members) if member.begin <= at < member.end]
-    being_made = [one for one in alive if one.thread == thread and at < one.ready]
-    if being_made and not isinstance(said, Connected):
-        alive = being_made[
-            :1
-        ]  # only connections are made later: a ring that does not fit here was cut
-    if isinstance(said, Channels):
-        if alive:
-            alive[0].channels.append(said)
+def _latest_membership(memberships: Sequence[Membership], pointer: str | None) -> Membership | None:
+    """Return the last membership with a pointer whose communicator is not gone; None for none."""
+    alive = (member for member in reversed(memberships) if member.end == math.inf)
+    return next((member for member in alive if member.init.pointer == pointer), None)
+
+
+def _join_group(
+    membership: Membership, parent: Membership | None, groups: dict[tuple[str, int], Group]
+) -> None:
+    """Add a membership to the group of its communicator, if the log identifies that one."""
+    init = membership.init
+    name = init.comm_id
+    if name is None and init.split and parent and parent.group:
+        name = f"{parent.group.name}/{init.split}"
+    if name is None:
         return
-    # What tells it from others of its communicator.
-    key = (*said[:4], said.is_receive) if isinstance(said, Connected) else said[:1]
-    key = (-1, *key) if isinstance(said, Trees) else key
-    lacking = [one for one in alive if key not in one.said]
-    owner = next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None)
+    group = groups.setdefault((name, init.n_ranks), Group(name, init.n_ranks))
+    group.members.append(membership)
+    group.by_rank.setdefault(init.rank, membership)
+    membership.group = group
+
+
+def _assign_fact(
+    memberships: Sequence[Membership], position: int, thread: int, fact: CommunicatorFact
+) -> None:
+    """Add a fact to the communicator that it is about.
+
+    This is the one that the thread initializes at that time, else one that lacks the fact, else the
+    youngest.
+    """
+    alive = [member for member in reversed(memberships) if member.begin <= position < member.end]
+    in_init = [member for member in alive if member.thread == thread and position < member.ready]
+    if in_init and not isinstance(fact, Connected):
+        # Only connections are logged after the initialization. A ring that does not fit the
+        # communicator in initialization was cut.
+        alive = in_init[:1]
+    if not isinstance(fact, Channels):
+        _assign_to_fitting(in_init, alive, fact)
+    elif alive:
+        alive[0].channels.append(fact)
+
+
+def _assign_to_fitting(
+    in_init: Sequence[Membership], alive: Sequence[Membership], fact: Ring | Trees | Connected
+) -> None:
+    """Add a fact to the first communicator that it fits, those in initialization first."""
+    key = _key_of(fact)
+    lacking = [member for member in alive if key not in member.facts]
+    candidates = (*in_init, *lacking, *alive)
+    owner = next((member for member in candidates if _fits(member, fact)), None)
     if owner:
-        owner.said.setdefault(key, said)
+        owner.facts.setdefault(key, fact)
 
 
-def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
+def _key_of(fact: Ring | Trees | Connected) -> tuple[int, ...]:
+    """Return what identifies a fact among the facts of one membership."""
+    if isinstance(fact, Connected):
+        edge = (fact.from_rank, fact.to_rank)
+        return (fact.channel, fact.connection, *edge, fact.is_receive)
+    if isinstance(fact, Trees):
+        # No channel has the number -1, so that no ring has this key.
+        return (-1, fact.rank)
+    return (fact.channel,)
+
+
+def _fits(member: Membership, fact: Ring | Trees | Connected) -> bool:
+    """Tell whether a fact may be about the communicator of a membership."""
     n_ranks = member.init.n_ranks
-    if isinstance(said, Ring):
-        return sorted(said.ranks) == list(range(n_ranks))
-    if isinstance(said, Trees):
-        return said.rank == member.init.rank and all(
-            -1 <= up < n_ranks and up != said.rank for _, up in said.parents
-        )
-    own = said.to_rank if said.is_receive else said.from_rank
-    is_ours = own == member.init.rank and said.from_rank != said.to_rank
-    known = member.group.by_rank if member.group else {}
-    for rank, gpu in ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu)):
-        # By release a GPU's label is its PCI address, NVML index or CUDA index.
-        init = known[rank].init if gpu and rank in known else None
-        labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None} if init else set()
-        is_ours = (
-            is_ours and rank < n_ranks and (not labels or gpu in {str(label) for label in labels})
-        )
-    return is_ours
+    if isinstance(fact, Ring):
+        return sorted(fact.ranks) == list(range(n_ranks))
+    if isinstance(fact, Trees):
+        parents = [parent for _, parent in fact.parents]
+        are_valid = all(-1 <= parent < n_ranks for parent in parents)
+        return fact.rank == member.init.rank and are_valid and fact.rank not in parents
+    logging_rank = fact.to_rank if fact.is_receive else fact.from_rank
+    if logging_rank != member.init.rank or fact.from_rank == fact.to_rank:
+        return False
+    ends = ((fact.from_rank, fact.from_gpu), (fact.to_rank, fact.to_gpu))
+    return all(_may_have_gpu(member, rank, gpu) for rank, gpu in ends)
 
 
-def _communicator(of: Group) -> Communicator:
-    by_rank = sorted(of.by_rank.items())
-    rings = {
-        one.channel: one.ranks
-        for _, by in reversed(by_rank)
-        for one in by.said.values()
-        if isinstance(one, Ring)
-    }
-    trees: dict[int, set[tuple[int, int]]] = {}
-    for one in (one for _, by in by_rank for one in by.said.values() if isinstance(one, Trees)):
-        for channel, parent in one.parents:
-            trees.setdefault(channel, set()).update({(one.rank, parent)} if parent >= 0 else ())
-    channels = [one for member in of.members for one in member.channels]
-    nvls = {one.is_nvls_on for one in channels} - {None}
-    counts = [one.n_channels for one in channels if one.n_channels is not None]
-    made = ((rank, one.process, one.init) for rank, one in by_rank)
+def _may_have_gpu(member: Membership, rank: int, gpu: str | None) -> bool:
+    """Tell whether a rank of the communicator may have a GPU with this label.
+
+    The label is the PCI address, NVML index or CUDA index of the GPU, depending on the release.
+    """
+    if rank >= member.init.n_ranks:
+        return False
+    members = member.group.by_rank if member.group else {}
+    if not gpu or rank not in members:
+        return True
+    init = members[rank].init
+    labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None}
+    return not labels or gpu in {str(label) for label in labels}
+
+
+def _communicator(group: Group) -> Communicator:
+    """Sum up what all members of a communicator logged."""
+    rings = _rings(group)
+    members = tuple(_comm_member(rank, group.by_rank[rank]) for rank in sorted(group.by_rank))
+    channels = [fact for member in group.members for fact in member.channels]
+    n_logged_channels = max((fact.n_channels or 0 for fact in channels), default=0)
     return Communicator(
-        comm_id=of.name,
-        n_ranks=of.n_ranks,
-        edges=_edges(of) or None,
-        rings=dict(sorted(rings.items())) or None,
-        members=tuple(
-            CommMember(rank, *own, one.cuda_device, one.nvml_device, one.bus_id)
-            for rank, own, one in made
-        ),
-        trees={channel: tuple(sorted(edges)) for channel, edges in sorted(trees.items())} or None,
-        n_channels=max(counts, default=None) or len(rings) or None,
-        is_nvls_on=(True in nvls) if nvls else None,
+        comm_id=group.name,
+        n_ranks=group.n_ranks,
+        edges=_edges(group) or None,
+        rings=rings or None,
+        members=members,
+        trees=_trees(group) or None,
+        n_channels=n_logged_channels or len(rings) or None,
+        is_nvls_on=_is_nvls_on(channels),
     )
 
 
-def _edges(of: Group) -> tuple[Edge, ...]:
-    """Sum up connections by edge: the sender's before the receiver's, collectives before point-to-point calls."""
+def _is_nvls_on(channels: Iterable[Channels]) -> bool | None:
+    """Tell whether NVLink SHARP is on for any member; None if no member logged it."""
+    states = {fact.is_nvls_on for fact in channels} - {None}
+    return (True in states) if states else None
+
+
+def _comm_member(rank: int, membership: Membership) -> CommMember:
+    host, pid = membership.process
+    init = membership.init
+    return CommMember(
+        rank=rank,
+        host=host,
+        pid=pid,
+        cuda_device=init.cuda_device,
+        nvml_device=init.nvml_device,
+        bus_id=init.bus_id,
+    )
+
+
+def _logged(members: Iterable[Membership], kind: type[_FactT]) -> Iterator[_FactT]:
+    """Yield the facts of one kind that some members logged."""
+    for member in members:
+        for fact in member.facts.values():
+            if isinstance(fact, kind):
+                yield fact
+
+
+def _rings(group: Group) -> dict[int, tuple[int, ...]]:
+    """Return the ranks of each channel's ring, as the lowest rank logged them."""
+    members_from_last = [group.by_rank[rank] for rank in sorted(group.by_rank, reverse=True)]
+    rings = {ring.channel: ring.ranks for ring in _logged(members_from_last, Ring)}
+    return dict(sorted(rings.items()))
+
+
+def _trees(group: Group) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return the edges (rank, parent) of each channel's tree; a root has no edge."""
+    edges_by_channel: dict[int, set[tuple[int, int]]] = {}
+    for trees in _logged(group.by_rank.values(), Trees):
+        for channel, parent in trees.parents:
+            edges = edges_by_channel.setdefault(channel, set())
+            if parent >= 0:
+                edges.add((trees.rank, parent))
+    return {channel: tuple(sorted(edges)) for channel, edges in sorted(edges_by_channel.items())}
+
+
+def _edges(group: Group) -> tuple[Edge, ...]:
+    """Sum up the connections of each pair of ranks.
+
+    What the sender logged precedes what the receiver logged, and collectives precede point-to-point
+    calls.
+    """
+    # For each pair of ranks and source of knowledge the transport of each channel.
     by_edge: dict[tuple[int, int], dict[tuple[bool, bool], dict[int, str]]] = {}
-    for one in (
-        one for member in of.members for one in member.said.values() if isinstance(one, Connected)
-    ):
-        kinds = by_edge.setdefault((one.from_rank, one.to_rank), {})
-        kinds.setdefault((one.is_receive, one.connection > 0), {}).setdefault(
-            one.channel, one.transport
-        )
-    best = {edge: kinds[min(kinds)] for edge, kinds in sorted(by_edge.items())}
-    return tuple(Edge(*edge, tuple(sorted(set(by.values()))), len(by)) for edge, by in best.items())
+    for connection in _logged(group.members, Connected):
+        by_source = by_edge.setdefault((connection.from_rank, connection.to_rank), {})
+        source = (connection.is_receive, connection.connection > 0)
+        by_channel = by_source.setdefault(source, {})
+        by_channel.setdefault(connection.channel, connection.transport)
+    edges = []
+    for (from_rank, to_rank), by_source in sorted(by_edge.items()):
+        by_channel = by_source[min(by_source)]
+        transports = tuple(sorted(set(by_channel.values())))
+        edges.append(Edge(from_rank, to_rank, transports, n_channels=len(by_channel)))
+    return tuple(edges)
 
 
 def read_nccl_logs(
     paths: Iterable[Path], unusable: dict[Path, InputError] | None = None
 ) -> NcclLog:
-    """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
+    """Read the logs of a run, in any order; each may have lines of several ranks and programs.
 
-    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one
-    that their thread makes at that time; since 2.22 connections follow later, and go to the
-    youngest communicator of the process that has these ranks on these GPUs and not yet this
-    connection.
+    NCCL names the communicator only when it initializes or destroys one. Its other lines belong to
+    the communicator that their thread initializes at that time. Since 2.22, connections follow
+    later. They belong to the youngest communicator of the process that has these ranks on these
+    GPUs, and not yet this connection.
 
-    A file that cannot be read, or has no line of NCCL's, is an `InputError`, or goes into
+    A file that cannot be read, or has no line of NCCL, raises an `InputError`, or is added to
     `unusable`.
     """
     settings: dict[str | None, set[str]] = {}
     facts: dict[Process, list[tuple[int, Fact]]] = {}
-    for path in {path.absolute(): path for path in paths}.values():  # each once, as it was named
+    # A path that is named twice is read once.
+    distinct_paths = {path.absolute(): path for path in paths}.values()
+    for path in distinct_paths:
         try:
-            lines = [
-                (line, is_whole)
-                for text, is_whole in printed_lines(path)
-                if (line := parse_line(text))
-            ]
-            if not lines:
-                raise InputError(decoded(str(path)), "contains no line from NCCL", fix=_FIX)  # noqa: TRY301 - as what cannot be read
+            lines = _read_log(path)
         except InputError as error:
             if unusable is None:
                 raise
             unusable[path] = error
             continue
-        for (process, thread, fact), is_whole in lines:
-            if is_whole and isinstance(fact, Setting):
+        for process, thread, fact in lines:
+            if isinstance(fact, Setting):
                 settings.setdefault(fact.name, set()).add(fact.value)
-            elif is_whole and process and fact:
+            elif process and fact:
                 facts.setdefault(process, []).append((thread, fact))
+    versions = settings.pop(None, set())
+    named_settings = {name: values for name, values in settings.items() if name}
     return NcclLog(
-        version=", ".join(sorted(settings.pop(None, ()))) or None,
+        version=", ".join(sorted(versions)) or None,
         communicators=communicators(facts),
-        settings=recorded_settings(
-            {name: values for name, values in settings.items() if name}, Mask()
-        ),
+        settings=recorded_settings(named_settings, Mask()),
     )
+
+
+def _read_log(path: Path) -> list[LogLine]:
+    """Return the complete lines that NCCL wrote; `InputError` if it wrote none at all."""
+    n_nccl_lines = 0
+    complete_lines = []
+    for text, is_complete in printed_lines(path):
+        line = parse_line(text)
+        if line is None:
+            continue
+        n_nccl_lines += 1
+        if is_complete:
+            complete_lines.append(line)
+    if not n_nccl_lines:
+        raise InputError(decoded(str(path)), "contains no line from NCCL", fix=_FIX)
+    return complete_lines
 
 
 # What ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, legends.
 
 _TOPOLOGY_FIX = "nvidia-smi topo -m > topo.txt, on the host of the run"
-_MOST_LINES = 10_000
-# Rows of NICs are labelled NIC0 or, by older drivers, with the device's name.
+_MAX_TOPOLOGY_LINES = 10_000
+# Rows of NICs are labeled NIC0 or, by older drivers, with the name of the device.
 _GPU = re.compile(r"GPU(\d{1,6})$")
 _DEVICE = re.compile(r"(?:GPU|NIC)\d{1,6}$|[a-z][a-z0-9]*_[a-z0-9_]*\d$")
 _PATH = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
@@ -456,43 +634,66 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
-    lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
-    columns = next(filter(None, map(_columns, lines)), None)
+    """Read the first matrix in a file; `InputError` if the file has none.
+
+    The last paths of a row that was cut are unknown.
+    """
+    lines = iter([text for text, _ in printed_lines(path, max_lines=_MAX_TOPOLOGY_LINES)])
+    columns = next(filter(None, map(_header_devices, lines)), None)
     if columns is None:
-        raise InputError(
-            decoded(str(path)), "contains no matrix of nvidia-smi topo -m", fix=_TOPOLOGY_FIX
-        )
-    rows: set[str] = set()
-    paths: dict[tuple[str, str], str] = {}
-    for line in lines:
-        name, *cells = line.split() or [""]
-        if name.lower().startswith("legend") or (cells and _columns(line)):
-            break  # a second header ends the first matrix
-        if cells and name not in rows and _DEVICE.match(name):
-            rows.add(name)
-            for column, cell in zip(columns, itertools.takewhile(_CELL.match, cells), strict=False):
-                if column != name and _PATH.fullmatch(cell):
-                    paths[name, column] = (
-                        "SYS" if cell == "SOC" else cell
-                    )  # as drivers before 387 called it
+        problem = "contains no matrix of nvidia-smi topo -m"
+        raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
+    rows = _read_rows(lines, columns)
+    paths = {(row, column): link for row, links in rows.items() for column, link in links.items()}
     if not rows or (not paths and len(columns) > 1):
         problem = (
             "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m "
             "prints"
         )
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
-    gpus = {int(match[1]) for name in columns if (match := _GPU.match(name))}
-    # The matrix is symmetric, so a row stands in for one that was cut.
-    paths = {(other, one): path for (one, other), path in paths.items()} | paths
-    return Topology(gpus=tuple(sorted(gpus)), paths=dict(sorted(paths.items())))
+    # The matrix is symmetric, so a path that was cut off is taken from the row of the other device.
+    mirrored_paths = {(column, row): link for (row, column), link in paths.items()}
+    all_paths = mirrored_paths | paths
+    return Topology(gpus=_gpu_indices(columns), paths=dict(sorted(all_paths.items())))
 
 
-def _columns(line: str) -> list[str]:
-    """Return the devices that a header line names, or nothing: a row has its own name before an X."""
+def _gpu_indices(devices: Iterable[str]) -> tuple[int, ...]:
+    matches = map(_GPU.match, devices)
+    return tuple(sorted({int(match[1]) for match in matches if match}))
+
+
+def _header_devices(line: str) -> list[str]:
+    """Return the devices that a header line names; none if the line is not a header.
+
+    Rows are no headers: an X follows the name of the row.
+    """
     words = line.split()
-    names = list(itertools.takewhile(_DEVICE.match, words))
-    is_header = (
-        names and _GPU.match(names[0]) and words[len(names) :][:1] in ([], ["CPU"], ["NUMA"])
-    )
-    return names if is_header and len(set(names)) == len(names) else []
+    devices = list(itertools.takewhile(_DEVICE.match, words))
+    if not devices or not _GPU.match(devices[0]) or len(set(devices)) < len(devices):
+        return []
+    following = words[len(devices) :][:1]
+    return devices if following in ([], ["CPU"], ["NUMA"]) else []
+
+
+def _read_rows(lines: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the paths of each row of a matrix by column, up to the legend or the next header."""
+    rows: dict[str, dict[str, str]] = {}
+    for line in lines:
+        name, *cells = line.split() or [""]
+        if name.lower().startswith("legend") or (cells and _header_devices(line)):
+            break
+        if cells and name not in rows and _DEVICE.match(name):
+            rows[name] = _paths_of_row(name, columns, cells)
+    return rows
+
+
+def _paths_of_row(name: str, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    """Return the path to each other device of a row; the columns after the matrix are left out."""
+    matrix_cells = itertools.takewhile(_CELL.match, cells)
+    links = {
+        column: cell
+        for column, cell in zip(columns, matrix_cells, strict=False)
+        if column != name and _PATH.fullmatch(cell)
+    }
+    # Drivers before 387 call SYS so.
+    return {column: "SYS" if cell == "SOC" else cell for column, cell in links.items()}

@@ -1,4 +1,4 @@
-"""Copies between host and device that block the host, and the CUDA API calls that made them or waited for them."""
+"""Copies that block the CPU, and the CUDA API calls that made them or waited for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class BlockingCopies(Struct, frozen=True):
 
 
 def read_host_copies(report: Report) -> pa.Table | None:
-    """Read the copies between host and device, in order of end; None where there are copies whose kinds or calls are not told."""
+    """Read the copies between CPU and GPU, in order of end.
+
+    None if there are copies whose kinds or calls are not recorded.
+    """
     if not report.has_rows(versions.MEMCPY):
         return pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
     if not report.has(versions.MEMCPY, *_JOINED, "start", "end", "deviceId", "copyKind"):
@@ -94,7 +97,7 @@ def _table(
 
 
 def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
-    """Return the row of the call that made each copy, the first of several with its process and id; -1 for none."""
+    """Return the first call with the process and correlation id of each copy; -1 for none."""
     wanted = filled(copies["correlationId"])
     rows = np.flatnonzero(are_among(filled(calls["correlationId"]), wanted))
     chosen = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
@@ -114,7 +117,7 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
 
 
 class _Followed(Struct, frozen=True):
-    """Calls that copy, and for each the call that synchronises as the next of its thread: rows of RUNTIME."""
+    """Calls that copy, and the next call of the same thread, which synchronizes: rows of RUNTIME."""
 
     copy_calls: Int64
     waiting_calls: Int64

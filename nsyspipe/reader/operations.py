@@ -1,8 +1,13 @@
-"""Device operations of a report: all in a first reading; in a second those of a span, with the calls and ranges around."""
+"""GPU operations of a report: kernels, copies and CUDA graphs.
+
+The first reading reads all of them. A second reading reads those in a span of time, with the calls
+that launched them and the ranges around the calls.
+"""
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +41,8 @@ from nsyspipe.reader.report import (
     repeated,
 )
 
-_COLUMNS = {  # canonical column -> nsys's
+# Columns of nsys by canonical column.
+_COLUMNS = {
     "process_id": "globalPid",
     "start_ns": "start",
     "end_ns": "end",
@@ -48,17 +54,19 @@ _BYTES = {"bytes": "bytes"}
 _COPY_KIND = {"copy_kind": "copyKind"}
 _NAMES = ("shortName", "demangledName")
 
-# Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
+# Launch dimensions, which SQL packs into one integer each, because reading a column costs more time
+# than a shift.
 _SHAPES = {
     "grid": "gridX | (gridY << 32) | (gridZ << 48)",
     "block": "blockX | (blockY << 11) | (blockZ << 22)",
 }
 SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-_PLACE = {"place": "(deviceId << 32) | streamId"}  # so are device and stream of many kernels
-_MOST_SHAPES = (
-    50_000  # dimensions only serve to compare equal kernels, for which this many are enough
-)
-_MOST_NAMES = 10_000  # that are looked up row by row
+# Device and stream, packed like launch dimensions if there are many kernels.
+_PLACE = {"place": "(deviceId << 32) | streamId"}
+# Dimensions are only used to compare equal kernels. This many are enough for that.
+_MAX_SHAPES = 50_000
+# More short names are not looked up row by row, but read as a column.
+_MAX_NAMES_LOOKED_UP = 10_000
 
 
 def _read(
@@ -68,136 +76,161 @@ def _read(
     derived: Columns | None = None,
     where: str | None = None,
 ) -> pa.Table:
-    """Read one table of operations under canonical names, then `derived` as SQL gives it; what the export lacks is null."""
+    """Read one table of operations under canonical names, followed by the columns `derived`.
+
+    Columns that the export does not have are null.
+    """
     names = [*columns, *(derived or {})]
     if not report.has(table):
         return pa.table({name: pa.array([], pa.int64()) for name in names})
     report.require(table, "start", "end")
-    found = report.select(
-        table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where
-    )
-    return found.rename_columns(names)
+    kinds = dict.fromkeys(columns.values(), "int")
+    rows = report.select(table, kinds, derived=derived, where=where)
+    return rows.rename_columns(names)
 
 
-def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
-    """Drop and count rows without a valid time; a missing process is the report's only one."""
-    in_order = pc.greater_equal(found["end_ns"], found["start_ns"])
-    in_range = pc.and_(
-        pc.less(found["end_ns"], TIME_LIMIT), pc.greater(found["start_ns"], -TIME_LIMIT)
-    )
-    valid = pc.fill_null(pc.and_(in_order, in_range), fill_value=False)
-    rows = found if pc.all(valid, min_count=0).as_py() else found.filter(valid)
+def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
+    """Drop and count rows without a valid time.
+
+    A missing process id is replaced by that of the report's only process.
+    """
+    start = all_rows["start_ns"]
+    end = all_rows["end_ns"]
+    is_in_order = pc.greater_equal(end, start)
+    is_in_range = pc.and_(pc.less(end, TIME_LIMIT), pc.greater(start, -TIME_LIMIT))
+    is_valid = pc.fill_null(pc.and_(is_in_order, is_in_range), fill_value=False)
+    are_all_valid = pc.all(is_valid, min_count=0).as_py()
+    rows = all_rows if are_all_valid else all_rows.filter(is_valid)
     if rows["process_id"].null_count:
         rows = _with(rows, process_id=pc.fill_null(rows["process_id"], _only_process(report)))
     bounds = pc.min_max(rows["process_id"]).as_py()
     if bounds["min"] == bounds["max"]:
         rows = _with(rows, process_id=bounds["min"])
-    return rows, found.num_rows - rows.num_rows
+    return rows, all_rows.num_rows - rows.num_rows
 
 
 def _only_process(report: Report) -> int:
-    """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
-    of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    threads = (
-        report.number(one, of_one)
-        for one in (versions.RUNTIME, versions.NVTX)
-        if report.has(one, "globalTid")
+    """Return the process whose threads called CUDA or NVTX, if there is only one; else 0."""
+    thread_of_only_process = (
+        "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
     )
-    return next((process_of(thread) for thread in threads if thread is not None), 0)
+    for table in (versions.RUNTIME, versions.NVTX):
+        if report.has(table, "globalTid"):
+            thread = report.number(table, thread_of_only_process)
+            if thread is not None:
+                return process_of(thread)
+    return 0
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
+    """Append or replace columns; null, or a number, is the value of all rows."""
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
-        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(
-            name, column
-        )
+        if name in rows.column_names:
+            rows = rows.drop_columns([name])
+        rows = rows.append_column(name, column)
     return rows
 
 
 def _read_kernels(
     report: Report, *, has_shapes: bool, where: str | None = None
 ) -> tuple[pa.Table, int]:
-    """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
-    columns = (
-        _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
-    )
+    """Read the columns of the kernels, and count the rows that were dropped.
+
+    If there are many kernels, only a sample of them has shapes, which are null for the others.
+    """
+    names = {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    columns = _COLUMNS | _STREAM | names
     has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
-    is_large = (
-        report.has(versions.KERNEL)
-        and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
-    )
-    rows = None
-    if is_large and report.has(versions.KERNEL, "deviceId", "streamId"):
-        has_both = where is None and report.has(versions.KERNEL, *_NAMES)
-        left_out = {"device_id", "stream_id", *(_NAMES[:1] if has_both else ())}
-        others = {name: source for name, source in columns.items() if name not in left_out}
-        rows = _read(report, versions.KERNEL, others, _PLACE, where=where)
-        place = rows["place"]
-        device = pc.shift_right(place, 32)
-        stream = pc.bit_wise_and(place, 2**32 - 1)
-        rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
-        rows = _with_short_names(report, rows) if rows is not None and has_both else rows
+    is_large = _last_row(report, versions.KERNEL) > _MAX_SHAPES
+    rows = _read_many_kernels(report, columns, where) if is_large else None
     if rows is None:
-        rows = _read(
-            report,
-            versions.KERNEL,
-            columns,
-            _SHAPES if has_shapes and not is_large else None,
-            where=where,
-        )
+        shapes = _SHAPES if has_shapes and not is_large else None
+        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
 
 
-def _with_short_names(report: Report, found: pa.Table) -> pa.Table | None:
-    """Add the short names, which nsys makes of the demangled ones: of each that of its first row; None where that cannot be found."""
-    names = found[_NAMES[1]]
-    encoded = names.combine_chunks().dictionary_encode()
-    if names.null_count or len(encoded.dictionary) > _MOST_NAMES:
+def _last_row(report: Report, table: str) -> int:
+    """Return the largest row number of a table; 0 if there is none."""
+    if not report.has(table):
+        return 0
+    return report.number(table, "max(rowid)") or 0
+
+
+def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> pa.Table | None:
+    """Read kernels with fewer columns from the file, which saves time if there are many.
+
+    Device and stream are read as one number, and short names are looked up by demangled name. None
+    if that is not possible.
+    """
+    if not report.has(versions.KERNEL, "deviceId", "streamId"):
         return None
-    # Codes count up in order of first appearance, and row numbers from 1, unless some were deleted.
-    first = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
-    wanted = f"rowid IN ({', '.join(map(str, first.tolist()))})"
-    pairs = report.select(
-        versions.KERNEL, dict.fromkeys(_NAMES, "int"), where=wanted
-    ).combine_chunks()
-    is_found = pairs[_NAMES[1]].to_pylist() == encoded.dictionary.to_pylist()
-    return _with(found, shortName=pairs[_NAMES[0]].take(encoded.indices)) if is_found else None
+    looks_up_names = where is None and report.has(versions.KERNEL, *_NAMES)
+    left_out = {"device_id", "stream_id"}
+    if looks_up_names:
+        left_out.add(_NAMES[0])
+    columns_read = {name: source for name, source in columns.items() if name not in left_out}
+    rows = _read(report, versions.KERNEL, columns_read, _PLACE, where=where)
+    place = rows["place"]
+    if place.null_count:
+        return None
+    device = pc.shift_right(place, 32)
+    stream = pc.bit_wise_and(place, 2**32 - 1)
+    rows = _with(rows, device_id=device, stream_id=stream)
+    return _with_short_names(report, rows) if looks_up_names else rows
 
 
-def _with_sample(report: Report, found: pa.Table) -> pa.Table:
-    """Add the packed dimensions of the kernels in the middle of a large table, null for the others."""
-    first = (found.num_rows - _MOST_SHAPES) // 2
-    wanted = f"rowid > {first} AND rowid <= {first + _MOST_SHAPES}"
-    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=wanted)
-    # Row numbers count the rows from 1, unless some were deleted.
-    if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
-        return _with(found, grid=None, block=None)
-    before, behind = (
-        repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES)
-    )
-    return _with(
-        found,
-        **{name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES},
-    )
+def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
+    """Add the short names; None if they cannot be looked up.
+
+    nsys makes short names of demangled names. Therefore the first row with a demangled name has the
+    short name of all rows with that name.
+    """
+    short_name, demangled_name = _NAMES
+    names = rows[demangled_name]
+    encoded = names.combine_chunks().dictionary_encode()
+    if names.null_count or len(encoded.dictionary) > _MAX_NAMES_LOOKED_UP:
+        return None
+    # Codes count up in order of first appearance, and row numbers count from 1 if no row was
+    # deleted.
+    first_rows = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
+    where = f"rowid IN ({', '.join(map(str, first_rows.tolist()))})"
+    kinds = dict.fromkeys(_NAMES, "int")
+    pairs = report.select(versions.KERNEL, kinds, where=where).combine_chunks()
+    if pairs[demangled_name].to_pylist() != encoded.dictionary.to_pylist():
+        return None
+    return _with(rows, shortName=pairs[short_name].take(encoded.indices))
+
+
+def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
+    """Add the packed dimensions of the kernels in the middle of a large table, null for others."""
+    n_before = (rows.num_rows - _MAX_SHAPES) // 2
+    where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
+    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
+    # Row numbers count from 1 if no row was deleted.
+    if not sample["start"].equals(rows["start_ns"].slice(n_before, _MAX_SHAPES)):
+        return _with(rows, grid=None, block=None)
+    before = repeated(None, n_before).chunks
+    after = repeated(None, rows.num_rows - n_before - _MAX_SHAPES).chunks
+    shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *after]) for name in _SHAPES}
+    return _with(rows, **shapes)
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
-    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
+    """Read the CUDA graphs that were captured as a whole, as kernels, and count dropped rows."""
     rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    return {
-        number: text
-        for number, text in strings.pairs(pc.unique(ids).drop_null().to_numpy())
-        if text is not None
-    }
+    """Return the text of each distinct id; ids without a text are left out."""
+    distinct_ids = pc.unique(ids).drop_null().to_numpy()
+    pairs = strings.pairs(distinct_ids)
+    return {string_id: text for string_id, text in pairs if text is not None}
 
 
 def _kernels(
@@ -207,112 +240,149 @@ def _kernels(
     strings: Strings,
     comm_pattern: re.Pattern[str] | None,
 ) -> tuple[pa.Table, bool]:
-    """Return `canonical.KERNELS`, and whether the pattern matches any.
+    """Return `canonical.KERNELS`, and whether the user's pattern matches any kernel.
 
-    Communication are kernels of which one name begins as NCCL's do, or matches the pattern, or is
-    another library's.
+    A kernel is communication if one of its names begins like the names of NCCL, or matches the
+    pattern, or is that of another library.
     """
     if name_column is None:
         return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
-    of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
-    texts = (
-        [item for one in of_kernels for item in _texts(one, strings).items()]
-        if comm_pattern
-        else []
-    )
-    matched = [number for number, text in texts if comm_pattern and comm_pattern.search(text)]
-    of_libraries = [
-        number for number, text in names.items() if library_of(kernel_label(text)) is not None
-    ]
-    ids = [*strings.ids_beginning(NCCL_PREFIX, ignore_case=True), *matched, *of_libraries]
-    is_comm = pa.array(
-        functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels])
-    )
-    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm)), bool(
-        matched
-    )
+    id_columns = [rows[name] for name in _NAMES if name in rows.column_names]
+    matching_ids = _matching_ids(id_columns, strings, comm_pattern)
+    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
+    library_ids = [name_id for name_id, label in labels.items() if library_of(label) is not None]
+    nccl_ids = strings.ids_beginning(NCCL_PREFIX, ignore_case=True)
+    comm_ids = [*nccl_ids, *matching_ids, *library_ids]
+    flags = [np.isin(filled(ids), comm_ids) for ids in id_columns]
+    is_comm = pa.array(functools.reduce(np.logical_or, flags))
+    kernels = canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
+    return kernels, bool(matching_ids)
+
+
+def _matching_ids(
+    id_columns: Sequence[pa.ChunkedArray], strings: Strings, pattern: re.Pattern[str] | None
+) -> list[int]:
+    """Return the ids in some columns whose texts a pattern matches."""
+    if pattern is None:
+        return []
+    texts: dict[int, str] = {}
+    for ids in id_columns:
+        texts |= _texts(ids, strings)
+    return [string_id for string_id, text in texts.items() if pattern.search(text)]
 
 
 def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the labels of kernels that are named like communication and do not count as such."""
-    labels = {number: kernel_label(text) for number, text in names.items()}
-    alike = [
-        one
-        for one, label in labels.items()
+    """Return the labels of kernels that look like communication and do not count as such."""
+    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
+    suspect_ids = [
+        name_id
+        for name_id, label in labels.items()
         if looks_like_communication(label) and not is_communication(label)
     ]
-    if not alike:
+    if not suspect_ids:
         return ()
-    is_alike = ~kernels["is_comm"].to_numpy() & np.isin(filled(kernels["name_id"]), alike)
-    return tuple(
-        sorted(
-            {labels[number] for number in np.unique(filled(kernels["name_id"])[is_alike]).tolist()}
-        )
-    )
+    name_ids = filled(kernels["name_id"])
+    is_uncounted = ~kernels["is_comm"].to_numpy() & np.isin(name_ids, suspect_ids)
+    uncounted_ids = np.unique(name_ids[is_uncounted]).tolist()
+    return tuple(sorted({labels[name_id] for name_id in uncounted_ids}))
 
 
 class Operations(Struct, frozen=True):
-    """What ran on the devices."""
+    """The operations that ran on the GPUs."""
 
-    kernels: pa.Table  # `canonical.KERNELS`
-    copies: pa.Table  # `canonical.COPIES`
-    n_dropped: int  # rows that ended before they started, or had no time
-    n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
-    has_names: bool  # whether any kernel's name is known; true without kernels
-    has_named_comm: (
-        bool  # whether a kernel is communication by the user's pattern; false without one
-    )
-    uncounted: tuple[
-        str, ...
-    ]  # labels of kernels that are named like communication and do not count as such
-    names: dict[int, str]  # text of every `name_id` among the kernels
-    name_column: str | None  # nsys's column that the kernels' names come from
-    zones: Mapping[str, Zones]  # of the times of large tables, of which no row was dropped
+    # `canonical.KERNELS`
+    kernels: pa.Table
+    # `canonical.COPIES`
+    copies: pa.Table
+    # Rows that ended before they started, or had no time.
+    n_dropped: int
+    # CUDA graphs that were captured as a whole, so that their kernels are not known.
+    n_graphs: int
+    # Whether the name of any kernel is known; true without kernels.
+    has_names: bool
+    # Whether the user's pattern matches a kernel; false without a pattern.
+    has_named_comm: bool
+    # Labels of kernels that look like communication and do not count as such.
+    uncounted: tuple[str, ...]
+    # Texts of the values of `name_id` among the kernels.
+    names: dict[int, str]
+    # The column of nsys that the names of kernels come from.
+    name_column: str | None
+    # The zones of time of large tables of which no row was dropped.
+    zones: Mapping[str, Zones]
 
 
 def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
-    """Read all device operations; a table that the lazy export left out has no rows."""
-    if report.has(versions.KERNEL) and not any(
-        report.has(versions.KERNEL, name) for name in _NAMES
-    ):
+    """Read all operations of the GPUs; a table that a lazy export left out has no rows."""
+    has_names = any(report.has(versions.KERNEL, name) for name in _NAMES)
+    if report.has(versions.KERNEL) and not has_names:
         report.require(versions.KERNEL, _NAMES[0])
-    rows, bad_kernels = _read_kernels(report, has_shapes=True)
-    names: dict[int, str] = {}
-    column = None
-    for column in (
-        name for name in reversed(_NAMES) if name in rows.column_names
-    ):  # demangled names may be left out
-        names = _texts(rows[column], strings)
-        if names:
-            break
-    kernels, has_named_comm = _kernels(rows, column, names, strings, comm_pattern)
-    graphs, bad_graphs = _read_graphs(report)
-    memcpys, bad_memcpys = _valid(
-        report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
-    )
-    memsets, bad_memsets = _valid(report, _read(report, versions.MEMSET, _COLUMNS | _BYTES))
-    copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
+    rows, n_bad_kernels = _read_kernels(report, has_shapes=True)
+    name_column, names = _kernel_names(rows, strings)
+    kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
+    graphs, n_bad_graphs = _read_graphs(report)
+    copies = _read_copies(report)
+    kernel_zones = report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
-        copies=pa.concat_tables(canonical.COPIES.table(copy) for copy in copies),
-        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
+        copies=copies.table,
+        n_dropped=n_bad_kernels + n_bad_graphs + copies.n_dropped,
         n_graphs=graphs.num_rows,
         uncounted=_uncounted(kernels, names),
         names=names,
-        name_column=column,
+        name_column=name_column,
         has_names=not kernels.num_rows or bool(names),
         has_named_comm=has_named_comm,
-        zones=report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
-        | report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
+        zones=kernel_zones | copies.zones,
     )
+
+
+class _Copies(NamedTuple):
+    """The copies and memsets of a report."""
+
+    # `canonical.COPIES`
+    table: pa.Table
+    n_dropped: int
+    # The zones of the memcpys.
+    zones: dict[str, Zones]
+
+
+def _read_copies(report: Report) -> _Copies:
+    memcpy_rows = _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
+    memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
+    memset_rows = _read(report, versions.MEMSET, _COLUMNS | _BYTES)
+    memsets, n_bad_memsets = _valid(report, memset_rows)
+    copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
+    return _Copies(
+        table=pa.concat_tables(map(canonical.COPIES.table, copies)),
+        n_dropped=n_bad_memcpys + n_bad_memsets,
+        zones=report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
+    )
+
+
+def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[int, str]]:
+    """Return the column that the names of kernels come from, and the texts of its ids.
+
+    Demangled names precede short names, but an export may lack their texts.
+    """
+    column = None
+    names: dict[int, str] = {}
+    for name in reversed(_NAMES):
+        if name in rows.column_names and not names:
+            column = name
+            names = _texts(rows[name], strings)
+    return column, names
 
 
 def with_communication(
     report: Report, operations: Operations, called: Called
 ) -> tuple[Operations, Called]:
-    """Return the operations with what calls launched as communication, and the calls with the streams of their copies."""
+    """Mark operations that are communication because of the calls that launched them.
+
+    Returns the operations, and the calls with the streams of their copies.
+    """
     if not called.launches.num_rows:
         return operations, called
     called = replace(called, launches=_with_streams(report, called.launches))
@@ -322,35 +392,43 @@ def with_communication(
 
 
 def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
-    """Read the streams of copies, for which a table of all copies has no room: a second pass over few of its rows."""
-    of_copies = launches.filter(launches["is_copy"])
-    if not of_copies.num_rows or not report.has(versions.MEMCPY, "streamId", "correlationId"):
+    """Add the streams of copies.
+
+    They are read in a second pass over few rows, because the table of all copies would be too large
+    with them.
+    """
+    copy_launches = launches.filter(launches["is_copy"])
+    if not copy_launches.num_rows or not report.has(versions.MEMCPY, "streamId", "correlationId"):
         return launches
-    first, last = pc.min_max(of_copies["correlation_id"]).as_py().values()
+    first, last = pc.min_max(copy_launches["correlation_id"]).as_py().values()
     kinds = ", ".join(map(str, COPY_KINDS))
     where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
     columns = {name: _COLUMNS[name] for name in ("process_id", "correlation_id")}
-    found = _read(report, versions.MEMCPY, columns | _STREAM, where=where)
-    if found["process_id"].null_count:
-        found = _with(found, process_id=pc.fill_null(found["process_id"], _only_process(report)))
-    at = rows_of_launches(launches, found)
-    streams = found["stream_id"].take(pa.array(at, mask=(at < 0) | ~launches["is_copy"].to_numpy()))
+    copies = _read(report, versions.MEMCPY, columns | _STREAM, where=where)
+    if copies["process_id"].null_count:
+        copies = _with(copies, process_id=pc.fill_null(copies["process_id"], _only_process(report)))
+    copy_rows = rows_of_launches(launches, copies)
+    has_no_copy = (copy_rows < 0) | ~launches["is_copy"].to_numpy()
+    streams = copies["stream_id"].take(pa.array(copy_rows, mask=has_no_copy))
     column = launches.column_names.index("stream_id")
     return launches.set_column(column, launches.field(column), streams)
 
 
 class Wanted(Struct, frozen=True):
-    """What a second reading reads; times are the report's, ns."""
+    """What a second reading reads. Times are those of the report, in ns."""
 
-    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may
-    # have launched them, and the ranges around those calls; None takes everything
+    # GPU time ``[first, last)`` of the operations that are read, with the calls that may have
+    # launched them, and the ranges around those calls. Operations are read if they overlap this
+    # time or begin in it. None reads everything.
     span: tuple[int, int] | None
-    steps: tuple[
-        Int64, Int64
-    ]  # starts and ends of step ranges, host time: of one that touches such a call all is read
-    host_span: tuple[int, int] | None  # host time of which the ranges are read in any case
-    threads: tuple[int, ...]  # threads whose ranges are read
-    # As the first reading found them: see `gather.ReportDigest`
+    # Starts and ends of step ranges, in CPU time. If such a call touches a step, all ranges of the
+    # step are read.
+    steps: tuple[Int64, Int64]
+    # CPU time whose ranges are read in any case.
+    host_span: tuple[int, int] | None
+    # Threads whose ranges are read.
+    threads: tuple[int, ...]
+    # Results of the first reading: see `gather.ReportDigest`.
     name_column: str | None
     open_end_ns: int | None
     zones: Mapping[str, Zones]
@@ -358,46 +436,36 @@ class Wanted(Struct, frozen=True):
     file_state: FileState | None
 
     def where(self, table: str) -> str | None:
-        """Return the SQL condition of a table's operations; None for all."""
+        """Return the SQL condition for the operations of a table; None for all of them."""
         if self.span is None:
             return None
         first, last = self.span
-        in_zones = f"{self.zones[table].condition(first, last)} AND " if table in self.zones else ""
-        # Sums are numbers, where a column of type TEXT would be compared letter by letter.
+        in_zones = ""
+        if table in self.zones:
+            in_zones = f"{self.zones[table].condition(first, last)} AND "
+        # A sum is a number, but a column of type TEXT would be compared letter by letter.
         return f'{in_zones}"start" + 0 < {last} AND ("end" + 0 > {first} OR "start" + 0 = {first})'
 
 
 def read_again(
     path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted
 ) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
-    """Read operations one by one; `InputError` if the report is missing by now, or cannot be read.
+    """Read single operations; `InputError` if the report is missing by now, or cannot be read.
 
-    Returned are the text of each name id, and as they stand in the report kernels (without shapes,
-    graphs last), memcpys and memsets with a ``stream_id``, `canonical.RANGES`, and
-    `canonical.LAUNCHES`, None if calls were not recorded. Copies that are communication stand
-    behind the kernels, one row for each collective, with their ``bytes``.
+    Returns the text of each name id, and these tables in the order of the report: kernels (without
+    shapes, followed by graphs), memcpys and memsets with a ``stream_id``, `canonical.RANGES`, and
+    `canonical.LAUNCHES`, which is None if calls were not recorded. Copies that are communication
+    follow the kernels, with one row and its ``bytes`` for each collective.
     """
-    column = wanted.name_column
     columns = _COLUMNS | _STREAM | _BYTES
     with open_report(path, wanted.file_state) as report:
         strings = read_strings(report)
-        rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
-        graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
-        names = {} if column is None else _texts(rows[column], strings)
-        kernels = pa.concat_tables([_kernels(rows, column, names, strings, comm_kernel)[0], graphs])
-        kinds = (versions.MEMCPY, columns | _COPY_KIND), (versions.MEMSET, columns)
-        found = (_read(report, table, names, where=wanted.where(table)) for table, names in kinds)
-        memcpys, memsets = (_valid(report, rows)[0] for rows in found)
+        names, kernels = _read_kernels_again(report, strings, comm_kernel, wanted)
+        memcpys = _read_copies_again(report, versions.MEMCPY, columns | _COPY_KIND, wanted)
+        memsets = _read_copies_again(report, versions.MEMSET, columns, wanted)
         ids = None
         if wanted.span is not None:
-            bounds = [
-                pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)
-            ]
-            known = [bound for bound in bounds if bound["min"] is not None]
-            ids = (
-                min((one["min"] for one in known), default=1),
-                max((one["max"] for one in known), default=0),
-            )
+            ids = _span_of_ids([kernels, memcpys, memsets])
         launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
         if wanted.called.launches.num_rows:
             kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
@@ -405,24 +473,54 @@ def read_again(
         return names | dict(wanted.called.names), (kernels, memcpys, memsets, ranges, launches)
 
 
+def _read_kernels_again(
+    report: Report, strings: Strings, comm_kernel: re.Pattern[str] | None, wanted: Wanted
+) -> tuple[dict[int, str], pa.Table]:
+    """Return the texts of name ids, and the kernels, followed by the graphs."""
+    column = wanted.name_column
+    rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
+    graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
+    names = {} if column is None else _texts(rows[column], strings)
+    kernels, _ = _kernels(rows, column, names, strings, comm_kernel)
+    return names, pa.concat_tables([kernels, graphs])
+
+
+def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wanted) -> pa.Table:
+    rows, _ = _valid(report, _read(report, table, columns, where=wanted.where(table)))
+    return rows
+
+
+def _span_of_ids(tables: Iterable[pa.Table]) -> tuple[int, int]:
+    """Return the smallest and the largest correlation id of some tables; (1, 0) without any."""
+    all_bounds = [pc.min_max(table["correlation_id"]).as_py() for table in tables]
+    bounds = [bound for bound in all_bounds if bound["min"] is not None]
+    first = min((bound["min"] for bound in bounds), default=1)
+    last = max((bound["max"] for bound in bounds), default=0)
+    return first, last
+
+
 def _ranges(
     report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
 ) -> pa.Table:
+    """Read the ranges around some launches and in the host span."""
     spans = [] if wanted.host_span is None else [wanted.host_span]
     if launches is not None and launches.num_rows:
         bounds = pc.min_max(launches["start_ns"]).as_py()
         spans.append((bounds["min"], bounds["max"]))
     if not (spans and wanted.threads):
         return canonical.RANGES.empty()
-    hull = min(one[0] for one in spans), max(one[1] for one in spans)
-    span = None if wanted.span is None else _in_whole_steps(hull, *wanted.steps)
+    span = None
+    if wanted.span is not None:
+        hull = (min(first for first, _ in spans), max(last for _, last in spans))
+        span = _in_whole_steps(hull, *wanted.steps)
     return read_ranges_again(
         report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns
     )
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
-    touched = (ends >= span[0]) & (starts <= span[1])
-    first = starts[touched].min(initial=span[0])
-    last = ends[touched].max(initial=span[1])
+    """Widen a span to the whole of each step that it touches."""
+    is_touched = (ends >= span[0]) & (starts <= span[1])
+    first = starts[is_touched].min(initial=span[0])
+    last = ends[is_touched].max(initial=span[1])
     return int(first), int(last)

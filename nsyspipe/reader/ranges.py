@@ -55,15 +55,15 @@ def read_ranges(
     """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
-    found = _events(report, strings, _WANTED)
-    ranges = _of_kinds(found, _PUSH_POP, _START_END)
+    events = _events(report, strings, _WANTED)
+    ranges = _of_kinds(events, _PUSH_POP, _START_END)
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
-    domains = _of_kinds(found, DOMAIN_ROW)
+    domains = _of_kinds(events, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end, domains)
     is_named = any((name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist())
     is_nccls = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
     is_nccls |= _matching(ranges, _NCCL_TEXT)
-    ranks = _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW))
+    ranks = _mpi_ranks(_of_kinds(events, THREAD_NAME_ROW))
     return Ranges(
         table,
         ranks,
@@ -93,23 +93,23 @@ def read_ranges_again(
     )
     if span is not None:
         where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
-    found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
+    events = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
     return _table(
-        _of_kinds(found, _PUSH_POP, _START_END), open_end_ns, _of_kinds(found, DOMAIN_ROW)
+        _of_kinds(events, _PUSH_POP, _START_END), open_end_ns, _of_kinds(events, DOMAIN_ROW)
     )[0]
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
-    found = report.select(versions.NVTX, columns, where=where)
-    found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
-    return found.set_column(
-        found.schema.get_field_index("text"), "text", names_of_rows(found, strings)
+    events = report.select(versions.NVTX, columns, where=where)
+    events = events.filter(pc.and_(pc.is_valid(events["start"]), pc.is_valid(events["globalTid"])))
+    return events.set_column(
+        events.schema.get_field_index("text"), "text", names_of_rows(events, strings)
     )
 
 
-def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
-    return found.filter(pc.is_in(found["eventType"], value_set=pa.array(kinds)))
+def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
+    return events.filter(pc.is_in(events["eventType"], value_set=pa.array(kinds)))
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
@@ -122,7 +122,7 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
         ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
     )
     is_never |= _matching(ranges, _NEVER_TEXT)
-    kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
+    is_kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
     columns = {
         "process_id": process_of(threads),
         "thread_id": threads,
@@ -130,9 +130,9 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
         "end_ns": ends,
     }
     columns = {
-        name: values[kept] for name, values in (columns | {"is_library": is_library}).items()
+        name: values[is_kept] for name, values in (columns | {"is_library": is_library}).items()
     }
-    table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(kept))})
+    table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(is_kept))})
     return table, int(np.count_nonzero(~forwards))
 
 
@@ -161,14 +161,14 @@ def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
     return calls if is_possible.all() else calls.filter(pa.array(is_possible))
 
 
-def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
+def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
     """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
-    ids, id_index = np.unique(filled(found["textId"], _ABSENT), return_inverse=True)
+    ids, id_index = np.unique(filled(rows["textId"], _ABSENT), return_inverse=True)
     named = strings.lookup(ids)
-    inline = found["text"].combine_chunks().dictionary_encode()
+    inline = rows["text"].combine_chunks().dictionary_encode()
     if inline.dictionary.to_pylist() in ([], [""]):
         return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
-    is_inline = pc.not_equal(found["text"], "").to_numpy()
+    is_inline = pc.not_equal(rows["text"], "").to_numpy()
     index = np.where(is_inline, ids.size + inline.indices.to_numpy(), id_index).astype(np.int32)
     return pa.DictionaryArray.from_arrays(
         pa.array(index), pa.concat_arrays([named, inline.dictionary])
@@ -205,9 +205,9 @@ def _matching(ranges: pa.Table, pattern: str) -> Flags:
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
     """Return the rank of each process that one row names; contradicting rows name none."""
-    found: dict[int, set[int]] = {}
+    ranks_of_process: dict[int, set[int]] = {}
     for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
         match = _MPI_RANK.match(text or "")
         if match:
-            found.setdefault(process_of(thread), set()).add(int(match[1]))
-    return {process: ranks.pop() for process, ranks in found.items() if len(ranks) == 1}
+            ranks_of_process.setdefault(process_of(thread), set()).add(int(match[1]))
+    return {process: ranks.pop() for process, ranks in ranks_of_process.items() if len(ranks) == 1}

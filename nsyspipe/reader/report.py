@@ -132,14 +132,14 @@ TIME_LIMIT = (
 
 def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
-    found = VERSIONED.match(table.upper())
-    return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
+    match = VERSIONED.match(table.upper())
+    return table.lower() in _READ or (match is not None and match["table"].lower() in _READ)
 
 
 def version_numbers(schema_version: str | None) -> tuple[int, int]:
     """Return the first two numbers of an export schema version; zeros for none."""
-    found = re.match(r"(\d+)\.(\d+)", schema_version or "")
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", schema_version or "")
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 @contextlib.contextmanager
@@ -182,9 +182,9 @@ class Report:
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
             problem = "is an SQLite database that Nsight Systems did not export"
-            found = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
+            tables = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
             raise NotAReportError(
-                str(path), problem, found=found, fix="nsys export --type=sqlite REPORT.nsys-rep"
+                str(path), problem, found=tables, fix="nsys export --type=sqlite REPORT.nsys-rep"
             )
 
     def physical(self, table: str) -> str | None:
@@ -229,8 +229,8 @@ class Report:
         }
         named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in selected.items())
         with _translated(self.path):
-            found = fetch_arrow(self._connection, f"SELECT {named} {self._rows(table, where)}")
-            arrays = [_pinned(found.column(name), columns.get(name, "int")) for name in selected]
+            result = fetch_arrow(self._connection, f"SELECT {named} {self._rows(table, where)}")
+            arrays = [_pinned(result.column(name), columns.get(name, "int")) for name in selected]
         return pa.Table.from_arrays(arrays, names=list(selected))
 
     def _typed(self, table: str, name: str, kind: str) -> str:
@@ -304,8 +304,8 @@ class Report:
         )
         statement = " UNION ALL ".join(last_rows)
         with _translated(self.path):
-            found = fetch_arrow(self._connection, statement) if statement else None
-        numbers = sum(found["n"].to_pylist()) if found else 0
+            last_rows_result = fetch_arrow(self._connection, statement) if statement else None
+        numbers = sum(last_rows_result["n"].to_pylist()) if last_rows_result else 0
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
         if memory and needed > memory:
             problem = (
@@ -374,7 +374,7 @@ def process_of(global_tid: _Ids) -> _Ids:
 
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
-    first, last = (process_of(one or 0) for one in pc.min_max(threads).as_py().values())
+    first, last = (process_of(thread or 0) for thread in pc.min_max(threads).as_py().values())
     return (
         repeated(first, len(threads)) if first == last else pc.bit_wise_and(threads, ~_THREAD_BITS)
     )

@@ -1,7 +1,7 @@
-"""The sidecars beside a run's reports, found, and their JSON as facts: every field checked by type and range.
+"""Finds the sidecars of a run's reports, and checks every field of their JSON by type and range.
 
-A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made
-to mislead.
+A sidecar is in the directory of reports that somebody sent. It may be cut short, written by another
+program, or made to mislead.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,11 +37,11 @@ from nsyspipe.nsys.command_words import (
 from nsyspipe.reader.beside import used_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
-_LONGEST_TEXT = 500
-_MOST_RANKS = 100_000
-_MOST_WORDS = 10_000
-_MOST_NAMES = 4096
-_LARGEST = 2**31 - 1
+_MAX_TEXT_CHARS = 500
+_MAX_RANKS = 100_000
+_MAX_WORDS = 10_000
+_MAX_NAMES = 4096
+_MAX_NUMBER = 2**31 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR = 2000
 _LAST_YEAR = 2200
@@ -51,23 +51,34 @@ _SPECIAL = set(r".^$*+?{}[]\|()")
 
 
 class Field(NamedTuple):
-    """What a field must be; texts are short and fit to be shown, but for those that are masked afterwards."""
+    """What the value of a field must be.
+
+    Texts must be short, and control characters in them are replaced, unless they are masked.
+    """
 
     kind: type[Any]
-    least: int = 0
+    # Of a number.
+    min_value: int = 0
+    # Of a text, with its name for messages.
     form: re.Pattern[str] | None = None
-    what: str = ""
-    of: type[Any] = str
-    most: int = _MOST_NAMES
+    form_name: str = ""
+    # Of the elements of a list or dict.
+    element_kind: type[Any] = str
+    max_elements: int = _MAX_NAMES
+    # Whether values are masked afterwards, so that texts need no check.
     is_masked: bool = False
 
 
 _TEXT = Field(str)
 _TEXTS = Field(list)
 _NUMBER = Field(int)
-_HOST = Field(str, form=HOST_NAME, what="host name")
-_GPU = Field(str, form=GPU_NAME, what="GPU model")
-_OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
+_HOST = Field(str, form=HOST_NAME, form_name="host name")
+_GPU = Field(str, form=GPU_NAME, form_name="GPU model")
+_COMMAND = Field(list, max_elements=_MAX_WORDS, is_masked=True)
+_KEY_NAME = re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# The outcome of a rank, in sentences that nsyspipe writes.
+_OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)
 _VERSIONS = (
     "torch_version",
     "cuda_version",
@@ -76,65 +87,80 @@ _VERSIONS = (
     "nsys_version",
     "python_version",
 )
-_KINDS = {  # by annotation of the dataclasses in `model.captured`
+# By annotation of the dataclasses in `model.captured`.
+_KINDS = {
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
     "bool | None": Field(bool),
     "list[str] | None": _TEXTS,
     "dict[str, str]": Field(dict, is_masked=True),
 }
-_OF_FACTS = {field.name: _KINDS[str(field.type)] for field in fields(RunCapture)} | {
-    "command": Field(list, most=_MOST_WORDS, is_masked=True),
-    "hash_key": Field(str, form=re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}"), what="name of a key"),
-    "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
-    **dict.fromkeys(_VERSIONS, Field(str, form=VERSION, what="version")),
-    "name": Field(str, form=CAPTURE_NAME, what="name of a capture"),
-    "capture_range": Field(str, form=CAPTURE_RANGE, what="capture range"),
+_FACT_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(RunCapture)}
+_FACT_FIELDS |= dict.fromkeys(_VERSIONS, Field(str, form=VERSION, form_name="version"))
+_FACT_FIELDS |= {
+    "command": _COMMAND,
+    "hash_key": Field(str, form=_KEY_NAME, form_name="name of a key"),
+    "git_commit": Field(str, form=_COMMIT, form_name="commit"),
+    "name": Field(str, form=CAPTURE_NAME, form_name="name of a capture"),
+    "capture_range": Field(str, form=CAPTURE_RANGE, form_name="capture range"),
 }
-_OF_RANK = {field.name: _KINDS[str(field.type)] for field in fields(CapturedRank)} | {
-    "pid": Field(int, least=1),
-    "status": Field(int, least=-_LARGEST),
+_RANK_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(CapturedRank)}
+_RANK_FIELDS |= {
+    "pid": Field(int, min_value=1),
+    "status": Field(int, min_value=-_MAX_NUMBER),
     "gpu_name": _GPU,
-    "problem": Field(str, form=_OUTCOME, what="outcome"),
+    "problem": Field(str, form=_OUTCOME, form_name="outcome"),
 }
-_OF_SIDECAR = {
-    "capture_version": Field(int, least=1),
+_SIDECAR_FIELDS = {
+    "capture_version": Field(int, min_value=1),
     "host": _HOST,
-    "world_size": Field(int, least=1),
-    "ranks": Field(list, of=dict, most=_MOST_RANKS),
+    "world_size": Field(int, min_value=1),
+    "ranks": Field(list, element_kind=dict, max_elements=_MAX_RANKS),
     "step_pattern": _TEXT,
     "nccl_log_files": _TEXTS,
     "topology_file": _TEXT,
 }
 
 
-def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
+def _checked(content: Mapping[str, Any], expected: Mapping[str, Field]) -> dict[str, Any]:
+    """Return the expected fields that are not null, checked; a ValueError if one is wrong."""
     return {
-        name: _check(name, found[name], field)
-        for name, field in wanted.items()
-        if found.get(name) is not None
+        name: _check(name, content[name], field)
+        for name, field in expected.items()
+        if content.get(name) is not None
     }
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
     require(isinstance(value, field.kind), f"{name} has another type")
     if field.kind is int:
-        is_number = not isinstance(value, bool) and field.least <= value <= _LARGEST
-        require(is_number, f"{name} is no number from {field.least}")
+        # A bool is an int in Python.
+        is_number = not isinstance(value, bool) and field.min_value <= value <= _MAX_NUMBER
+        require(is_number, f"{name} is no number from {field.min_value}")
     if field.kind is str:
-        require(len(value) <= _LONGEST_TEXT, f"{name} has more than {_LONGEST_TEXT} characters")
-        require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
-        return printable(value)
+        return _check_text(name, value, field)
     if field.kind in {list, dict}:
-        require(
-            field.kind is dict or len(value) <= field.most,
-            f"{name} has more than {field.most} entries",
-        )
-        each = value.values() if field.kind is dict else value
-        kinds = "texts" if field.of is str else "objects"
-        require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
-        if field.of is str and not field.is_masked:
-            return [_check(name, one, _TEXT) for one in each]
+        return _check_elements(name, value, field)
+    return value
+
+
+def _check_text(name: str, text: str, field: Field) -> str:
+    is_short = len(text) <= _MAX_TEXT_CHARS
+    require(is_short, f"{name} has more than {_MAX_TEXT_CHARS} characters")
+    has_form = field.form is None or field.form.fullmatch(text)
+    require(has_form, f"{name} is no {field.form_name}")
+    return printable(text)
+
+
+def _check_elements(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
+    is_short = field.kind is dict or len(value) <= field.max_elements
+    require(is_short, f"{name} has more than {field.max_elements} entries")
+    elements = value.values() if field.kind is dict else value
+    kinds = "texts" if field.element_kind is str else "objects"
+    have_kind = all(isinstance(element, field.element_kind) for element in elements)
+    require(have_kind, f"{name} holds more than {kinds}")
+    if field.element_kind is str and not field.is_masked:
+        return [_check(name, element, _TEXT) for element in elements]
     return value
 
 
@@ -151,198 +177,270 @@ def _moment(captured_at_utc: str) -> datetime:
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
-    found = [_checked(row, _OF_RANK) for row in rows]
-    require(all("rank" in one for one in found), "ranks holds an entry without rank")
-    ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
+    """Return the ranks of a sidecar, checked; no rank, and no process, may be there twice."""
+    checked_rows = [_checked(row, _RANK_FIELDS) for row in rows]
+    require(all("rank" in row for row in checked_rows), "ranks holds an entry without rank")
+    ranks = tuple(
+        CapturedRank(**row | {"report": row.get("report") or None}) for row in checked_rows
+    )
     require(len({rank.rank for rank in ranks}) == len(ranks), "ranks names one rank twice")
-    pids = [(rank.report, rank.pid) for rank in ranks if rank.report and rank.pid]
-    require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
+    processes = [(rank.report, rank.pid) for rank in ranks if rank.report and rank.pid]
+    require(len(set(processes)) == len(processes), "ranks gives one process two ranks")
     return ranks
 
 
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
-    """Read a sidecar's bytes; a ValueError if it is no JSON object, of a later version, or a field of it cannot be."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("no JSON") from error
-    require(isinstance(found, dict), "no JSON object")
-    version = found.get("capture_version")
-    is_later = isinstance(version, int) and version > CAPTURE_VERSION
-    require(not is_later, f"of version {version}, which only a later nsyspipe reads")
-    told = _checked(found, _OF_SIDECAR)
-    facts = _checked(found, _OF_FACTS)
+    """Read the bytes of a sidecar.
+
+    Raises a ValueError if they are not a JSON object, are of a later version, or have a field with
+    an impossible value.
+    """
+    json_object = _parse_json(content)
+    checked = _checked(json_object, _SIDECAR_FIELDS)
+    facts = _checked(json_object, _FACT_FIELDS)
     captured_at = facts.get("captured_at_utc")
-    pattern = told.get("step_pattern")
-    moment = None if captured_at is None else _moment(captured_at)
-    if moment is not None:
+    captured_at_ns = None
+    if captured_at is not None:
+        moment = _moment(captured_at)
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
+        captured_at_ns = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
     if "trace" in facts:
         facts["trace"] = recorded_command(["--trace", *facts["trace"]], Mask())[1:]
     facts["environment"] = recorded_environment(facts.get("environment", {}), Mask())
+    pattern = checked.get("step_pattern")
     return Sidecar(
         path=path,
         facts=RunCapture(**facts),
-        captured_at_utc_ns=None
-        if moment is None
-        else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
-        host=told.get("host"),
-        world_size=told.get("world_size"),
-        ranks=_ranks(told.get("ranks", ())),
+        captured_at_utc_ns=captured_at_ns,
+        host=checked.get("host"),
+        world_size=checked.get("world_size"),
+        ranks=_ranks(checked.get("ranks", ())),
         step_pattern=pattern,
         family=None if pattern is None else family_of_pattern(pattern),
-        log_names=tuple(told.get("nccl_log_files", ())),
-        topology_name=told.get("topology_file"),
+        log_names=tuple(checked.get("nccl_log_files", ())),
+        topology_name=checked.get("topology_file"),
     )
 
 
+def _parse_json(content: bytes) -> dict[str, Any]:
+    """Return the JSON object of a sidecar; a ValueError if there is none, or of a later version."""
+    try:
+        json_object = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("no JSON") from error
+    require(isinstance(json_object, dict), "no JSON object")
+    version = json_object.get("capture_version")
+    is_later = isinstance(version, int) and version > CAPTURE_VERSION
+    require(not is_later, f"of version {version}, which only a later nsyspipe reads")
+    checked_object: dict[str, Any] = json_object
+    return checked_object
+
+
 def family_of_pattern(pattern: str) -> str | None:
-    """Return the normalised text that a step pattern stands for, ``step #``; None when it stands for more than one."""
+    """Return the normalized text that a step pattern stands for, for example ``step #``.
+
+    None if the pattern stands for several texts. The pattern is never run, because a pattern in a
+    file could be made to take forever.
+    """
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
-    parts = _NUMBER_PATTERNS.split(
-        pattern[1:-1]
-    )  # no pattern of a file is ever run: it could take forever
+    parts = _NUMBER_PATTERNS.split(pattern[1:-1])
     if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
         return None
     name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)
     return None if re.search(DIGITS_PATTERN, name) else name
 
 
-# Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the
-# launchers leave them.
+# Find the sidecars of a run's reports: ``NAME.capture.json`` in the directory of ``NAME_<rank>``,
+# as the launchers write them.
 
-_MOST_ENTRIES = 100_000
-_MOST_SIDECARS = 4096
-_MOST_BYTES = 1 << 20
-_MOST_LOG_BYTES = 256 << 20
+_MAX_ENTRIES = 100_000
+_MAX_SIDECARS = 4096
+_MAX_SIDECAR_BYTES = 1 << 20
+_MAX_LOG_BYTES = 256 << 20
 _NODE = re.compile(r"\.node[0-9]+$")
-_RANK_OR_NODE = re.compile(
-    r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$"
-)  # what follows the capture's name in a report's
+# What follows the name of a capture in the name of a report.
+_RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")
 
 
 class FoundSidecar(Struct, frozen=True):
-    """A sidecar, and what it says of each report that it names."""
+    """A sidecar, and the ranks in it of each report that it names."""
 
     sidecar: Sidecar
-    by_argument: dict[
-        int, tuple[CapturedRank, ...]
-    ]  # ranks by the position of their report among the run's
+    # By the position of the report among the reports of the run.
+    by_argument: dict[int, tuple[CapturedRank, ...]]
 
 
 class FoundSidecars(Struct, frozen=True):
-    """The sidecars that name a report of the run, and what is wrong with others."""
+    """The sidecars that name a report of the run, and the problems with others."""
 
     found: tuple[FoundSidecar, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Where they were read, and the files that they name."""
-        sidecars = [one.sidecar for one in self.found]
-        named = (
-            (sidecar.path.parent, [sidecar.path.name, *sidecar.log_names, sidecar.topology_name])
-            for sidecar in sidecars
-        )
-        return tuple(
-            at / name for at, names in named for name in names if name and name == Path(name).name
-        )
+        """The sidecars themselves, and the files in their directories that they name."""
+        paths: list[Path] = []
+        for entry in self.found:
+            sidecar = entry.sidecar
+            folder = sidecar.path.parent
+            names = [sidecar.path.name, *sidecar.log_names, sidecar.topology_name]
+            paths += [folder / name for name in names if name and name == Path(name).name]
+        return tuple(paths)
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
-    """Read the sidecars that lie beside some reports; what is wrong with one is a problem, never an error.
+    """Read the sidecars in the directories of some reports.
 
-    The reports lie, or lay before their export went to a cache, where the paths say.
+    An unusable sidecar is a problem, never an error. The paths of reports whose export is in a
+    cache are those of the reports themselves.
     """
-    by_place: dict[Path, dict[str, list[int]]] = {}
-    for argument, path in enumerate(reports):
-        by_place.setdefault(path.parent, {}).setdefault(decoded(path.stem), []).append(argument)
-    found: list[FoundSidecar] = []
+    # For each directory the positions of the reports by name.
+    positions_by_folder: dict[Path, dict[str, list[int]]] = {}
+    for position, path in enumerate(reports):
+        positions_by_name = positions_by_folder.setdefault(path.parent, {})
+        positions_by_name.setdefault(decoded(path.stem), []).append(position)
+    sidecars: list[FoundSidecar] = []
     problems: list[Problem] = []
-    for folder, stems in by_place.items():
-        for path in _candidates(folder, stems):
+    for folder, positions_by_name in positions_by_folder.items():
+        for path in _candidates(folder, positions_by_name):
             try:
-                require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
-                with path.open("rb") as file:
-                    content = file.read(_MOST_BYTES + 1)
-                require(len(content) <= _MOST_BYTES, "larger than a sidecar can be")
-                sidecar = parse_sidecar(content, path)
+                sidecar = _read_sidecar(path)
             except (ValueError, OSError) as error:
-                reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
-                problems.append(
-                    problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason)
-                )
+                problems.append(_unusable_sidecar(path, error))
                 continue
-            claims: dict[int, list[CapturedRank]] = {}
-            for rank in sidecar.ranks:
-                for at in stems.get(rank.report or "", ()):
-                    claims.setdefault(at, []).append(rank)
-            if claims:
-                found.append(
-                    FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()})
-                )
-    return FoundSidecars(tuple(found), tuple(problems))
+            ranks_by_position = _ranks_by_position(sidecar, positions_by_name)
+            if ranks_by_position:
+                sidecars.append(FoundSidecar(sidecar, ranks_by_position))
+    return FoundSidecars(tuple(sidecars), tuple(problems))
+
+
+def _read_sidecar(path: Path) -> Sidecar:
+    require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
+    with path.open("rb") as file:
+        content = file.read(_MAX_SIDECAR_BYTES + 1)
+    require(len(content) <= _MAX_SIDECAR_BYTES, "larger than a sidecar can be")
+    return parse_sidecar(content, path)
+
+
+def _unusable_sidecar(path: Path, error: ValueError | OSError) -> Problem:
+    reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
+    return problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason)
+
+
+def _ranks_by_position(
+    sidecar: Sidecar, positions_by_name: Mapping[str, Sequence[int]]
+) -> dict[int, tuple[CapturedRank, ...]]:
+    """Return the ranks of each report that a sidecar names, by the position of the report."""
+    ranks_by_position: dict[int, list[CapturedRank]] = {}
+    for rank in sidecar.ranks:
+        for position in positions_by_name.get(rank.report or "", ()):
+            ranks_by_position.setdefault(position, []).append(rank)
+    return {position: tuple(ranks) for position, ranks in ranks_by_position.items()}
+
+
+class NamedFiles(NamedTuple):
+    """The contents of the files that sidecars name; None if there is none of that kind."""
+
+    log: NcclLog | None
+    topology: Topology | None
+    problems: list[Problem]
 
 
 def read_beside(
     sidecars: Iterable[Sidecar], *, wants_log: bool, wants_topology: bool
-) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
-    """Read NCCL logs and the first topology that sidecars name; what cannot be used is a problem, never an error."""
+) -> NamedFiles:
+    """Read the NCCL logs, and the first usable topology, that sidecars name.
+
+    An unusable file is a problem, never an error.
+    """
     sidecars = list(sidecars)
     problems: list[Problem] = []
     unusable: dict[Path, InputError] = {}
-    logs = [
-        path
-        for sidecar in sidecars
-        if wants_log
-        for path in _inside(sidecar, sidecar.log_names, problems)
-    ]
-    log = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None
+    log = None
     topology = None
-    used = [path for path in logs if path not in unusable]
-    for one in sidecars if wants_topology else ():
-        for path in _inside(one, filter(None, [one.topology_name]), problems):
-            if topology is not None:
-                continue
-            try:
-                topology = read_topology(path)
-                used.append(path)
-            except InputError as error:
-                unusable[path] = error
-    problems += [used_beside(used)] if used else []
+    used: list[Path] = []
+    if wants_log:
+        log_paths = _inside_all(sidecars, lambda sidecar: sidecar.log_names, problems)
+        log = read_nccl_logs(log_paths, unusable) if log_paths else None
+        used += [path for path in log_paths if path not in unusable]
+    if wants_topology:
+        topology_paths = _inside_all(sidecars, _topology_names, problems)
+        topology_path, topology = _read_first_topology(topology_paths, unusable)
+        used += [] if topology_path is None else [topology_path]
+    if used:
+        problems.append(used_beside(used))
     problems += [_unused(path, error.problem) for path, error in unusable.items()]
-    return log, topology, problems
+    return NamedFiles(log, topology, problems)
+
+
+def _topology_names(sidecar: Sidecar) -> tuple[str, ...]:
+    return (sidecar.topology_name,) if sidecar.topology_name else ()
+
+
+def _read_first_topology(
+    paths: Iterable[Path], unusable: dict[Path, InputError]
+) -> tuple[Path | None, Topology | None]:
+    """Return path and contents of the first usable topology; those before go into `unusable`."""
+    for path in paths:
+        try:
+            return path, read_topology(path)
+        except InputError as error:
+            unusable[path] = error
+    return None, None
+
+
+def _inside_all(
+    sidecars: Iterable[Sidecar],
+    names_of: Callable[[Sidecar], Iterable[str]],
+    problems: list[Problem],
+) -> list[Path]:
+    """Return the files inside the directories of some sidecars that they name."""
+    paths: list[Path] = []
+    for sidecar in sidecars:
+        paths += _inside(sidecar, names_of(sidecar), problems)
+    return paths
 
 
 def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:
-    """Yield the files that a sidecar names: those of its own directory, reached by no link."""
-    folder = sidecar.path.parent
+    """Yield the files of a sidecar's own directory that it names, without links.
+
+    The problems of other files are added to `problems`.
+    """
     n_bytes = 0
     for name in names:
-        path = folder / name
-        parts = Path(name).parts
-        reason = ""
+        path = sidecar.path.parent / name
         try:
-            is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
-            if not (
-                is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name
-            ):
-                reason = f"not in the directory of {printable(decoded(sidecar.path.name))}"
-            elif not stat.S_ISREG((state := path.lstat()).st_mode):
-                reason = "not an ordinary file"
-            elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
-                reason = "too large, pass the file with --nccl-log"
-        except (OSError, ValueError) as error:
-            reason = (
-                error.strerror if isinstance(error, OSError) else "no file name"
-            ) or "unreadable"
-        if reason:
-            problems.append(_unused(path, reason))
-        else:
+            reason = _why_refused(sidecar, name)
+            if reason is None:
+                n_bytes += path.lstat().st_size
+                if n_bytes > _MAX_LOG_BYTES:
+                    reason = "too large, pass the file with --nccl-log"
+        except OSError as error:
+            reason = error.strerror or "unreadable"
+        except ValueError:
+            reason = "no file name"
+        if reason is None:
             yield path
+        else:
+            problems.append(_unused(path, reason))
+
+
+def _why_refused(sidecar: Sidecar, name: str) -> str | None:
+    """Return why a file that a sidecar names is not read; None if it is."""
+    folder = sidecar.path.parent
+    parts = Path(name).parts
+    is_inside = bool(parts) and not Path(name).is_absolute() and ".." not in parts
+    if is_inside:
+        real_path = Path(os.path.realpath(folder / name))
+        is_inside = real_path == Path(os.path.realpath(folder)) / name
+    if not is_inside:
+        return f"not in the directory of {printable(decoded(sidecar.path.name))}"
+    if not stat.S_ISREG((folder / name).lstat().st_mode):
+        return "not an ordinary file"
+    return None
 
 
 def _unused(path: Path, reason: str) -> Problem:
@@ -352,14 +450,17 @@ def _unused(path: Path, reason: str) -> Problem:
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
-    names: list[str] = []
-    # Whoever reads the reports will say what is wrong.
-    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
-        names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
-    names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
-    bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
-    return [
-        folder / name
-        for name, base in bases.items()
-        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in stems)
-    ]
+    """Return the sidecars in a directory whose names fit the names of some reports."""
+    entries: list[str] = []
+    # Whoever reads the reports raises the error for a directory that cannot be read.
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as scan:
+        entries += (entry.name for entry in itertools.islice(scan, _MAX_ENTRIES))
+    names = sorted(name for name in entries if name.endswith(SIDECAR_SUFFIX))
+    return [folder / name for name in names[:_MAX_SIDECARS] if _fits_any(name, stems)]
+
+
+def _fits_any(name: str, stems: Iterable[str]) -> bool:
+    """Tell whether a sidecar's name is that of a report without its rank or node."""
+    base = _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX))
+    endings = (stem[len(base) :] for stem in stems if stem.startswith(base))
+    return any(_RANK_OR_NODE.match(ending) for ending in endings)

@@ -1,1 +1,1 @@
-"""Copies of reports without what analysis does not need: environment, host, user, paths, processes."""
+"""Copies of reports without private data that analysis does not need: names, paths, processes."""

@@ -1,4 +1,4 @@
-"""What becomes of each table that nsys exports, and the copy in the making: a new database beside a read-only one.
+"""Which tables and columns of nsys are copied, and how: from a read-only report to a new database.
 
 The list of tables and columns was compiled from 22 real exports of 2020 to 2026, up to schema
 version 3.25.0.
@@ -19,89 +19,209 @@ from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import VERSIONED, Report, open_report
 from nsyspipe.reader.tables import in_place_of_a_table, quoted
 
-# Of each table the columns of whole numbers, which are copied where they are whole numbers; behind
-# the first bar those that are copied value by value, after a look at each; behind the second those
-# that are known and stay behind.
-_KEPT = """
-CUPTI_ACTIVITY_KIND_KERNEL: start end deviceId contextId streamId correlationId globalPid demangledName shortName launchType
-    cacheConfig registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory
-    localMemoryPerThread localMemoryTotal gridId sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig greenContextId
-    graphId clusterX clusterY clusterZ
-    | | mangledName qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone clusterSchedulingPolicy maxPotentialClusterSize
-    maxActiveClusters sharedMemoryRequestedPercentage tensorSizeMinusOneElements
-CUPTI_ACTIVITY_KIND_MEMCPY: start end deviceId contextId streamId correlationId globalPid bytes copyKind srcKind dstKind
-    srcDeviceId srcContextId dstDeviceId dstContextId graphNodeId greenContextId copyCount
-    | | deprecatedSrcId migrationCause virtualAddress name
-CUPTI_ACTIVITY_KIND_MEMSET: start end deviceId contextId streamId correlationId globalPid bytes graphNodeId memKind
-    greenContextId | | value
-CUPTI_ACTIVITY_KIND_GRAPH_TRACE: start end deviceId contextId greenContextId streamId correlationId globalPid graphId
-    graphExecId
-CUPTI_ACTIVITY_KIND_RUNTIME: start end eventClass globalTid correlationId nameId returnValue | | callchainId name
-CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: start end deviceId contextId streamId correlationId globalPid syncType eventId
-    greenContextId eventSyncId | | deprecatedSyncType
-CUPTI_ACTIVITY_KIND_CUDA_EVENT: deviceId contextId streamId correlationId globalPid eventId greenContextId eventSyncId
-    timestamp
-PROFILER_OVERHEAD: start end globalTid correlationId overheadType | | nameId returnValue
-TARGET_INFO_SESSION_START_TIME: utcEpochNs | | utcTime localTime systemClockNs
-ANALYSIS_DETAILS: startTime | | globalVid duration stopTime
-TARGET_INFO_CUDA_DEVICE: gpuId cudaId pid numMultiprocessors | | uuid
-TARGET_INFO_GPU: vmId id deviceId cuDevice isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount computeMajor
-    computeMinor smMajor smMinor | name
-    | busLocation pwGpuId uuid luid chipName ctxswDevPath ctrlDevPath revision nodeMask constantMemory maxIPC
-    maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines
-    maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY
-    maxGridDimZ
-NVTX_EVENTS: start end eventType rangeId category color globalTid endGlobalTid domainId | textId text binaryData
-    | uint64Value int64Value doubleValue uint32Value int32Value floatValue jsonTextId jsonText
-NVTX_PAYLOAD_SCHEMAS: domainId schemaId type flags numEntries payloadSize alignTo | | name
-NVTX_PAYLOAD_SCHEMA_ENTRIES: domainId schemaId idx flags type arrayOrUnionDetail offset | name | description
-NVTX_PAYLOAD_ENUMS: domainId schemaId size | | name numEntries
-StringIds: | id value
-META_DATA_EXPORT: | name value
-EXPORT_META_DATA: | name value
-META_DATA_CAPTURE: | name value
-TARGET_INFO_SYSTEM_ENV: | name value | globalVid devStateName nameEnum
-"""
-# Tables that stay behind, by what they hold; a star stands for the rest of a name.
-_DROPPED = """
-process list: PROCESSES TARGET_INFO_PROCESS ThreadNames MPI_RANKS UCP_WORKERS
-program output and files: ANALYSIS_FILE ProcessStreams OSRT_FILE_ACCESS_DESCRIPTORS OSRT_FILE_ACCESS_EVENTS
-diagnostics: DIAGNOSTIC_EVENT
-operating system calls, CPU samples and call chains: OSRT_API OSRT_CALLCHAINS CUDA_CALLCHAINS SAMPLING_CALLCHAINS
-    COMPOSITE_EVENTS SCHED_EVENTS UnwindMethodType PERF_EVENT_CPU_METRIC_EVENT PERF_EVENT_CPU_RAW_EVENT PMU_EVENTS
-    PMU_EVENT_COUNTERS PMU_EVENT_REQUESTS UNCORE_PMU_EVENTS UNCORE_PMU_EVENT_VALUES TARGET_INFO_PERF_METRIC
-    TARGET_INFO_XMC_SPEC
-network and its devices: NET_IB_* NET_NIC_METRIC NIC_ID_MAP TARGET_INFO_NETWORK_METRICS TARGET_INFO_NIC_INFO
-names of the values of payloads: NVTX_PAYLOAD_ENUM_ENTRIES
-GPU metrics, contexts and streams: GPU_METRICS TARGET_INFO_GPU_METRICS GPU_CONTEXT_SWITCH_EVENTS FECS_EVENTS
-    TARGET_INFO_CUDA_GPU TARGET_INFO_CUDA_CONTEXT_INFO TARGET_INFO_CUDA_NULL_STREAM TARGET_INFO_CUDA_STREAM
-    TARGET_INFO_NVTX_CUDA_*
-calls of MPI, UCX, OpenACC, OpenMP, cuBLAS, cuDNN: CUBLAS_EVENTS CUDNN_EVENTS CUPTI_ACTIVITY_KIND_OPENACC_* MPI_COLLECTIVES_EVENTS
-    MPI_COMMUNICATORS MPI_OTHER_EVENTS MPI_P2P_EVENTS MPI_START_WAIT_EVENTS OPENMP_EVENT_KIND_* UCP_EVENTS
-    UCP_PROGRESS_EVENTS UCP_SUBMIT_EVENTS
-memory and graph events of CUDA: CUDA_GPU_MEMORY_* CUDA_GRAPH_EVENTS CUDA_GRAPH_NODE_EVENTS CUDA_UM_*
-    CUPTI_ACTIVITY_KIND_OVERHEAD
-tables that nsys stats added: NvtxPushPopRanges DomainStrings MemcpyOperationStrings cudaAPIStats cudaKernelStats
-    cudaMemoryOperationByteStats cudaMemoryOperationTimeStats estEnd me ms nvtxPushPopRangeStats osrtAPIStats
-graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEMORY_* GPU_VIDEO_* KHR_* NVVIDEO_*
-    NV_LOAD_BALANCE_* OPENGL_* SLI_* VULKAN_* WDDM_* DEMOTED_BYTES_EVENTS MEMORY_TRANSFER_EVENTS TARGET_INFO_WDDM_CONTEXTS
-    TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS TRACE_PROCESS_EVENT_NVMEDIA
-nsys's own names of constants: ENUM_*
-"""
-_CHUNK_ROWS = (
-    50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
-)
-_MARK = 0x6E7379AC  # SQLite's application_id of a copy, by which it may be replaced
-_ENCODINGS = {
-    2: "UTF-16le",
-    3: "UTF-16be",
-}  # by what the header of an SQLite file says of its texts
-# SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing,
-# flushing, resizing.
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+class _Columns(NamedTuple):
+    """What becomes of the columns of a table that is copied."""
+
+    # Copied where the value is a whole number.
+    numbers: tuple[str, ...] = ()
+    # Copied value by value, after a check of each.
+    checked: tuple[str, ...] = ()
+    # Known, and not copied.
+    left_behind: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> set[str]:
+        """All of them."""
+        return {*self.numbers, *self.checked, *self.left_behind}
+
+
+# What becomes of the columns of each table that is copied.
+_COLUMNS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": _Columns(
+        numbers=_names(
+            "start end deviceId contextId streamId correlationId globalPid demangledName shortName "
+            "launchType cacheConfig registersPerThread gridX gridY gridZ blockX blockY blockZ "
+            "staticSharedMemory dynamicSharedMemory localMemoryPerThread localMemoryTotal gridId "
+            "sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig greenContextId graphId "
+            "clusterX clusterY clusterZ"
+        ),
+        left_behind=_names(
+            "mangledName qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone clusterSchedulingPolicy "
+            "maxPotentialClusterSize maxActiveClusters sharedMemoryRequestedPercentage "
+            "tensorSizeMinusOneElements"
+        ),
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": _Columns(
+        numbers=_names(
+            "start end deviceId contextId streamId correlationId globalPid bytes copyKind srcKind "
+            "dstKind srcDeviceId srcContextId dstDeviceId dstContextId graphNodeId greenContextId "
+            "copyCount"
+        ),
+        left_behind=_names("deprecatedSrcId migrationCause virtualAddress name"),
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": _Columns(
+        numbers=_names(
+            "start end deviceId contextId streamId correlationId globalPid bytes graphNodeId "
+            "memKind greenContextId"
+        ),
+        left_behind=_names("value"),
+    ),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _Columns(
+        numbers=_names(
+            "start end deviceId contextId greenContextId streamId correlationId globalPid graphId "
+            "graphExecId"
+        ),
+    ),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": _Columns(
+        numbers=_names("start end eventClass globalTid correlationId nameId returnValue"),
+        left_behind=_names("callchainId name"),
+    ),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _Columns(
+        numbers=_names(
+            "start end deviceId contextId streamId correlationId globalPid syncType eventId "
+            "greenContextId eventSyncId"
+        ),
+        left_behind=_names("deprecatedSyncType"),
+    ),
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": _Columns(
+        numbers=_names(
+            "deviceId contextId streamId correlationId globalPid eventId greenContextId "
+            "eventSyncId timestamp"
+        ),
+    ),
+    "PROFILER_OVERHEAD": _Columns(
+        numbers=_names("start end globalTid correlationId overheadType"),
+        left_behind=_names("nameId returnValue"),
+    ),
+    "TARGET_INFO_SESSION_START_TIME": _Columns(
+        numbers=_names("utcEpochNs"),
+        left_behind=_names("utcTime localTime systemClockNs"),
+    ),
+    "ANALYSIS_DETAILS": _Columns(
+        numbers=_names("startTime"),
+        left_behind=_names("globalVid duration stopTime"),
+    ),
+    "TARGET_INFO_CUDA_DEVICE": _Columns(
+        numbers=_names("gpuId cudaId pid numMultiprocessors"),
+        left_behind=_names("uuid"),
+    ),
+    "TARGET_INFO_GPU": _Columns(
+        numbers=_names(
+            "vmId id deviceId cuDevice isDiscrete l2CacheSize totalMemory memoryBandwidth "
+            "clockRate smCount computeMajor computeMinor smMajor smMinor"
+        ),
+        checked=_names("name"),
+        left_behind=_names(
+            "busLocation pwGpuId uuid luid chipName ctxswDevPath ctrlDevPath revision nodeMask "
+            "constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin "
+            "maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm "
+            "maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX "
+            "maxGridDimY maxGridDimZ"
+        ),
+    ),
+    "NVTX_EVENTS": _Columns(
+        numbers=_names(
+            "start end eventType rangeId category color globalTid endGlobalTid domainId"
+        ),
+        checked=_names("textId text binaryData"),
+        left_behind=_names(
+            "uint64Value int64Value doubleValue uint32Value int32Value floatValue jsonTextId "
+            "jsonText"
+        ),
+    ),
+    "NVTX_PAYLOAD_SCHEMAS": _Columns(
+        numbers=_names("domainId schemaId type flags numEntries payloadSize alignTo"),
+        left_behind=_names("name"),
+    ),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": _Columns(
+        numbers=_names("domainId schemaId idx flags type arrayOrUnionDetail offset"),
+        checked=_names("name"),
+        left_behind=_names("description"),
+    ),
+    "NVTX_PAYLOAD_ENUMS": _Columns(
+        numbers=_names("domainId schemaId size"),
+        left_behind=_names("name numEntries"),
+    ),
+    "StringIds": _Columns(
+        checked=_names("id value"),
+    ),
+    "META_DATA_EXPORT": _Columns(
+        checked=_names("name value"),
+    ),
+    "EXPORT_META_DATA": _Columns(
+        checked=_names("name value"),
+    ),
+    "META_DATA_CAPTURE": _Columns(
+        checked=_names("name value"),
+    ),
+    "TARGET_INFO_SYSTEM_ENV": _Columns(
+        checked=_names("name value"),
+        left_behind=_names("globalVid devStateName nameEnum"),
+    ),
+}
+# Tables that are not copied, by what they hold. A star stands for the rest of a name.
+_LEFT_BEHIND = {
+    "process list": _names("PROCESSES TARGET_INFO_PROCESS ThreadNames MPI_RANKS UCP_WORKERS"),
+    "program output and files": _names(
+        "ANALYSIS_FILE ProcessStreams OSRT_FILE_ACCESS_DESCRIPTORS OSRT_FILE_ACCESS_EVENTS"
+    ),
+    "diagnostics": _names("DIAGNOSTIC_EVENT"),
+    "operating system calls, CPU samples and call chains": _names(
+        "OSRT_API OSRT_CALLCHAINS CUDA_CALLCHAINS SAMPLING_CALLCHAINS COMPOSITE_EVENTS "
+        "SCHED_EVENTS UnwindMethodType PERF_EVENT_CPU_METRIC_EVENT PERF_EVENT_CPU_RAW_EVENT "
+        "PMU_EVENTS PMU_EVENT_COUNTERS PMU_EVENT_REQUESTS UNCORE_PMU_EVENTS "
+        "UNCORE_PMU_EVENT_VALUES TARGET_INFO_PERF_METRIC TARGET_INFO_XMC_SPEC"
+    ),
+    "network and its devices": _names(
+        "NET_IB_* NET_NIC_METRIC NIC_ID_MAP TARGET_INFO_NETWORK_METRICS TARGET_INFO_NIC_INFO"
+    ),
+    "names of the values of payloads": _names("NVTX_PAYLOAD_ENUM_ENTRIES"),
+    "GPU metrics, contexts and streams": _names(
+        "GPU_METRICS TARGET_INFO_GPU_METRICS GPU_CONTEXT_SWITCH_EVENTS FECS_EVENTS "
+        "TARGET_INFO_CUDA_GPU TARGET_INFO_CUDA_CONTEXT_INFO TARGET_INFO_CUDA_NULL_STREAM "
+        "TARGET_INFO_CUDA_STREAM TARGET_INFO_NVTX_CUDA_*"
+    ),
+    "calls of MPI, UCX, OpenACC, OpenMP, cuBLAS, cuDNN": _names(
+        "CUBLAS_EVENTS CUDNN_EVENTS CUPTI_ACTIVITY_KIND_OPENACC_* MPI_COLLECTIVES_EVENTS "
+        "MPI_COMMUNICATORS MPI_OTHER_EVENTS MPI_P2P_EVENTS MPI_START_WAIT_EVENTS "
+        "OPENMP_EVENT_KIND_* UCP_EVENTS UCP_PROGRESS_EVENTS UCP_SUBMIT_EVENTS"
+    ),
+    "memory and graph events of CUDA": _names(
+        "CUDA_GPU_MEMORY_* CUDA_GRAPH_EVENTS CUDA_GRAPH_NODE_EVENTS CUDA_UM_* "
+        "CUPTI_ACTIVITY_KIND_OVERHEAD"
+    ),
+    "tables that nsys stats added": _names(
+        "NvtxPushPopRanges DomainStrings MemcpyOperationStrings cudaAPIStats cudaKernelStats "
+        "cudaMemoryOperationByteStats cudaMemoryOperationTimeStats estEnd me ms "
+        "nvtxPushPopRangeStats osrtAPIStats"
+    ),
+    "graphics, video and Windows": _names(
+        "D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEMORY_* GPU_VIDEO_* KHR_* NVVIDEO_* "
+        "NV_LOAD_BALANCE_* OPENGL_* SLI_* VULKAN_* WDDM_* DEMOTED_BYTES_EVENTS "
+        "MEMORY_TRANSFER_EVENTS TARGET_INFO_WDDM_CONTEXTS TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS "
+        "TRACE_PROCESS_EVENT_NVMEDIA"
+    ),
+    "nsys's own names of constants": _names("ENUM_*"),
+}
+# Rows per statement: so few that Ctrl-C and a progress bar need not wait long.
+_CHUNK_ROWS = 50_000
+# SQLite's application_id of a copy, which identifies files that may be replaced.
+_MARK = 0x6E7379AC
+# The encoding of texts by the number in the header of an SQLite file; others are UTF-8.
+_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
+# SQLite's codes for errors of the file that is written: read-only, full, and i/o errors of writing,
+# flushing and resizing.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
-# Classes whose every place is worth a word.
-UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
+_UNKNOWN_TABLES = "unknown tables"
+_UNKNOWN_COLUMNS = "unknown columns"
+# Categories that are listed item by item.
+UNKNOWN = (_UNKNOWN_TABLES, _UNKNOWN_COLUMNS)
 _HARDWARE = "serial numbers and places of hardware"
 _HARDWARE_COLUMNS = {
     "busLocation",
@@ -115,55 +235,49 @@ _HARDWARE_COLUMNS = {
 _OTHER_COLUMNS = "columns that no answer needs"
 
 
-def _entries(text: str) -> dict[str, str]:
-    lines = text.strip().replace("\n    ", " ").splitlines()
-    return {name: rest for name, _, rest in (line.partition(":") for line in lines)}
-
-
-_COLUMNS = {
-    table: (*(tuple(part.split()) for part in columns.split("|")), (), ())[:3]
-    for table, columns in _entries(_KEPT).items()
-}
-# Columns of whole numbers, and those that are copied after a look at each value, of the tables that
-# have some.
-NUMBERS = {table: columns[0] for table, columns in _COLUMNS.items() if columns[0]}
-CHECKED = {table: columns[1] for table, columns in _COLUMNS.items() if columns[1]}
-# All columns that are copied, or are known and stay behind.
-KNOWN = {table: {name for part in columns for name in part} for table, columns in _COLUMNS.items()}
-_CLASSES = {table: kind for kind, tables in _entries(_DROPPED).items() for table in tables.split()}
+# The columns of whole numbers, and those whose values are checked, of the tables that have some.
+NUMBERS = {table: columns.numbers for table, columns in _COLUMNS.items() if columns.numbers}
+CHECKED = {table: columns.checked for table, columns in _COLUMNS.items() if columns.checked}
+# All columns that are copied, or are known and left behind.
+KNOWN = {table: columns.known for table, columns in _COLUMNS.items()}
+_CLASSES = {table: kind for kind, tables in _LEFT_BEHIND.items() for table in tables}
 
 
 def base_name(table: str) -> str:
     """Return a table's name without the version that some exporters append."""
-    found = VERSIONED.match(table)
-    return found["table"] if found and not is_known(table) else table
+    match = VERSIONED.match(table)
+    return match["table"] if match and not is_known(table) else table
 
 
 def is_known(table: str) -> bool:
-    """Tell whether it is settled what becomes of a table of this name."""
+    """Tell whether a table of this name is one that nsyspipe copies or leaves behind."""
     return table in _COLUMNS or class_of(table) is not None
 
 
 def class_of(table: str) -> str | None:
-    """Return the class of a table that stays behind as a whole; None for any other."""
-    families = (
-        kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1])
-    )
-    return _CLASSES.get(table) or next(families, None)
+    """Return the class of a table that is left behind as a whole; None for other tables."""
+    if table in _CLASSES:
+        return _CLASSES[table]
+    for name, kind in _CLASSES.items():
+        if name.endswith("*") and table.startswith(name[:-1]):
+            return kind
+    return None
 
 
 def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
-    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
+    """Return the host of a report, and the number of rows of its unknown tables.
 
-    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name
-    that is nsys's.
+    The host is None if it was not recorded. Tables without rows are left out. Raises InputError if
+    the report is missing, damaged, not an nsys export, or has a view with the name of a table of
+    nsys.
     """
     with open_report(path) as report:
         for table in sorted(report.views):
             if base_name(table) in _COLUMNS:
                 raise in_place_of_a_table(path, table, "view")
         unknown = [table for table in report.tables if not is_known(base_name(table))]
-        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
+        row_counts = {table: report.count(table) for table in unknown}
+        return host_of(report), {table: n for table, n in row_counts.items() if n}
 
 
 class Amount(NamedTuple):
@@ -177,8 +291,9 @@ class Amount(NamedTuple):
 
 @dataclass
 class Removed:
-    """What was left behind so far, of one report or of several; and how many kept texts still hold a name that was."""
+    """What was left behind so far, of one or more reports."""
 
+    # Number of copied texts that have a private name in them.
     n_named: int = 0
     _numbers: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
@@ -194,40 +309,46 @@ class Removed:
 
 
 class Checked(NamedTuple):
-    """A column that is copied after a look at its values: its type, what stays by row, and SQL for all other rows."""
+    """A column that is copied after a check of its values."""
 
+    # SQL type of the column.
     kind: str
+    # Row numbers and new values.
     values: Iterable[tuple[int, Any]]
+    # SQL expression for the rows that have no new value.
     otherwise: str = "NULL"
 
 
 @dataclass(frozen=True)
 class Copying:
-    """A report, the copy in the making with the report attached as ``source``, and what was left behind."""
+    """A report and its unfinished copy.
 
-    # In SQL, names of tables and columns come from the list above, or are quoted.
+    In SQL, names of tables and columns come from the lists in this module, or are quoted.
+    """
 
     report: Report
+    # To the copy, with the report attached as ``source``.
     connection: sa.Connection
-    on_rows: Callable[[], None]  # called while a table is copied
+    # Called while a table is copied.
+    on_rows: Callable[[], None]
     removed: Removed
 
     def tables(self, base: str, *columns: str) -> list[str]:
-        """Return the tables of the report that are called so, with or without a version, and have some columns."""
-        tables = self.report.tables.items()
+        """Return the tables of the report with this name, in any version, and these columns."""
         return [
-            table for table, there in tables if base_name(table) == base and {*columns} <= {*there}
+            table
+            for table, existing_columns in self.report.tables.items()
+            if base_name(table) == base and {*columns} <= {*existing_columns}
         ]
 
     def run(self, statement: str) -> sa.CursorResult[Any]:
         """Run a statement."""
         return self.connection.exec_driver_sql(statement)
 
-    def count(self, table: str, condition: str = "1", *, of: str = "source") -> int:
-        """Return how many rows of a table of the report, or of the copy, meet a condition."""
-        return int(
-            self.run(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}").scalar_one()  # noqa: S608
-        )
+    def count(self, table: str, condition: str = "1", *, schema: str = "source") -> int:
+        """Return how many rows of a table of the report, or the copy, meet a condition."""
+        statement = f"SELECT count(*) FROM {schema}.{quoted(table)} WHERE {condition}"  # noqa: S608
+        return int(self.run(statement).scalar_one())
 
     def create(
         self,
@@ -235,35 +356,33 @@ class Copying:
         columns: Mapping[str, str],
         rows: Iterable[tuple[Any, ...]] = (),
         *,
-        of: str = "main",
+        schema: str = "main",
     ) -> int:
-        """Make a table of the copy, or anew in memory (``temp``): type by column; return how many rows it got."""
-        name = f"{of}.{quoted(table)}"
+        """Create a table of the copy, or in memory (``temp``), and return its number of rows.
+
+        `columns` has the SQL type of each column. An existing table is replaced.
+        """
+        name = f"{schema}.{quoted(table)}"
+        definitions = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items())
         self.run(f"DROP TABLE IF EXISTS {name}")
-        self.run(
-            f"CREATE TABLE {name} "
-            f"({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})"
-        )
-        filled = list(rows)
-        if filled:
-            places = ", ".join("?" * len(columns))
-            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({places})", filled)  # noqa: S608
-        return len(filled)
+        self.run(f"CREATE TABLE {name} ({definitions})")
+        all_rows = list(rows)
+        if all_rows:
+            placeholders = ", ".join("?" * len(columns))
+            statement = f"INSERT INTO {name} VALUES ({placeholders})"  # noqa: S608
+            self.connection.exec_driver_sql(statement, all_rows)
+        return len(all_rows)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
-        """Copy a table of the report: its columns of numbers, and those whose values were looked at."""
+        """Copy the columns of numbers of a table, and those whose values were checked."""
         columns = [name for name in NUMBERS[base_name(table)] if name in self.report.tables[table]]
         kinds = dict.fromkeys(columns, "INTEGER")
         values = {name: number(name) for name in columns}
         joins = ""
         for name, column in (checked or {}).items():
             if name in self.report.tables[table]:
-                self.create(
-                    f"of_{name}",
-                    {"row": "INTEGER PRIMARY KEY", "value": ""},
-                    column.values,
-                    of="temp",
-                )
+                new_values = {"row": "INTEGER PRIMARY KEY", "value": ""}
+                self.create(f"of_{name}", new_values, column.values, schema="temp")
                 joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
                 kinds[name] = column.kind
                 values[name] = (
@@ -277,47 +396,58 @@ class Copying:
     def fill(
         self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1"
     ) -> None:
-        """Fill a table of the copy from the report's, called ``t``, by SQL per column; rows keep order and numbers."""
+        """Fill a table of the copy from that of the report, which SQL calls ``t``.
+
+        `values` has an SQL expression for each column. Rows keep their order and numbers.
+        """
+        columns = ", ".join(map(quoted, values))
+        expressions = ", ".join(values.values())
         statement = (
-            f"INSERT INTO main.{quoted(table)} (rowid, {', '.join(map(quoted, values))}) "  # noqa: S608 - quoted, from our list
-            f"SELECT t.rowid, {', '.join(values.values())} FROM source.{quoted(table)} AS t "
+            f"INSERT INTO main.{quoted(table)} (rowid, {columns}) "  # noqa: S608 - quoted
+            f"SELECT t.rowid, {expressions} FROM source.{quoted(table)} AS t "
             f"{joins} "
             f"WHERE t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
         )
-        last = -(2**63)
-        while self.connection.execute(sa.text(statement), {"last": last}).rowcount:
-            last = self.run(f"SELECT max(rowid) FROM main.{quoted(table)}").scalar_one()  # noqa: S608
+        last_row_statement = f"SELECT max(rowid) FROM main.{quoted(table)}"  # noqa: S608
+        last_row = -(2**63)
+        while self.connection.execute(sa.text(statement), {"last": last_row}).rowcount:
+            last_row = self.run(last_row_statement).scalar_one()
             self.on_rows()
 
 
 def is_copy(path: Path) -> bool:
-    """Tell whether a file is a copy that was made here; OSError if it cannot be read."""
+    """Tell whether a file is a redacted copy; OSError if it cannot be read."""
     with path.open("rb") as file:
         return file.read(100)[68:72] == _MARK.to_bytes(4, "big")
 
 
 def number(column: str) -> str:
-    """Return the SQL of a column's value where that is a whole number: SQLite's columns take anything."""
+    """Return the SQL of a column's value if it is a whole number, else null.
+
+    SQLite's columns accept values of any type.
+    """
     name = f"t.{quoted(column)}"
     return f"CASE typeof({name}) WHEN 'integer' THEN {name} END"
 
 
 @contextlib.contextmanager
 def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
-    """Open a new database, in an empty file, with a report attached; what was written is complete at the end.
+    """Open a new database in an empty file, with a report attached.
 
-    Raises what `files.check_file` does, and OutputError if the copy cannot be written.
+    The database is complete when the context ends. Raises what `files.check_file` does, and
+    OutputError if the copy cannot be written.
     """
     _, flags = check_file(report)
     url = sa.URL.create("sqlite+pysqlite", database=copy.absolute().as_uri(), query={"uri": "true"})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
     with report.open("rb") as file:
-        encoding = _ENCODINGS.get(int.from_bytes(file.read(100)[56:60], "big"), "UTF-8")
+        header = file.read(100)
+    encoding = _ENCODINGS.get(int.from_bytes(header[56:60], "big"), "UTF-8")
     try:
         with engine.connect() as connection:
-            # The report's schema is not to be trusted. Only a whole copy gets its final name:
-            # nothing is rolled back.
+            # The report's schema is not trusted. The copy needs no journal, because it gets its
+            # final name only if it is complete.
             for setting in (
                 "trusted_schema = OFF",
                 "temp_store = MEMORY",
@@ -328,16 +458,16 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
                 f"main.application_id = {_MARK}",
             ):
                 connection.exec_driver_sql(f"PRAGMA {setting}")
-            connection.exec_driver_sql(
-                "ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",)
-            )
+            source = f"{report.absolute().as_uri()}?{flags}"
+            connection.exec_driver_sql("ATTACH ? AS source", (source,))
             connection.exec_driver_sql("BEGIN")
             yield connection
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("DETACH source")
     except sa.exc.DBAPIError as error:
         if getattr(error.orig, "sqlite_errorcode", 0) not in _WRITE_ERRORS:
-            raise  # it is the report that is wrong
+            # The cause is the report, not the copy.
+            raise
         problem = f"cannot be written ({error.orig})"
         raise OutputError(str(copy.parent), problem, fix="another disk or directory") from error
     finally:
@@ -345,25 +475,34 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
 
 
 def count_left_behind(copying: Copying) -> None:
-    """Count the tables and columns that stay behind as a whole."""
+    """Count the tables and columns that are left behind as a whole."""
     for table in copying.report.views:
         copying.removed.add("views", table, 1, "views")
-    for table, columns in copying.report.tables.items():
+    for table in copying.report.tables:
         base = base_name(table)
-        known = KNOWN.get(base, set())
+        kind = class_of(base)
         if not is_known(base):
             copying.removed.add(_UNKNOWN_TABLES, table, copying.count(table))
-        elif kind := class_of(base):
+        elif kind is not None:
             copying.removed.add(kind, base, copying.count(table))
-        elif base in NUMBERS or not known.issuperset(columns):
-            copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
-            left = [name for name in columns if name not in copied]
-            counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left)])
-            numbers: list[int] = [
-                *copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
-            ]
-            for name, n in zip(left, numbers[1:], strict=True):
-                kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
-                copying.removed.add(
-                    kind if name in known else _UNKNOWN_COLUMNS, f"{base}.{name}", n, "values"
-                )
+        else:
+            _count_columns_left_behind(copying, table)
+
+
+def _count_columns_left_behind(copying: Copying, table: str) -> None:
+    """Count the values in the columns of a copied table that are left behind."""
+    base = base_name(table)
+    columns = copying.report.tables[table]
+    if base not in NUMBERS and KNOWN[base].issuperset(columns):
+        return
+    copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
+    left_behind = [name for name in columns if name not in copied]
+    counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left_behind)])
+    n_values: list[int] = [
+        *copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
+    ]
+    for name, n in zip(left_behind, n_values[1:], strict=True):
+        kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
+        if name not in KNOWN[base]:
+            kind = _UNKNOWN_COLUMNS
+        copying.removed.add(kind, f"{base}.{name}", n, "values")

@@ -1,10 +1,14 @@
-"""Copies of all reports of a run, hosts named alike: next to nothing that they could be mistaken for, no original replaced."""
+"""Redacts all reports of a run at once.
+
+A host has the same new name in all copies. Copies never overwrite originals, and go to an otherwise
+empty directory.
+"""
 
 import contextlib
 import glob
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,10 +39,11 @@ from nsyspipe.redact.copy import (
 )
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
-_MOST_NAMED = 5
+_MAX_TABLES_LISTED = 5
 _MIB = 2**20
 _ANOTHER = "another name"
-_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")  # what launchers leave beside reports
+# The files that launchers write into the directory of the reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
 
 
 class Place(NamedTuple):
@@ -48,15 +53,27 @@ class Place(NamedTuple):
     copy: Path
 
 
+class FilesBeside(NamedTuple):
+    """Files in the directories of some reports that are not copied with them."""
+
+    # Names of sidecars of the reports, and of the files that the sidecars name.
+    names: list[str]
+    # Whether there are logs, topologies or sidecars that belong to none of the reports.
+    has_others: bool
+
+
 @dataclass(frozen=True)
 class Redaction:
     """What was done."""
 
     places: Sequence[Place]
-    n_hosts: int  # that got another name
+    # Number of hosts that got another name.
+    n_hosts: int
     removed: Removed
-    beside: Sequence[str]  # files beside the reports that `analyze` reads, and that were not copied
-    has_others_beside: bool = False  # logs, topologies or sidecars of no report
+    # Files in the directories of the reports that `analyze` reads, and that were not copied.
+    beside: Sequence[str]
+    # Whether there are logs, topologies or sidecars that belong to none of the reports.
+    has_others_beside: bool = False
 
 
 def redact(
@@ -67,149 +84,196 @@ def redact(
     drop_unknown: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Redaction:
-    """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
+    """Write copies of reports without what analysis does not need.
 
-    `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error
-    else; `on_progress` is called with how much is done, and how much there is, in MiB.
+    One report is copied to a file, several to a directory. `force` replaces existing copies.
+    `drop_unknown` leaves out unknown tables, which are an error otherwise. `on_progress` is called
+    with how much is done, and how much there is, in MiB.
 
-    InputError if a report cannot be used, or has an unknown table with rows; OutputError if a copy
-    cannot be written, or would replace what it must not: nothing is left of it.
+    Raises InputError if a report cannot be used, or has an unknown table with rows. Raises
+    OutputError if a copy cannot be written, or would replace a file that must stay. After an error,
+    no copy is left.
     """
     places = places_for(reports, out, force=force)
-    looks = [look_at(place.report) for place in places]
-    for place, (_, unknown) in zip(places, looks, strict=True):
-        if unknown and not drop_unknown:
-            rows = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
-            problem = (
-                "has tables that this version of nsyspipe does not know, so they may contain "
-                "private data"
-            )
-            fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
-            raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
-    named = dict.fromkeys(
-        host for host, _ in looks if host
-    )  # numbered as they appear; no name stays none
-    hosts = {None: None, "": ""} | {
-        host: REDACTED_HOST.format(index) for index, host in enumerate(named)
-    }
+    contents = [look_at(place.report) for place in places]
+    if not drop_unknown:
+        for place, (_, unknown_tables) in zip(places, contents, strict=True):
+            _refuse_unknown_tables(place.report, unknown_tables)
+    hosts = [host for host, _ in contents]
+    new_names = _new_names(hosts)
     removed = Removed()
-    n_done = 0
-    n_bytes = sum(place.report.stat().st_size for place in places)
-
-    def show(n_more: int) -> None:
-        if on_progress:
-            on_progress(min(n_done + n_more, n_bytes) // _MIB, -(-n_bytes // _MIB))
-
+    progress = _Progress(places, on_progress)
     with staged(places) as files:
-        for place, (host, _), file in zip(places, looks, files, strict=True):
-            with open_report(place.report) as report, opened(place.report, file) as connection:
-                copying = Copying(
-                    report,
-                    connection,
-                    partial(lambda copy: show(copy.stat().st_size), file),
-                    removed,
-                )
-                for table in (
-                    one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)
-                ):
+        for place, host, file in zip(places, hosts, files, strict=True):
+            new_host = new_names[host] if host else host
+            on_rows = partial(progress.show_file, file)
+            _copy_report(place.report, file, new_host, on_rows, removed)
+            progress.finish(place.report)
+    files_beside = beside([place.report for place in places])
+    return Redaction(places, len(new_names), removed, files_beside.names, files_beside.has_others)
+
+
+def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> None:
+    if not unknown_tables:
+        return
+    rows = [f"{table} ({n} rows)" for table, n in sorted(unknown_tables.items())]
+    problem = (
+        "has tables that this version of nsyspipe does not know, so they may contain private data"
+    )
+    fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
+    raise InputError(str(report), problem, found=listed(rows, _MAX_TABLES_LISTED), fix=fix)
+
+
+def _new_names(hosts: Iterable[str | None]) -> dict[str, str]:
+    """Return another name for each host, numbered in the order of their appearance."""
+    distinct_hosts = dict.fromkeys(host for host in hosts if host)
+    return {host: REDACTED_HOST.format(index) for index, host in enumerate(distinct_hosts)}
+
+
+class _Progress:
+    """Shows how much of some reports was copied, by the size of the copies."""
+
+    def __init__(self, places: Sequence[Place], on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+        self._n_bytes = sum(place.report.stat().st_size for place in places)
+        self._n_finished_bytes = 0
+
+    def show_file(self, file: Path) -> None:
+        """Show progress while a copy is written to a file."""
+        self._show(file.stat().st_size)
+
+    def finish(self, report: Path) -> None:
+        """Show that a report was copied."""
+        self._n_finished_bytes += report.stat().st_size
+        self._show(0)
+
+    def _show(self, n_more_bytes: int) -> None:
+        if self._on_progress:
+            n_done_bytes = min(self._n_finished_bytes + n_more_bytes, self._n_bytes)
+            self._on_progress(n_done_bytes // _MIB, -(-self._n_bytes // _MIB))
+
+
+def _copy_report(
+    source: Path, file: Path, host: str | None, on_rows: Callable[[], None], removed: Removed
+) -> None:
+    """Copy a report to an empty file; `host` is the name of the host in the copy."""
+    with open_report(source) as report, opened(source, file) as connection:
+        copying = Copying(report, connection, on_rows, removed)
+        for base in NUMBERS:
+            if base not in CHECKED:
+                for table in copying.tables(base):
                     copying.copy(table)
-                copy_facts(copying, hosts[host])
-                for copy_part in (
-                    copy_layouts,
-                    copy_ranges,
-                    copy_strings,
-                    count_named,
-                    count_left_behind,
-                ):
-                    copy_part(copying)
-            n_done += place.report.stat().st_size
-            show(0)
-    return Redaction(places, len(named), removed, *beside([place.report for place in places]))
+        copy_facts(copying, host)
+        copy_layouts(copying)
+        copy_ranges(copying)
+        copy_strings(copying)
+        count_named(copying)
+        count_left_behind(copying)
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:
-    """Decide where the copies of one report, or of several, a directory or a glob, go, before anything is written.
+    """Decide where the copies of one report, or of several, a directory or a glob, go.
 
-    InputError if there is no report, or one that was not exported to SQLite; OutputError if an
-    original or, without `force`, a copy that is there would be replaced, or anything else ever.
+    Nothing is written. Raises InputError if there is no report, or one that was not exported to
+    SQLite. Raises OutputError if a copy would replace an original, another file or, without
+    `force`, an existing copy.
     """
     arguments = [reports] if isinstance(reports, str) else reports
-    # What was exported beside it stands for a report.
-    pairs = ((one, one.with_suffix(EXPORT_SUFFIX)) for one in find_named(arguments))
-    found = [
-        export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs
-    ]
-    raw = [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]
+    sources = [_export_of(path) for path in find_named(arguments)]
+    raw = [decoded(str(path)) for path in sources if path.suffix in RAW_SUFFIXES]
     if raw:
         problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
-    path = Path(arguments[0])
-    is_one = len(arguments) == 1 and (
-        path.is_file() or not (path.is_dir() or glob.has_magic(arguments[0]))
-    )
+    is_file = len(arguments) == 1 and _names_a_file(arguments[0])
     with _writable(out):
-        places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
+        places = [Place(sources[0], out)] if is_file else _in_directory(sources, out, force=force)
         for place in places:
-            _check(place, found, force=force)
+            _check_place(place, sources, force=force)
     return places
 
 
+def _export_of(report: Path) -> Path:
+    """Return the export of a report in its directory, if there is one; else the report."""
+    export = report.with_suffix(EXPORT_SUFFIX)
+    return export if report.suffix in RAW_SUFFIXES and export.is_file() else report
+
+
+def _names_a_file(argument: str) -> bool:
+    path = Path(argument)
+    return path.is_file() or not (path.is_dir() or glob.has_magic(argument))
+
+
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
-    if not out.is_dir() and (out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)):
-        problem = (
-            f"is {'' if out.exists() else 'named as '}a file, but several reports need a directory"
-        )
-        raise OutputError(
-            str(out),
-            problem,
-            fix=shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER,
-        )
+    """Return the places of several copies in a directory; OutputError if it cannot be used."""
     if out.is_dir():
-        if any(out.samefile(report.parent) for report in reports):
-            problem = "is the directory of the reports, and nsyspipe never replaces reports"
-            raise OutputError(str(out), problem, fix="another directory")
-        if not force and any(out.iterdir()):
-            problem = "is not empty, so other files could be mistaken for redacted copies"
-            raise OutputError(str(out), problem, fix="a new directory, or --force")
-    names: dict[str, Path] = {}
+        _check_directory(out, reports, force=force)
+    elif out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES):
+        named = "" if out.exists() else "named as "
+        problem = f"is {named}a file, but several reports need a directory"
+        fix = shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER
+        raise OutputError(str(out), problem, fix=fix)
+    reports_by_name: dict[str, Path] = {}
     for report in reports:
-        if report.name in names:
-            problem = f"has the same name as {names[report.name]}, and copies keep their names"
+        if report.name in reports_by_name:
+            first = reports_by_name[report.name]
+            problem = f"has the same name as {first}, and copies keep their names"
             raise OutputError(str(report), problem, fix="one directory at a time")
-        names[report.name] = report
+        reports_by_name[report.name] = report
     return [Place(report, out / report.name) for report in reports]
 
 
-def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
+def _check_directory(out: Path, reports: Sequence[Path], *, force: bool) -> None:
+    """Raise OutputError if copies cannot go to a directory that exists."""
+    if any(out.samefile(report.parent) for report in reports):
+        problem = "is the directory of the reports, and nsyspipe never replaces reports"
+        raise OutputError(str(out), problem, fix="another directory")
+    if not force and any(out.iterdir()):
+        problem = "is not empty, so other files could be mistaken for redacted copies"
+        raise OutputError(str(out), problem, fix="a new directory, or --force")
+
+
+def _check_place(place: Place, reports: Sequence[Path], *, force: bool) -> None:
+    """Raise OutputError if a copy would replace a file that must stay."""
     copy = place.copy
-    # What is left of an older file would be rolled back into the copy, and goes with it.
-    there = [one for one in (copy, *side_files(copy)) if os.path.lexists(one)]
-    for one in there:
-        if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
-            raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
+    # SQLite would apply the side files of an older database to the copy, so they are replaced too.
+    existing = [file for file in (copy, *side_files(copy)) if os.path.lexists(file)]
+    for file in existing:
+        if _is_any_of(file, reports):
+            raise OutputError(str(file), "is the original, which is never replaced", fix=_ANOTHER)
     if copy.exists() and not copy.is_file():
         problem = "is a directory, but one report needs a file"
         inside = copy / place.report.name
-        inside = inside.with_name(f"redacted-{inside.name}") if os.path.lexists(inside) else inside
+        if os.path.lexists(inside):
+            inside = inside.with_name(f"redacted-{inside.name}")
         raise OutputError(str(copy), problem, fix=shlex.quote(str(inside)))
     if copy.exists() and not is_copy(copy):
         raise OutputError(str(copy), "exists, but is not a copy that redact made", fix=_ANOTHER)
-    if there and not force:
-        raise OutputError(str(there[0]), "exists", fix=f"--force, or {_ANOTHER}")
+    if existing and not force:
+        raise OutputError(str(existing[0]), "exists", fix=f"--force, or {_ANOTHER}")
+
+
+def _is_any_of(file: Path, reports: Iterable[Path]) -> bool:
+    """Tell whether a file is one of the reports, under any name."""
+    if not file.exists():
+        return False
+    return any(file.samefile(report) for report in reports if report.exists())
 
 
 @contextlib.contextmanager
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
-    """Yield an empty file for each copy, renamed in the end; after an error nothing is left; OutputError if they cannot be written."""
+    """Yield an empty file for each copy; the files are renamed to the copies in the end.
+
+    After an error nothing is left. Raises OutputError if the files cannot be written.
+    """
     directory = places[0].copy.parent
-    made = list[Path]()
-    renamed = list[Path]()
+    new_directories: list[Path] = []
+    new_copies: list[Path] = []
     held = contextlib.ExitStack()
     try:
         with _writable(directory):
-            made = [
-                one for one in (directory, *directory.parents) if not one.exists()
-            ]  # innermost first
+            # The innermost comes first.
+            parents = (directory, *directory.parents)
+            new_directories = [folder for folder in parents if not folder.exists()]
             directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
             scratch = held.enter_context(scratch_directory(directory))
@@ -219,35 +283,42 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
         yield files
         with _writable(directory):
             for file in files:
-                with file.open("rb+") as whole:
-                    os.fsync(whole.fileno())
+                _flush(file)
                 make_readable(file)
             for file, place in zip(files, places, strict=True):
                 remove_side_files(place.copy)
                 file.replace(place.copy)
-                renamed.append(place.copy)
-        made = []
-        renamed = []
+                new_copies.append(place.copy)
+        new_directories = []
+        new_copies = []
     finally:
         held.close()
-        for file in renamed:
+        for copy in new_copies:
             with contextlib.suppress(OSError):
-                file.unlink()
-        for folder in made:
+                copy.unlink()
+        for folder in new_directories:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
-def beside(reports: Sequence[Path]) -> tuple[list[str], bool]:
-    """Return the names of the sidecars of some reports and what those name, and whether other such files lie beside them."""
-    read = {path for path in read_sidecars(reports).paths if path.exists()}
+def _flush(file: Path) -> None:
+    """Write a file to the disk."""
+    with file.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+def beside(reports: Sequence[Path]) -> FilesBeside:
+    """Find the sidecars, logs and topologies in the directories of some reports."""
+    sidecar_files = {path for path in read_sidecars(reports).paths if path.exists()}
     folders = dict.fromkeys(report.parent for report in reports)
-    there = {path for folder in folders for one in _BESIDE for path in folder.glob(one)}
-    return sorted({decoded(path.name) for path in read}), bool(there - read)
+    all_files = {path for folder in folders for form in _BESIDE for path in folder.glob(form)}
+    names = sorted({decoded(path.name) for path in sidecar_files})
+    return FilesBeside(names, has_others=bool(all_files - sidecar_files))
 
 
 @contextlib.contextmanager
 def _writable(out: Path) -> Iterator[None]:
+    """Raise an OutputError for an OSError."""
     try:
         yield
     except OSError as error:

@@ -1,13 +1,12 @@
-"""What stays of texts and payloads: facts of the capture, names of ranges, strings, NCCL's numbers packed anew.
+"""What is copied of texts and payloads: facts, names of ranges, strings, and NCCL's numbers.
 
-Each is checked against the form of its place. Of ranges the texts stay, of all other NVTX rows the
-numbers.
+Each value is checked against the form that its place has. Texts of ranges are copied, of other NVTX
+rows only numbers.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +37,8 @@ from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
 _FORM = "values of an unexpected form"
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
-_SHORTEST_NAME = 3
+# Shorter names are found in texts by chance.
+_MIN_NAME_CHARS = 3
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
 _INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
@@ -52,16 +52,18 @@ _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 _MODEL = re.compile(
     r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) "
     r")?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|PRO) ){0,3}"
-    r"(?:[A-Z]{1,3}[0-9]{1,4}[A-Z]{0,2}(?:-(?:SXM[0-9]?|PCI[Ee]|NVL|[0-9]{1,4}[A-Z]{0,2}|[0-9]{1,4}GB)){0,3}"
+    r"(?:[A-Z]{1,3}[0-9]{1,4}[A-Z]{0,2}"
+    r"(?:-(?:SXM[0-9]?|PCI[Ee]|NVL|[0-9]{1,4}[A-Z]{0,2}|[0-9]{1,4}GB)){0,3}"
     r"|[0-9]{3,4}(?:[A-Z]{1,2})?|V|X|Xp|Z|RTX|Thor|Orin)"
     r"(?: "
-    r"(?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D|with|Design"
+    r"(?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D"
+    r"|with|Design"
     r"|Server|Workstation|Max-Q|Edition|MIG|[0-9]{1,4}[Gg][Bb]|[0-9]g\.[0-9]{1,3}gb)){0,6}"
 )
 
 
 def copy_facts(copying: Copying, host: str | None) -> None:
-    """Copy versions, ranks, GPU models, and put another name for the host."""
+    """Copy versions, ranks and GPU models, and the new name of the host."""
     for base in (versions.EXPORT_META, versions.EXPORT_META_OLD):
         for table in copying.tables(base):
             _copy_rows(copying, table, "settings of the export", _export_rows(copying, table))
@@ -79,9 +81,10 @@ def copy_facts(copying: Copying, host: str | None) -> None:
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
-    says_anything = copying.report.has(table, "name", "value")
-    copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows) if says_anything else 0
-    copying.removed.add(kind, table, copying.count(table) - copied)
+    n_copied = 0
+    if copying.report.has(table, "name", "value"):
+        n_copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows)
+    copying.removed.add(kind, table, copying.count(table) - n_copied)
 
 
 def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
@@ -100,16 +103,21 @@ def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
 
 
 def _table_list(value: str) -> str:
-    """Return those of nsyspipe's tables that a list of tables names, in a list that is empty only if that was."""
-    return ",".join(table for table in {**NUMBERS, **CHECKED} if table in value) or (
-        "-" if value else ""
-    )
+    """Return the tables of a list that are copied.
+
+    The result is empty only if the list was, because an empty list stands for all tables.
+    """
+    copied_tables = [table for table in {**NUMBERS, **CHECKED} if table in value]
+    if value and not copied_tables:
+        return "-"
+    return ",".join(copied_tables)
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
-    """Yield what was recorded (NVTX, Python's backtraces, samples of CPUs), and what names ranks and devices.
+    """Yield what was recorded (NVTX, Python backtraces, CPU samples), and the variables of ranks.
 
-    A value of another form is copied as a mark, so that two stay two.
+    A value of an unexpected form is replaced by a mark, so that two different values stay
+    different.
     """
     if traces_nvtx(report):
         yield NVTX_TRACED
@@ -120,21 +128,21 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
         yield CPU_TRACE, str(is_sampled).lower()
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
-        if not (_INTEGERS if name == _DEVICES else _INTEGER).fullmatch(value):
-            value = marks.setdefault((name, value), f"?{len(marks)}")  # noqa: PLW2901
-        yield (
-            row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE",
-            f'{name}="{value}"',
-        )
+        form = _INTEGERS if name == _DEVICES else _INTEGER
+        is_expected = form.fullmatch(value) is not None
+        shown = value if is_expected else marks.setdefault((name, value), f"?{len(marks)}")
+        row_name = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
+        yield row_name, f'{name}="{shown}"'
 
 
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
-    found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
-    return zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True)
+    """Return row numbers and names of a table."""
+    rows = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
+    return zip(rows["row"].to_pylist(), rows["name"].to_pylist(), strict=True)
 
 
 def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
-    """Yield each GPU's model by row; names of another form become marks, so that two models stay two."""
+    """Yield row number and model of each GPU; each unexpected name is replaced by its own mark."""
     marks: dict[str, str] = {}
     for row, name in _names(copying, table):
         is_model = not name or _MODEL.fullmatch(name) is not None
@@ -142,145 +150,204 @@ def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
         yield row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")
 
 
-# NCCL's payloads, packed anew: the numbers that analysis reads, and nothing between or behind them.
+# The payloads of NCCL, made again from the numbers that analysis reads, with zeros between them.
 
-MARK = b"\x00"  # stands for a payload that analysis only counts
+# Stands for a payload that analysis only counts.
+MARK = b"\x00"
 PAYLOADS = "payloads of NVTX ranges"
 
 
 def packed(
     blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
 ) -> list[bytes]:
-    """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
-    of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
-    fits = zip(
-        blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True
-    )
-    return [_packed(blob, *of_layout[at]) if at >= 0 else MARK for blob, at in fits]
+    """Return each blob with only the numbers that are read; `MARK` for a blob that fits no layout.
+
+    `domains` has the NVTX domain of each blob.
+    """
+    schemas = [(schema, layout) for (_, schema), layout in layouts.items()]
+    positions = decode_fields(blobs, domains, layouts).layout.tolist()
+    return [
+        _packed(blob, *schemas[position]) if position >= 0 else MARK
+        for blob, position in zip(blobs.to_pylist(), positions, strict=True)
+    ]
 
 
 def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
     payload = bytearray(layout.n_bytes)
     source = blob[HEADER.itemsize :]
     for name in names_in(layout).values():
-        code, at = layout.fields[name]
-        end = at + np.dtype(code).itemsize
-        payload[at:end] = source[at:end]
+        code, start = layout.fields[name]
+        end = start + np.dtype(code).itemsize
+        payload[start:end] = source[start:end]
     high, low = divmod(schema & 2**64 - 1, 2**32)
-    return (
-        np.array(
-            [(1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes)], HEADER
-        ).tobytes()
-        + payload
-    )
+    n_total = HEADER.itemsize + layout.n_bytes
+    header = np.array([(1, low, high, layout.n_bytes, n_total)], HEADER)
+    return header.tobytes() + payload
 
 
 def copy_layouts(copying: Copying) -> None:
-    """Copy how payloads lie in memory, with the names of the numbers that are read; other names become numbers."""
+    """Copy the layouts of payloads; names of fields that are not read become numbers."""
     for table in copying.tables(versions.PAYLOAD_ENTRIES):
         copying.copy(table, {"name": Checked("TEXT", _entry_names(copying, table))})
 
 
 def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
-    """Yield each entry's name by row; equal ones stay so, also but for case and punctuation: their places depend on it."""
+    """Yield row number and new name of each entry of a layout.
+
+    Names that are equal stay equal, and names that differ only in case and punctuation still do,
+    because the places of fields depend on it. Underscores at the end distinguish the latter.
+    """
     spellings: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
-    for row, name in filter(itemgetter(1), _names(copying, table)):
+    for row, name in _names(copying, table):
+        if not name:
+            continue
         bare = bare_name(name)
-        mine = spellings.setdefault(bare, {})
         is_read = names_in(Layout(0, is_exact=True, fields={bare: ("<u8", 0)}))
-        known = bare if is_read else f"field{numbers.setdefault(bare, len(numbers))}"
-        copying.removed.add(PAYLOADS, f"{table}.name", int(known != bare), "values")
-        yield row, known + "_" * mine.setdefault(name, len(mine))
+        new_name = bare if is_read else f"field{numbers.setdefault(bare, len(numbers))}"
+        copying.removed.add(PAYLOADS, f"{table}.name", int(new_name != bare), "values")
+        spellings_of_name = spellings.setdefault(bare, {})
+        n_underscores = spellings_of_name.setdefault(name, len(spellings_of_name))
+        yield row, new_name + "_" * n_underscores
 
 
-# NVTX rows: of names only those that are read.
+# NVTX rows, of which only the names that are read are copied.
 
 _NCCL_PREFIX = "nccl"
 _READ_DOMAINS = {"NCCL", "MPI"}
 _MPI_RANK = re.compile(r"MPI Rank [0-9]{1,18}")
-_REDACTED = "redacted"  # says that there was a name, which matters
-_OF_RANGE = "CASE WHEN t.eventType IN (59, 60) THEN {} END"
+# Shows that there was a name, which matters.
+_REDACTED = "redacted"
+# Values of `eventType`: ranges of push and pop, and of start and end.
+_RANGE_ROWS = (59, 60)
+_IF_RANGE = "CASE WHEN t.eventType IN (59, 60) THEN {} END"
+_TEXT = "CASE typeof(t.text) WHEN 'text' THEN t.text END"
+
+
+class _Name(NamedTuple):
+    """What is copied of the name of a row; both are None if it has none, or a private one."""
+
+    row: int
+    text: str | None = None
+    string_id: int | None = None
+
+
+class _CheckedRows(NamedTuple):
+    """What is copied of the names and payloads of NVTX rows."""
+
+    # Of rows that are not ranges.
+    names: list[_Name]
+    # By row number, of rows with a payload.
+    payloads: dict[int, bytes]
 
 
 def copy_ranges(copying: Copying) -> None:
-    """Copy the NVTX rows: texts of ranges stay, and of other names those of threads and domains that are read.
+    """Copy the NVTX rows, with the texts of ranges and the names that analysis reads.
 
-    A row with a payload says whether it had a name, since that tells whose payload it is.
+    The copy of a row with a payload shows whether the row had a name, because that determines whose
+    payload it is.
     """
     for table in copying.tables(versions.NVTX):
-        names, payloads = _looked_at(copying, table)
-        copying.removed.add(
-            PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values"
-        )
-        of_range = _OF_RANGE if copying.report.has(table, "eventType") else "NULL"
-        text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
+        names, payloads = _check_rows(copying, table)
+        n_marks = list(payloads.values()).count(MARK)
+        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
+        # Names of ranges are copied as they are, other names only if they were checked.
+        if_range = _IF_RANGE if copying.report.has(table, "eventType") else "NULL"
+        string_ids = [(name.row, name.string_id) for name in names]
+        texts = [(name.row, name.text) for name in names]
         checked = {
-            "textId": Checked(
-                "INTEGER", [(row, one) for row, _, one in names], of_range.format(number("textId"))
-            ),
-            "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
+            "textId": Checked("INTEGER", string_ids, if_range.format(number("textId"))),
+            "text": Checked("TEXT", texts, if_range.format(_TEXT)),
             "binaryData": Checked("BLOB", payloads.items()),
         }
         copying.copy(table, checked)
-        named = [name for name in ("textId", "text") if name in copying.report.tables[table]]
-        has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
-        left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
-        n_removed = (
-            copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
-        )
         kind = "NVTX names of threads, marks, categories and domains"
-        copying.removed.add(kind, f"{table}.text", n_removed, "values")
+        copying.removed.add(kind, f"{table}.text", _n_names_removed(copying, table), "values")
 
 
-def _looked_at(
-    copying: Copying, table: str
-) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
-    """Return what stays of names (row, text, id of a string) and, by row, of payloads that are, or may be, NCCL's."""
+def _n_names_removed(copying: Copying, table: str) -> int:
+    """Return how many rows of a copied table lost their names."""
+    columns = [name for name in ("textId", "text") if name in copying.report.tables[table]]
+    if not columns:
+        return 0
+    has_name = " OR ".join(f"{name} IS NOT NULL" for name in columns)
+    has_old_name = f"({has_name})"
+    if "text" in columns:
+        has_old_name += f" AND text IS NOT '{_REDACTED}'"
+    return copying.count(table, has_name) - copying.count(table, has_old_name, schema="main")
+
+
+def _check_rows(copying: Copying, table: str) -> _CheckedRows:
+    """Decide what is copied of the names and payloads of NVTX rows."""
     report = copying.report
     if not report.has(table, "eventType", "globalTid"):
-        return [], {}
+        return _CheckedRows([], {})
+    rows = _read_rows(report, table)
+    is_domain = pc.equal(rows["eventType"], DOMAIN_ROW)
+    has_thread = pc.is_valid(rows["globalTid"])
+    domains = rows.filter(pc.and_kleene(is_domain, has_thread))
+    blobs = rows.filter(pc.greater(pc.binary_length(rows["binaryData"]), 0))
+    nccl_payloads = _pack_nccl_payloads(report, blobs, domains)
+    payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK) | nccl_payloads
+    is_range = pc.is_in(rows["eventType"], pa.array(_RANGE_ROWS))
+    named_rows = rows.filter(pc.invert(pc.fill_null(is_range, fill_value=False)))
+    names = [
+        _check_name(row, is_nccls=row["row"] in nccl_payloads) for row in named_rows.to_pylist()
+    ]
+    return _CheckedRows(names, payloads)
+
+
+def _pack_nccl_payloads(report: Report, blobs: pa.Table, domains: pa.Table) -> dict[int, bytes]:
+    """Return, by row number, the new payloads of the rows that are or may be NCCL's."""
+    blobs = blobs.filter(pc.is_valid(blobs["globalTid"]))
+    is_nccls, may_be_nccls = ownership(blobs, domains)
+    blobs = blobs.filter(pa.array(is_nccls | may_be_nccls))
+    domain_ids = filled(blobs["domainId"], 0)
+    packed_blobs = packed(blobs["binaryData"], domain_ids, read_layouts(report))
+    return dict(zip(blobs["row"].to_pylist(), packed_blobs, strict=True))
+
+
+def _read_rows(report: Report, table: str) -> pa.Table:
+    """Read the names of threads and domains, and the rows with a payload.
+
+    ``text`` is the text of a row, wherever nsys has it, ``inline`` only that in the row.
+    """
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
     where = f"eventType IN ({THREAD_NAME_ROW}, {DOMAIN_ROW})"
-    where += " OR binaryData IS NOT NULL" if report.has(table, "binaryData") else ""
-    found = report.select(table, kinds, derived={"row": "rowid"}, where=where)
-    texts = names_of_rows(found, read_strings(report)).cast(pa.string())
-    found = found.rename_columns(
-        [{"text": "inline"}.get(name, name) for name in found.column_names]
-    )
-    found = found.append_column("text", pa.chunked_array([texts]))
-    blobs = found.filter(pc.greater(pc.binary_length(found["binaryData"]), 0))
-    payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK)
-    blobs = blobs.filter(pc.is_valid(blobs["globalTid"]))
-    domains = found.filter(pc.equal(found["eventType"], DOMAIN_ROW))
-    says_nccl, may_be = ownership(blobs, domains.filter(pc.is_valid(domains["globalTid"])))
-    blobs = blobs.filter(pa.array(says_nccl | may_be))
-    owned = set(blobs["row"].to_pylist())
-    anew = packed(blobs["binaryData"], filled(blobs["domainId"], 0), read_layouts(report))
-    payloads |= dict(zip(blobs["row"].to_pylist(), anew, strict=True))
-    others = found.filter(
-        pc.invert(pc.fill_null(pc.is_in(found["eventType"], pa.array([59, 60])), fill_value=False))
-    )
-    return [_name(row, is_nccls=row["row"] in owned) for row in others.to_pylist()], payloads
+    if report.has(table, "binaryData"):
+        where += " OR binaryData IS NOT NULL"
+    rows = report.select(table, kinds, derived={"row": "rowid"}, where=where)
+    texts = names_of_rows(rows, read_strings(report)).cast(pa.string())
+    names = ["inline" if name == "text" else name for name in rows.column_names]
+    return rows.rename_columns(names).append_column("text", pa.chunked_array([texts]))
 
 
-def _name(row: Mapping[str, Any], *, is_nccls: bool) -> tuple[int, str | None, int | None]:
+def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
+    """Decide what is copied of the name of a row; `is_nccls` is whether its payload is NCCL's."""
+    is_domain = row["eventType"] == DOMAIN_ROW
+    text = row["text"]
+    if _is_name_read(row, is_nccls=is_nccls):
+        string_id = None if row["inline"] else row["textId"]
+        return _Name(row["row"], row["inline"] or None, string_id)
+    is_shown = text is not None and (is_domain or row["binaryData"])
+    return _Name(row["row"], _REDACTED if is_shown else None)
+
+
+def _is_name_read(row: Mapping[str, Any], *, is_nccls: bool) -> bool:
+    """Tell whether analysis reads the name of a row."""
     kind = row["eventType"]
     text = row["text"]
-    is_kept = kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or "")
-    is_kept = is_kept or (is_nccls and (text or "").lower().startswith(_NCCL_PREFIX))
     if kind == DOMAIN_ROW and text is not None:
-        is_kept = text in _READ_DOMAINS
-    if is_kept:
-        return (row["row"], row["inline"] or None, None if row["inline"] else row["textId"])
-    is_told = text is not None and (kind == DOMAIN_ROW or row["binaryData"])
-    return row["row"], _REDACTED if is_told else None, None
+        return text in _READ_DOMAINS
+    if kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or ""):
+        return True
+    return is_nccls and (text or "").lower().startswith(_NCCL_PREFIX)
 
 
 # The string table: names of kernels and NVTX ranges, and those of CUDA's calls that look like one.
 
-# Where ids of names stand whose texts stay, whatever they are, and where those of calls.
+# The columns with the ids of strings: names, which are copied whatever they are, and calls.
 _NAMES_OF = (
     ("named_by", versions.KERNEL, "shortName"),
     ("named_by", versions.KERNEL, "demangledName"),
@@ -293,18 +360,21 @@ _CALL = f"(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND {_LETTERS}"
 
 
 def copy_strings(copying: Copying) -> None:
-    """Copy the strings that the rows of the copy, which is else whole, refer to; of rows of one id the first."""
+    """Copy the strings that the rows of the copy refer to, the first of several with one id.
+
+    All other tables must be copied before.
+    """
     key = {"id": "INTEGER PRIMARY KEY"}
-    copying.create("named_by", key, of="temp")
-    copying.create("called_by", key, of="temp")
+    copying.create("named_by", key, schema="temp")
+    copying.create("called_by", key, schema="temp")
     for target, base, column in _NAMES_OF:
         for table in copying.tables(base, column):
-            ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
-            copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
+            rows = f"FROM main.{quoted(table)} WHERE {column} IS NOT NULL"
+            copying.run(f"INSERT OR IGNORE INTO temp.{target} SELECT {column} {rows}")
     for table in copying.tables(versions.STRINGS):
-        n_kept = 0
-        if copying.report.has(table, "id", "value"):  # else no id has a text
-            copying.create("first_of", key | {"row": "INTEGER"}, of="temp")
+        n_copied = 0
+        if copying.report.has(table, "id", "value"):
+            copying.create("first_of", key | {"row": "INTEGER"}, schema="temp")
             copying.run(
                 "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
                 f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = "
@@ -315,23 +385,28 @@ def copy_strings(copying: Copying) -> None:
             copying.create(table, {"id": "INTEGER", "value": "TEXT"})
             where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
             copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
-            n_kept = copying.count(table, of="main")
+            n_copied = copying.count(table, schema="main")
         kind = "strings that no kernel, range or CUDA call is named by"
-        copying.removed.add(kind, table, copying.count(table) - n_kept)
+        copying.removed.add(kind, table, copying.count(table) - n_copied)
 
 
 def count_named(copying: Copying) -> None:
-    """Count the texts of a whole copy that name the host, the user or the home; very short names and root's do not count."""
-    report = copying.report
-    named = {host_of(report) or ""} | {
-        value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)
-    }
-    named = {one for one in named if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
-    words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
-    names = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
-    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
+    """Count the texts of a complete copy that name the host, the user or the home directory."""
+    private_names = _private_names(copying.report)
+    if not private_names:
+        return
+    words = "|".join(map(re.escape, sorted(private_names, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
         for table in copying.tables(base, column):
-            texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
-            copying.removed.n_named += sum(
-                names.search(text) is not None for text in copying.run(texts).scalars()
-            )
+            rows = f"FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"
+            for text in copying.run(f"SELECT {column} {rows}").scalars():
+                copying.removed.n_named += pattern.search(text) is not None
+
+
+def _private_names(report: Report) -> set[str]:
+    """Return the names of host, user and home; very short names and those of root are left out."""
+    names = {host_of(report) or ""}
+    for _, _, value in variables_of(report, _PRIVATE):
+        names.add(value.rstrip("/"))
+    return {name for name in names - {"root", "/root"} if len(name) >= _MIN_NAME_CHARS}

@@ -260,7 +260,7 @@ def test_its_name_tells_keys_apart_and_nothing_of_them(state, tmp_path):
     assert first.key_id != other.key_id
     assert len(first.key_id) == 8
     assert first.key_id not in first.key.hex()
-    assert first.of("", "which key") != f"hmac:{first.key_id}"
+    assert first.hide("", "which key") != f"hmac:{first.key_id}"
     # 33 would be bytes of it in decimal
     assert first.key.hex() not in repr(first)
     assert repr(first.key) not in repr(first)
@@ -316,7 +316,7 @@ def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has
         first, second = hash_key(environment), hash_key(environment)
         assert is_own(first)
         assert first.key != second.key
-        assert first.of("a", "b") != second.of("a", "b")
+        assert first.hide("a", "b") != second.hide("a", "b")
     key_of(state)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     key = key_of(state)

@@ -108,7 +108,7 @@ def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_
 
 @pytest.mark.parametrize("sampled", [7, 6, 3, 2, 1])
 def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sampled):
-    monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
+    monkeypatch.setattr(read_kernels_module, "_MAX_SHAPES", sampled)
     table = kernels(
         with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
     )
@@ -136,7 +136,7 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
 def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(
     tmp_path, monkeypatch, change
 ):
-    monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(read_kernels_module, "_MAX_SHAPES", 2)
     builder = TraceBuilder()
     for at, name in enumerate(
         names := ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]

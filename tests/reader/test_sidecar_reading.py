@@ -138,7 +138,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     result = found(tmp_path)
     assert not result.problems
     (one,) = result.found
-    command = ["torchrun", "train.py", "--token", HashKey(b"k" * 32).of("token", "abc")]
+    command = ["torchrun", "train.py", "--token", HashKey(b"k" * 32).hide("token", "abc")]
     assert one.sidecar.facts == RunCapture(
         name="ddp",
         captured_at_utc="2026-11-21T12:00:00Z",
