@@ -78,7 +78,7 @@ def _purpose(calls: Calls) -> str | None:
 def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int64) -> bool:
     """Tell whether the times of collectives, matched over all ranks, show that not all ranks took part in each.
 
-    `matched` is as of `collectives.match`, of collectives that no rank leaves before all have
+    `matched` is as of `collectives.match_collectives`, of collectives that no rank leaves before all have
     entered.
     """
     n_operations = n_early = n_wide = n_apart = 0

@@ -98,7 +98,7 @@ class CommRows(Struct, frozen=True):
         return np.bincount(pairs, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return each operation's group for `collectives.match`, and how many ranks each group needs."""
+        """Return each operation's group for `collectives.match_collectives`, and how many ranks each group needs."""
         group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step
         if not chosen.any():
@@ -349,7 +349,7 @@ def cross_rank(
     group, n_required = rows.groups(len(ranks))
     if doubt is not None:
         group[~rows.is_named[rows.communicator]] = matching.UNGROUPED
-    matched = matching.match(group, rows.rank, n_required) if is_aligned else []
+    matched = matching.match_collectives(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
@@ -383,7 +383,9 @@ def cross_rank(
         problems += _of_groups(rows, doubt, is_by_log=is_by_log, has_log=log is not None)
         problems += _of_clocks(doubt, has_clock=has_clock, has_all_errors=bool(has_all_errors))
     if len(ranks) > 1 and has_clock and is_aligned:
-        known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
+        known = matching.measure_waiting(
+            matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts)
+        )
         is_early = known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns"))
         if doubt is None and _is_contradicted(rows, matched):
             return cross_rank(
