@@ -157,7 +157,7 @@ def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | 
     streams = pc.value_counts(operations.kernel_rows["stream_id"].drop_null())
     stream_ids = streams.field("values").to_pylist()
     n_kernels = streams.field("counts").to_pylist()
-    counts = Counter(dict(zip(stream_ids, n_kernels, strict=True)))
+    counts: Counter[int] = Counter(dict(zip(stream_ids, n_kernels, strict=True)))
     comm_stream_ids, n_comm_kernels = np.unique(comm_streams, return_counts=True)
     n_comm_by_stream = zip(comm_stream_ids.tolist(), n_comm_kernels.tolist(), strict=True)
     counts.subtract(dict(n_comm_by_stream))

@@ -722,8 +722,10 @@ def _once_in_each_unit(codes: Int64, unit: Int64, n_units: int) -> Int64:
     """Return the places of codes that every unit has once: a row per code, a column per unit."""
     groups = _group(codes)
     first = groups.first[groups.counts == n_units, None]
-    rows = groups.places[first + np.arange(n_units)]
-    return rows[(unit[rows] == np.arange(n_units)).all(axis=1)]
+    rows: Int64 = groups.places[first + np.arange(n_units)]
+    is_once_in_each: Flags = (unit[rows] == np.arange(n_units)).all(axis=1)
+    once: Int64 = rows[is_once_in_each]
+    return once
 
 
 def _prefer_allowed(rows: Int64, may_begin: Flags) -> Int64:

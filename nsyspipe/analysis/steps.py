@@ -578,7 +578,7 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
 def _parse_steps(wanted: object) -> tuple[int, int]:
     """Return two step numbers of a pair, or of one number."""
     ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
-    are_numbers = all(isinstance(end, Integral) and type(end) is not bool for end in ends)
+    are_numbers = all(isinstance(end, Integral) and not isinstance(end, bool) for end in ends)
     if len(ends) != len(("first", "last")) or not are_numbers:
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")

@@ -252,7 +252,7 @@ def _join_groups(communicators: Sequence[frozenset[int]]) -> list[frozenset[int]
 
 def _group_size(rows: Sequence[Mapping[str, Any]], groups: Sequence[frozenset[int]]) -> int | None:
     """Return how many ranks each group of a role has; None if that is not known, or differs."""
-    declared_sizes = {
+    declared_sizes: set[int | None] = {
         row["n_ranks"] if is_nccl_communicator(row["communicator"]) else None for row in rows
     }
     declared_size = declared_sizes.pop()
