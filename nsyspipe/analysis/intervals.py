@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int32, Int64
 
 
 class IntervalSet(Struct, frozen=True, eq=False, dict=True):
@@ -250,14 +250,14 @@ def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) ->
     return total - sums_of(group[overlapping], overlap, n_groups)
 
 
-def sums_of(groups: Int64, values: Int64, n_groups: int) -> Int64:
+def sums_of(groups: Int64 | Int32, values: Int64, n_groups: int) -> Int64:
     """Return the sum of each group's values; groups from 0 in any order."""
     sums = np.zeros(n_groups, np.int64)
     np.add.at(sums, groups, values)
     return sums
 
 
-def least_of(groups: Int64, values: Int64, n_groups: int) -> Int64:
+def least_of(groups: Int64 | Int32, values: Int64, n_groups: int) -> Int64:
     """Return each group's smallest value; groups from 0 in any order.
 
     It is the largest int64 if the group has no value.

@@ -104,7 +104,7 @@ class WindowSums(Struct, frozen=True):
 
 
 def window_sums(
-    starts: Int64, of_each: Sequence[Int64], row: Int64, n_rows: int, windows: Windows
+    starts: Int64, of_each: Sequence[Int64], row: Int64 | Int32, n_rows: int, windows: Windows
 ) -> tuple[WindowSums, list[Int64]]:
     """Sum kernels by row in each window that they start in, and over all wherever they start.
 
@@ -206,7 +206,7 @@ class Slowed(NamedTuple):
 _NONE_SLOWED = Slowed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def _sum_slowed(slowed: Slowed, row: Int64, n_rows: int) -> dict[str, Int64]:
+def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
     rows = row[slowed.kernel]
     return {
         "n_slowed": np.bincount(rows, minlength=n_rows),

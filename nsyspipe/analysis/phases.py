@@ -224,7 +224,8 @@ def _are_of_loop(ranges: pa.Table, members: Members) -> Flags:
     first_member = np.searchsorted(members.starts, ranges["start_ns"].to_numpy(), side="left")
     end_member = np.searchsorted(members.ends, ranges["end_ns"].to_numpy(), side="right")
     is_on_thread: Flags = ranges["thread_id"].to_numpy() == members.thread_id
-    return is_on_thread & (end_member <= first_member)
+    holds_no_step: Flags = end_member <= first_member
+    return is_on_thread & holds_no_step
 
 
 def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) -> IntervalSet:
@@ -362,10 +363,11 @@ def phase_ranges(
 
 def _outermost_places(starts: Int64, ends: Int64) -> Int64:
     """Return the places of ranges that no other range contains, in order of start."""
-    order = np.lexsort((-ends, starts))
+    order: Int64 = np.lexsort((-ends, starts))
     ends = ends[order]
-    is_outer = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])
-    return order[is_outer[: order.size]]
+    is_outer: Flags = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])
+    outermost: Int64 = order[is_outer[: order.size]]
+    return outermost
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
