@@ -25,7 +25,7 @@ _MAX_TABLE_BYTES_PER_ID = 16
 
 
 class ProcessOperations(Struct, frozen=True):
-    """The device operations of one process, as numpy columns; kernels and copies each in order of launch."""
+    """The device operations of one process. Kernels and copies are each in order of launch."""
 
     # Compute and communication kernels. Those without a launch come last, with `NEVER`.
     kernel_start: Int64

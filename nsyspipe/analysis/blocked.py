@@ -54,7 +54,7 @@ def explained_until(idle: IntervalSet, starts: Int64, ends: Int64) -> Int64:
 
 
 def made_by(idle: IntervalSet, starts: Int64, ends: Int64) -> IntervalSet:
-    """Return the idle time that is explained by times in which the host was held up, in any order."""
+    """Return the idle time that is explained by times in which the host was held up."""
     return idle.intersect(union(starts, explained_until(idle, starts, ends)))
 
 

@@ -211,7 +211,7 @@ def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
 
 
 def floor_median(ordered: Int64) -> Int64:
-    """Return the median along the last axis of sorted values; of an even number the floored mean."""
+    """Return the median along the last axis of sorted values; the mean of two is floored."""
     low = ordered[..., (ordered.shape[-1] - 1) // 2]
     high = ordered[..., ordered.shape[-1] // 2]
     return low + (high - low) // 2
@@ -293,7 +293,7 @@ def clock_of_device(
     calls: pa.Table | None,
     device_id: int | None = None,
 ) -> DeviceClock:
-    """Compare the clock of one device of a process with its host's, by the operations that ran there.
+    """Compare the clock of one device of a process with its host's, by its operations.
 
     `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. If the
     process used several devices, pass `device_id`: only the waits for that device count.

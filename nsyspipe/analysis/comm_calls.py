@@ -51,7 +51,7 @@ class Called(Struct, frozen=True):
 
 
 class CallRanges(Struct, frozen=True):
-    """Ranges that may hold launches, in order of (thread, start), none inside another of its thread."""
+    """Ranges that may hold launches, in order of (thread, start). Those of a thread are disjoint."""
 
     thread_id: Int64
     start_ns: Int64
@@ -67,7 +67,7 @@ class CallRanges(Struct, frozen=True):
         return np.array([is_wanted(call) for call in self.calls], np.bool_)[self.call]
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
-        """Return the places of the sorted times that are in a range of a thread, and their ranges."""
+        """Return the places of sorted times that are in a range of a thread, and their ranges."""
         first, last = np.searchsorted(self.thread_id, (thread, thread + 1))
         starts = self.start_ns[first:last]
         ends = self.end_ns[first:last]
@@ -247,7 +247,7 @@ def _pairs(*tables: pa.Table) -> Int64:
 
 
 def rows_of_launches(wanted: pa.Table, table: pa.Table) -> Int64:
-    """Return the row of a table with the process and correlation ID of each wanted row; -1 for none."""
+    """Return the row of a table with the process and ID of each wanted row; -1 for none."""
     pairs = _pairs(wanted, table)
     wanted_pairs = pairs[: wanted.num_rows]
     table_pairs = pairs[wanted.num_rows :]

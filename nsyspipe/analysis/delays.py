@@ -1,4 +1,4 @@
-"""Which ranks are late by themselves, and which pass on the delay of a rank that they waited for."""
+"""Which ranks are late by themselves, and which pass on the delay of another rank."""
 
 import numpy as np
 import pyarrow as pa

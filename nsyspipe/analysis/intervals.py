@@ -15,7 +15,7 @@ from nsyspipe.model.table import Flags, Int32, Int64
 
 
 class IntervalSet(Struct, frozen=True, eq=False, dict=True):
-    """Sorted, disjoint, non-empty half-open intervals ``[starts, ends)`` in ns, as `union` makes them."""
+    """Sorted, disjoint, non-empty intervals ``[starts, ends)`` in ns, as `union` makes them."""
 
     starts: Int64
     ends: Int64
@@ -71,7 +71,7 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
         return IntervalSet(self.starts + by_ns, self.ends + by_ns)
 
     def without(self, other: IntervalSet) -> IntervalSet:
-        """Return the times in this set and not in the other, all between ``-2**62`` and ``2**62``."""
+        """Return the times in this set and not in the other, between ``-2**62`` and ``2**62``."""
         complement = IntervalSet(np.append(-FOREVER, other.ends), np.append(other.starts, FOREVER))
         return self.intersect(complement)
 
@@ -92,7 +92,7 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
 
 
 class NarrowIntervals(Struct, frozen=True, eq=False):
-    """An `IntervalSet` in a third of its memory: its begin, and the length of each interval and gap."""
+    """An `IntervalSet` in a third of its memory: its begin, and lengths of intervals and gaps."""
 
     begin: int
     lengths: NDArray[np.integer]
@@ -151,7 +151,7 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
 
 
 def _sort(times: Int64) -> Int64:
-    """Sort times, which mostly are a few sorted runs. Checking the order costs less than sorting."""
+    """Sort times, mostly a few sorted runs. Checking the order costs less than sorting."""
     return times if is_sorted(times) else np.sort(times, kind="stable")
 
 

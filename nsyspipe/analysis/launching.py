@@ -1,4 +1,4 @@
-"""How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
+"""How long the host of a rank takes to launch a step, without waiting for its device."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,9 @@ def device_waits(
     waits: pa.Table,
     offset_ns: int,
 ) -> IntervalSet:
-    """Return when the host of one process launched nothing because a call waited for the device, report time.
+    """Return when the host of a process launched nothing because it waited for the device.
+
+    The times are report times.
 
     Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the
     queue full. A call during which another thread launched something did not keep the process from
@@ -99,7 +101,9 @@ def host_times(
     inputs: IntervalSet,
     offset_ns: int,
 ) -> HostTimes:
-    """Measure the host's time of each window, from the launch of its first kernel to that of the next window's.
+    """Measure the time of the host for each window.
+
+    It begins with the launch of the first kernel, and ends with that of the next window.
 
     The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part
     of it; `inputs` are when the host got the next batch. Both are report times on the host's clock.

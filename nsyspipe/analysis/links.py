@@ -213,7 +213,7 @@ def _gpus(
     local_ranks: Mapping[int, int | None],
     hosts: Mapping[int, str | None],
 ) -> dict[int, int]:
-    """Return the index of the GPU of each rank on its host. The log counts before the local rank."""
+    """Return the index of each rank's GPU on its host, from the log or the local rank."""
     gpus = dict(local_ranks)
     for member in members:
         for gpu in (member.cuda_device, member.nvml_device):
@@ -274,7 +274,8 @@ class SlowestLink:
     # The first edge of that kind with the least nominal bandwidth.
     from_rank: int
     to_rank: int
-    # Of that edge. None if it is not known of every edge of that kind, or not which edge is slowest.
+    # Of that edge. None if it is not known of every edge of that kind, or if the slowest edge is not
+    # known.
     nominal_bytes_per_s: float | None
     # What the edge crosses, in words.
     text: str
@@ -289,7 +290,7 @@ class SlowestLink:
 
     @property
     def edges(self) -> str:
-        """The edges that the text holds for: ``all 4 edges``, ``2 of 8 edges, rank 3 to 4 first``."""
+        """The edges that the text holds for, as ``2 of 8 edges, rank 3 to 4 first``."""
         noun = "connection" if self.is_of_ring else "pair"
         first_edge = f"rank {self.from_rank} to {self.to_rank}"
         if self.n_links == self.n_edges:
@@ -407,8 +408,9 @@ class _Gpu(NamedTuple):
     pcie: int | None
 
 
-# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth in the comment. The first
-# whose pattern matches the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
+# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth in the comment. The
+# first whose pattern matches the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the
+# Blackwell brief;
 # GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
     _Gpu("P100", 1, 20 * GB, 4, 3),  # 160 GB/s

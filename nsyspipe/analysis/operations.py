@@ -51,7 +51,7 @@ _STEP_ITSELF = -1
 
 
 class DeviceOperations(Struct, frozen=True, dict=True):
-    """Columns of equal length. Times are report times, ns. `attribution.UNKNOWN` stands for null."""
+    """Columns of equal length. Times are report times, ns. Null is `attribution.UNKNOWN`."""
 
     start: Int64
     end: Int64
@@ -83,7 +83,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         return np.argsort(self.launch, kind="stable")
 
     def in_order(self, *more: Int64) -> Int64:
-        """Return the rows in order of start, end, every other column that a user sees, and `more`."""
+        """Return the rows in order of start, end, all columns that a user sees, and `more`."""
         ids = self.device_id, self.stream_id, self.correlation_id
         keys = (
             self.start,

@@ -1,4 +1,4 @@
-"""Phases of steps: their host ranges, what a host does between steps, and the cost of each phase."""
+"""Phases of steps: their host ranges, their cost, and what a host does between steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEHIND_BACKWARD = 2
 
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
-    """Extend ranges that end with the launch of a kernel by the copies launched before the next one.
+    """Extend ranges that end with a launch by the copies launched before the next kernel.
 
     Only device-to-device copies count. Backward passes that were found by their kernels end so. DDP
     copies gradients out of its buckets behind the last one.

@@ -16,7 +16,7 @@ from nsyspipe.analysis.traffic import DATA, SHARDED, TENSOR
 from nsyspipe.model.table import Flags, Int32, Int64
 
 # No rank leaves a collective before the last one has entered. But clocks differ a little, so a few
-# ends may come before it. This is the share of early ends from which on the ranks are not one group.
+# ends may come before it. From this share of early ends on, the ranks are not one group.
 MIN_EARLY_SHARE = 0.2
 # All ranks of a collective leave it together, however far apart they entered. Ranks of different
 # groups leave as far apart as they entered.

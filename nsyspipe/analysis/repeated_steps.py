@@ -125,14 +125,14 @@ def aligned_numbers(
 
 
 class _Shift(NamedTuple):
-    """How many units the first unit of a rank is behind that of another, and whether it is certain."""
+    """How many units a rank is behind another, and whether that is certain."""
 
     n_units: int
     is_certain: bool
 
 
 def _shift_of_rank(comms: Sequence[_Comm], shifts: Mapping[int, int], rank: int) -> _Shift | None:
-    """Return the shift of a rank; None if it shares no collective with a rank whose shift is known."""
+    """Return the shift of a rank; None if it shares no collective with a rank of known shift."""
     for known_rank, known_shift in shifts.items():
         shift = _shift_between(comms[known_rank], comms[rank])
         if shift is not None:

@@ -220,7 +220,7 @@ class _FamilyOnThread(Struct, frozen=True):
 
 
 def _choose_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
-    """Return the best thread of each family: largest union first, of equal threads the lowest ID."""
+    """Return the thread of each family with the largest union; of equal threads the lowest ID."""
     threads, thread = np.unique(ranges.thread, return_inverse=True)
     keys, group = np.unique(ranges.family * threads.size + thread, return_inverse=True)
     unions = grouped_lengths(group, ranges.starts, ranges.ends, keys.size)

@@ -26,7 +26,7 @@ _RATIO_PARTS = [column for parts in RATIOS.values() for column in parts]
 _STEP_COLUMNS = tuple(dict.fromkeys([*MEANS.values(), *_RATIO_PARTS]))
 _COLLECTIVE_COLUMNS = ("transfer_ns", *dict.fromkeys(RATES.values()))
 _NO_SUMS: _Sums = dict.fromkeys((*_STEP_COLUMNS, *_COLLECTIVE_COLUMNS))
-# Steps are near the median, and the median is near the mean, if they differ by less than this share.
+# Steps are near the median, and the median is near the mean, if they differ by at most this share.
 _NEAR_SHARE = 0.1
 # If fewer steps than this share are near the median, the steps are uneven.
 _MIN_SHARE_NEAR_MEDIAN = 0.5
@@ -320,7 +320,7 @@ def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Fl
 
 
 def period_of(is_long: Flags) -> int | None:
-    """Return the distance of the steps of the rarer kind, if it is the same in the whole capture."""
+    """Return the distance of steps of the rarer kind, if the whole capture has the same."""
     are_long_rarer = 2 * int(is_long.sum()) <= is_long.size
     places = np.flatnonzero(is_long if are_long_rarer else ~is_long)
     distances = np.unique(np.diff(places)).tolist()

@@ -158,7 +158,7 @@ def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
 
 
 def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
-    """Return for each owner the name with the largest sum of lengths; of equal ones the lowest code."""
+    """Return the name of each owner with the largest sum of lengths, then the lowest code."""
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
     order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
@@ -257,7 +257,7 @@ def timeline(
     step: int,
     max_bars: int = MAX_BARS,
 ) -> pa.Table:
-    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name.
+    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by rank, lane, start, end and name.
 
     The schema says what a lane holds. Communication and waiting are painted, other operations are
     merged. A lane has at most `max_bars`, at least 1. For each rank, the sums of ``busy_ns`` are

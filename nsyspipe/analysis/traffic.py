@@ -84,7 +84,7 @@ def roles(uses: Sequence[CommUse]) -> list[str]:
 
 
 def begins_in_stages(kernels_before: Sequence[float]) -> bool:
-    """Tell whether ranks look like stages, given the kernels of each before its first send of a step.
+    """Tell whether ranks look like stages, by the kernels of each before its first send.
 
     They do if one rank launches twice as many as another.
     """
@@ -183,7 +183,7 @@ def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Dimension:
-    """Ranks that communicate in groups of one size. Roles with the same groups are one dimension."""
+    """Ranks that communicate in groups of one size. Roles of the same groups are one dimension."""
 
     roles: tuple[str, ...]
     # Ranks of a group. None if communicators are not NCCL's own, or if the sizes differ.
