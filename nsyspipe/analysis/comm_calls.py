@@ -51,7 +51,7 @@ class Called(Struct, frozen=True):
 
 
 class CallRanges(Struct, frozen=True):
-    """Ranges that may hold launches, in order of (thread, start). Those of a thread are disjoint."""
+    """Ranges that may hold launches, in order of (thread, start). Those of a thread are apart."""
 
     thread_id: Int64
     start_ns: Int64

@@ -274,8 +274,8 @@ class SlowestLink:
     # The first edge of that kind with the least nominal bandwidth.
     from_rank: int
     to_rank: int
-    # Of that edge. None if it is not known of every edge of that kind, or if the slowest edge is not
-    # known.
+    # Of that edge. None if it is not known of every edge of that kind, or if the slowest edge is
+    # not known.
     nominal_bytes_per_s: float | None
     # What the edge crosses, in words.
     text: str
