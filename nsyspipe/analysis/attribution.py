@@ -1,4 +1,4 @@
-"""The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
+"""The device operations of one process as columns, and the launch that each came from."""
 
 from collections.abc import Sequence
 
@@ -11,46 +11,47 @@ from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 from nsyspipe.model.table import INT, Flags, Int64, narrowed
 
-NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
-UNKNOWN = np.iinfo(
-    np.int64
-).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
+# The launch time of an operation without a launch: after all others.
+NEVER = np.iinfo(np.int64).max
+# Null in `ProcessOperations.kernel_column`. No ID and no packed shape is that low.
+UNKNOWN = np.iinfo(np.int64).min
 
-_NARROW = ("device_id", "stream_id", "name_id")
-# Correlation ids are looked up in a table by id, by their place where that table would be so many
-# times longer than the rows.
-_SPARSE = 8
-# Of ids that are looked for, the longest table, in bytes for each row that is looked through.
-_MOST_TABLE_BYTES_PER_ROW = 16
+_NARROWED_COLUMNS = ("device_id", "stream_id", "name_id")
+# Launches are looked up in a table with a row per possible correlation ID. If that table would be
+# more than this many times longer than the launches, it has a row per ID that occurs.
+_MAX_TABLE_ROWS_PER_LAUNCH = 8
+# The longest table of `are_among`, in bytes for each ID.
+_MAX_TABLE_BYTES_PER_ID = 16
 
 
 class ProcessOperations(Struct, frozen=True):
-    """The device operations of one process, as numpy columns; kernels and copies each in order of launch."""
+    """The device operations of one process. Kernels and copies are each in order of launch."""
 
-    # compute and comm operations; those without a launch come last, with `NEVER`
+    # Compute and communication kernels. Those without a launch come last, with `NEVER`.
     kernel_start: Int64
     kernel_end: Int64
     kernel_launch: Int64
     is_comm: Flags
-    # memcpys and memsets; an unknown kind is -1, unknown bytes are 0
+    # Memcpys and memsets. An unknown kind is -1, unknown bytes are 0.
     copy_start: Int64
     copy_end: Int64
     copy_launch: Int64
     copy_kind: Int64
     copy_bytes: Int64
-    n_launched: int  # kernels with a launch
-    devices: tuple[
-        int, ...
-    ]  # by number of operations, the device with most first (tie: the lowest)
-    kernel_order: (
-        Int64 | None
-    )  # row of each kernel among the process's; None when they stand in order of launch
-    kernel_rows: (
-        pa.Table
-    )  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
+    # Kernels with a launch.
+    n_launched: int
+    # By number of operations, most first. Of devices with as many, the lowest comes first.
+    devices: tuple[int, ...]
+    # Row of each kernel among those of the process. None if the rows are in order of launch.
+    kernel_order: Int64 | None
+    # Columns of `canonical.KERNELS` that are seldom needed, in order of row: see `kernel_column`.
+    kernel_rows: pa.Table
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
-        """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
+        """Return device_id, stream_id, name_id, grid or block of some kernels.
+
+        Null is `UNKNOWN`.
+        """
         column = self.kernel_rows[name]
         if self.kernel_order is None:
             column = column.slice(first, None if last is None else last - first)
@@ -59,7 +60,10 @@ class ProcessOperations(Struct, frozen=True):
 
     @property
     def n_without_launch(self) -> int:
-        """Operations of any kind without the launch that they must have had: unified memory moves without any."""
+        """Operations of any kind whose launch is missing.
+
+        Moves of unified memory never have a launch, and are not counted.
+        """
         n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))
         return self.kernel_start.size - self.n_launched + n_copies
 
@@ -76,8 +80,11 @@ class ProcessOperations(Struct, frozen=True):
     @property
     def span(self) -> tuple[int, int]:
         """First start and last end of any operation, report time."""
-        starts = [int(a.min()) for a in (self.kernel_start, self.copy_start) if a.size]
-        return min(starts), max(int(a.max()) for a in (self.kernel_end, self.copy_end) if a.size)
+        all_starts = self.kernel_start, self.copy_start
+        all_ends = self.kernel_end, self.copy_end
+        first_starts = [int(starts.min()) for starts in all_starts if starts.size]
+        last_ends = [int(ends.max()) for ends in all_ends if ends.size]
+        return min(first_starts), max(last_ends)
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
@@ -85,66 +92,96 @@ class ProcessOperations(Struct, frozen=True):
 
 
 class Inputs(Struct, frozen=True):
-    """When the host of one rank was getting input; no time is in both."""
+    """When the host of one rank was getting input. No time is in both sets."""
 
-    data: IntervalSet  # in ranges of the data phase
-    # the longest stretch between each two steps in which their thread is in no range and no CUDA
-    # call
+    # In ranges of the data phase.
+    data: IntervalSet
+    # The longest time between each two steps in which the thread is in no range and no CUDA call.
     quiet: IntervalSet
 
 
+class _LaunchPlaces(Struct, frozen=True):
+    """Where the launch with a correlation ID stands in a table of launches."""
+
+    lowest: int
+    highest: int
+    # The IDs that occur, ascending. None if the table has a row for each ID from lowest to highest.
+    occurring: Int64 | None
+
+    @classmethod
+    def of_launches(cls, launches: pa.Table) -> "_LaunchPlaces":
+        """Choose the table that fits the correlation IDs of some launches."""
+        bounds = pc.min_max(launches["correlation_id"]).values()
+        lowest, highest = (bound.as_py() for bound in bounds)
+        is_sparse = highest - lowest + 1 > _MAX_TABLE_ROWS_PER_LAUNCH * launches.num_rows
+        occurring = np.unique(launches["correlation_id"].to_numpy()) if is_sparse else None
+        return cls(lowest, highest, occurring)
+
+    @property
+    def n_ids(self) -> int:
+        """Number of rows of the table, and the place of every ID that it does not have."""
+        if self.occurring is None:
+            return self.highest - self.lowest + 1
+        return int(self.occurring.size)
+
+    def find(self, ids: Int64) -> Int64:
+        """Return the place of each ID in the table."""
+        is_in_table = (ids >= self.lowest) & (ids <= self.highest)
+        if self.occurring is None:
+            places: Int64 = ids - self.lowest
+        else:
+            places = np.searchsorted(self.occurring, ids)
+            is_in_table &= np.append(self.occurring, 0)[places] == ids
+        return places if is_in_table.all() else np.where(is_in_table, places, self.n_ids)
+
+
 def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64]:
-    """Return the launch of each row of some tables: the first `canonical.LAUNCHES` (or `HOST_CALLS`) of its process and id, or `NEVER`."""
+    """Return the time of the launch of each row of some tables, `NEVER` for none.
+
+    That is the first of `canonical.LAUNCHES` (or `HOST_CALLS`) of the process with the row's
+    correlation ID.
+    """
     if launches is None or not launches.num_rows:
         return [np.full(table.num_rows, NEVER) for table in operations]
-    lowest, highest = (bound.as_py() for bound in pc.min_max(launches["correlation_id"]).values())
-    n_ids = highest - lowest + 1
-    known = None
-    if n_ids > _SPARSE * launches.num_rows:
-        known = np.unique(launches["correlation_id"].to_numpy())
-        n_ids = known.size
-
-    def places(ids: Int64) -> Int64:
-        inside = (ids >= lowest) & (ids <= highest)
-        at: Int64 = ids - lowest if known is None else np.searchsorted(known, ids)
-        if known is not None:
-            inside &= np.append(known, 0)[at] == ids
-        return at if inside.all() else np.where(inside, at, n_ids)
-
-    first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
+    places = _LaunchPlaces.of_launches(launches)
+    # The last place is that of no launch.
+    first_launch = np.full(places.n_ids + 1, NEVER)
     for batch in launches.to_batches():
-        np.minimum.at(
-            first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy()
-        )
-    chunks = [table["correlation_id"].chunks for table in operations]
-    return [
-        np.concatenate([first[:0], *(first[places(filled(ids))] for ids in chunk)])
-        for chunk in chunks
-    ]
+        place = places.find(batch["correlation_id"].to_numpy())
+        np.minimum.at(first_launch, place, batch["start_ns"].to_numpy())
+    times = []
+    for table in operations:
+        chunks = table["correlation_id"].chunks
+        times_of_chunks = [first_launch[places.find(filled(ids))] for ids in chunks]
+        times.append(np.concatenate([first_launch[:0], *times_of_chunks]))
+    return times
 
 
 def are_among(ids: Int64, wanted: Int64) -> Flags:
-    """Tell which ids are among the wanted ones.
+    """Tell which IDs are among the wanted ones.
 
-    numpy's own limit, from which on it sorts instead of looking into a table, is just below what
-    correlation ids need.
+    numpy uses a table or sorts. Its own limit for the table is just below what correlation IDs
+    need, so the method is chosen here.
     """
     if not wanted.size:
         return np.zeros(ids.size, np.bool_)
     n_bytes = int(wanted.max()) - int(wanted.min()) + 1
-    fits_in_table = n_bytes <= _MOST_TABLE_BYTES_PER_ROW * (ids.size + wanted.size)
+    fits_in_table = n_bytes <= _MAX_TABLE_BYTES_PER_ID * (ids.size + wanted.size)
     flags: Flags = np.isin(ids, wanted, kind="table" if fits_in_table else "sort")
     return flags
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
-    """Return a column of integers, with a number in the place of null (never through float)."""
+    """Return a column of integers, with `null` in place of nulls. Integers stay exact."""
     values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
     return values
 
 
 def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them; None of None."""
+    """Return the rows of each process, in one pass over the table. Without a table, return Nones.
+
+    `processes` are in ascending order.
+    """
     if table is None:
         return [None] * len(processes)
     owner = table["process_id"].to_numpy()
@@ -152,40 +189,62 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
         order = np.argsort(owner, kind="stable")
         table = table.combine_chunks().take(pa.array(order))
         owner = owner[order]
-    edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
-    return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
+    firsts = np.searchsorted(owner, processes, side="left").tolist()
+    lasts = np.searchsorted(owner, processes, side="right").tolist()
+    return [table.slice(first, last - first) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def operations_of(
     kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
 ) -> ProcessOperations:
-    """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
-    chunks = kernels["device_id"].chunks + copies["device_id"].chunks
-    devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null()).to_pylist()
-    rare = kernels.select([*_NARROW, "grid", "block"])
-    for at, name in enumerate(_NARROW):
-        rare = rare.set_column(at, name, narrowed(rare[name]))
+    """Bring the operations of one process into order of launch.
+
+    Launch times are as `launch_times` returns them.
+    """
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
-    columns = [kernels[name].to_numpy() for name in ("start_ns", "end_ns", "is_comm")]
-    start, end, is_comm, launch = (
-        values if order is None else values[order] for values in (*columns, kernel_launch)
-    )
+    start = kernels["start_ns"].to_numpy()
+    end = kernels["end_ns"].to_numpy()
+    is_comm = kernels["is_comm"].to_numpy()
+    launch = kernel_launch
+    if order is not None:
+        start = start[order]
+        end = end[order]
+        is_comm = is_comm[order]
+        launch = launch[order]
     copy_order = np.argsort(copy_launch, kind="stable")
+    copy_start = copies["start_ns"].to_numpy()[copy_order]
+    copy_end = copies["end_ns"].to_numpy()[copy_order]
+    copy_kind = filled(copies["copy_kind"], -1)[copy_order]
+    copy_bytes = filled(copies["bytes"], 0)[copy_order]
+    n_launched = int(np.searchsorted(launch, NEVER))
     return ProcessOperations(
         kernel_start=start,
         kernel_end=end,
         kernel_launch=launch,
         is_comm=is_comm,
-        copy_start=copies["start_ns"].to_numpy()[copy_order],
-        copy_end=copies["end_ns"].to_numpy()[copy_order],
+        copy_start=copy_start,
+        copy_end=copy_end,
         copy_launch=copy_launch[copy_order],
-        copy_kind=filled(copies["copy_kind"], -1)[copy_order],
-        copy_bytes=filled(copies["bytes"], 0)[copy_order],
-        n_launched=int(np.searchsorted(launch, NEVER)),
-        devices=tuple(
-            device["values"]
-            for device in sorted(devices, key=lambda one: (-one["counts"], one["values"]))
-        ),
+        copy_kind=copy_kind,
+        copy_bytes=copy_bytes,
+        n_launched=n_launched,
+        devices=_devices_by_use(kernels, copies),
         kernel_order=order,
-        kernel_rows=rare,
+        kernel_rows=_seldom_needed_columns(kernels),
     )
+
+
+def _devices_by_use(kernels: pa.Table, copies: pa.Table) -> tuple[int, ...]:
+    """Return the devices by number of operations, most first, then the lowest."""
+    chunks = kernels["device_id"].chunks + copies["device_id"].chunks
+    device_ids = pa.chunked_array(chunks, pa.int64()).drop_null()
+    counts = pc.value_counts(device_ids).to_pylist()
+    counts.sort(key=lambda count: (-count["counts"], count["values"]))
+    return tuple(count["values"] for count in counts)
+
+
+def _seldom_needed_columns(kernels: pa.Table) -> pa.Table:
+    columns = kernels.select([*_NARROWED_COLUMNS, "grid", "block"])
+    for place, name in enumerate(_NARROWED_COLUMNS):
+        columns = columns.set_column(place, name, narrowed(columns[name]))
+    return columns

@@ -1,4 +1,7 @@
-"""Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it."""
+"""Where the wall time of each step goes, and why devices idle in the rest of it."""
+
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,42 +19,50 @@ from nsyspipe.model.schema import IDLE_CAUSES, IDLE_DETAILS
 from nsyspipe.model.table import Flags, Int64
 
 Phases = NDArray[np.int8] | NDArray[np.int32]
-# Figure -> what it needs of `Recorded`.
+# The compute and communication of a step, from kernels and their names.
+_METRICS_OF_KERNELS = (
+    "compute_ns",
+    "comm_ns",
+    "exposed_comm_ns",
+    "overlap_compute_ns",
+    "overlap_backward_ns",
+    "n_collectives",
+)
+# Metric -> the fields of `Recorded` that it needs.
 _NEEDS = {
-    **dict.fromkeys(
-        ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")
-    ),
-    **dict.fromkeys(("overlap_backward_ns", "n_collectives"), ("kernels", "names")),
+    **dict.fromkeys(_METRICS_OF_KERNELS, ("kernels", "names")),
     **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
     **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
     "dtod_bytes": ("memcpy", "kinds", "sizes"),
     "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
 }
-# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a
-# bucket's in one go.
-_SHORTEST_RUN = 8
-_LONGEST_LATENCY_NS = (
-    20_000  # from the end of one to the start of the next: more is a wait for something else
-)
-# A host that launches one operation after the other never takes so long for the next one
+# DDP copies the gradients of a bucket in one go. Copies of the model itself stand between kernels,
+# so fewer copies in a row are not copies of gradients.
+_MIN_COPIES_OF_BUCKET = 8
+# A longer time from the end of a copy to the start of the next is a wait for something else.
+_MAX_COPY_LATENCY_NS = 20_000
+# A host that launches one operation after the other never takes this long for the next one.
 PAUSE_NS = 2_000_000
-_LONGEST_LAUNCH_NS = (
-    20_000  # to reach an idle device: a larger least time means that it never was idle
-)
+# What a launch takes to reach an idle device. If the shortest time is longer, the device was never
+# idle.
+_MAX_LAUNCH_LATENCY_NS = 20_000
 
 
 class DeviceTime(Struct, frozen=True):
-    """A rank's operations, its windows, and unions of the operations, report time, ns."""
+    """The operations of a rank, its windows, and unions of the operations; report time, ns.
+
+    The letters are those of the definitions.
+    """
 
     operations: ProcessOperations
     windows: Windows
-    compute: IntervalSet  # C of the definitions
+    compute: IntervalSet  # C
     comm: IntervalSet  # M
     memory: IntervalSet  # P: memcpys and memsets
     hidden: IntervalSet  # ``C n M``
 
     def exposed(self, covered: IntervalSet) -> IntervalSet:
-        r"""Return ``X \ (C u M)``: the times beside neither compute nor communication."""
+        r"""Return ``X \ (C u M)``: the times without compute and communication."""
         return covered.without(self.compute).without(self.comm)
 
 
@@ -67,150 +78,197 @@ def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
     memory = union(operations.copy_start, operations.copy_end)
     return DeviceTime(
-        operations, windows, compute, communication, memory, communication.intersect(compute)
+        operations=operations,
+        windows=windows,
+        compute=compute,
+        comm=communication,
+        memory=memory,
+        hidden=communication.intersect(compute),
     )
 
 
 def breakdown(
     device: DeviceTime, backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Split each window of one rank into disjoint parts: columns of `schema.STEPS`, which has their formulas.
+    """Split each window of one rank into disjoint parts: columns of `schema.STEPS`.
 
-    Operations count in the window that they run in, whatever step they belong to. `backward` flags
-    the kernels that were launched inside a backward range; None when the rank has no such range.
-    Returns one int64 per window (ns, counts and bytes as named), None where not recorded: see
-    `_NEEDS`.
+    The schema has their formulas. Operations count in the window that they run in, whatever step
+    they belong to. `backward` flags the kernels that were launched inside a backward range. It is
+    None if the rank has no such range. Returns one int64 per window, in ns or counts or bytes, or
+    None if a metric was not recorded: see `_NEEDS`.
     """
-    operations = device.operations
     windows = device.windows
-    comm = device.operations.is_comm
-    dtod, n_dtod, dtod_bytes = _copies(operations, operations.copy_kind == DTOD_KIND, windows)
-    times = (device.compute, device.comm, device.hidden, device.exposed(device.memory))
-    compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
-    wall = windows.ends - windows.starts
-    exposed = comm_ns - overlap
+    wall_ns = windows.ends - windows.starts
+    compute_ns = windows.covered(device.compute)
+    comm_ns = windows.covered(device.comm)
+    overlap_ns = windows.covered(device.hidden)
+    exposed_comm_ns = comm_ns - overlap_ns
+    exposed_memory_ns = windows.covered(device.exposed(device.memory))
+    busy_ns = compute_ns + exposed_comm_ns + exposed_memory_ns
+    is_comm = device.operations.is_comm
+    comm_starts = np.sort(device.operations.kernel_start[is_comm])
     columns: dict[str, Int64 | None] = {
-        "wall_ns": wall,
-        "compute_ns": compute,
+        "wall_ns": wall_ns,
+        "compute_ns": compute_ns,
         "comm_ns": comm_ns,
-        "exposed_comm_ns": exposed,
-        "exposed_memory_ns": exposed_memory,
-        "idle_ns": wall - compute - exposed - exposed_memory,
-        "dtod_ns": windows.covered(dtod),
-        "dtod_bytes": dtod_bytes,
-        "n_dtod": n_dtod,
-        "exposed_dtod_ns": windows.covered(device.exposed(dtod)),
-        "overlap_compute_ns": overlap,
+        "exposed_comm_ns": exposed_comm_ns,
+        "exposed_memory_ns": exposed_memory_ns,
+        "idle_ns": wall_ns - busy_ns,
+        **_device_to_device_copies(device),
+        "overlap_compute_ns": overlap_ns,
         "overlap_backward_ns": None,
-        "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
+        "n_collectives": windows.slices(comm_starts).counts,
     }
     if backward is not None:
-        kernels = backward & ~comm
-        of_backward = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-        columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(of_backward))
-    lacking = (
-        name for name, facts in _NEEDS.items() if not all(getattr(recorded, fact) for fact in facts)
-    )
-    return columns | dict.fromkeys(lacking)
+        columns["overlap_backward_ns"] = _overlap_of_backward(device, backward)
+    not_recorded = [metric for metric, facts in _NEEDS.items() if not _is_recorded(recorded, facts)]
+    return columns | dict.fromkeys(not_recorded)
 
 
-def compute_stream(operations: ProcessOperations, of_comm: Int64) -> int | None:
-    """Return the stream that most compute kernels run on, of several the lowest; None without any, or where none is known.
+def _is_recorded(recorded: Recorded, facts: Sequence[str]) -> bool:
+    return all(getattr(recorded, fact) for fact in facts)
 
-    `of_comm` are the streams of the communication operations.
+
+def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
+    """Return how long communication runs while compute of the backward pass runs, ns."""
+    operations = device.operations
+    kernels = backward & ~operations.is_comm
+    compute = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
+    return device.windows.covered(device.comm.intersect(compute))
+
+
+def _device_to_device_copies(device: DeviceTime) -> dict[str, Int64 | None]:
+    is_dtod = device.operations.copy_kind == DTOD_KIND
+    copies = _measure_copies(device.operations, is_dtod, device.windows)
+    return {
+        "dtod_ns": device.windows.covered(copies.times),
+        "dtod_bytes": copies.n_bytes,
+        "n_dtod": copies.number,
+        "exposed_dtod_ns": device.windows.covered(device.exposed(copies.times)),
+    }
+
+
+def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | None:
+    """Return the stream that most compute kernels run on; of several streams the lowest.
+
+    None if there are no compute kernels, or if no stream is known. `comm_streams` are the streams
+    of the communication operations.
     """
     streams = pc.value_counts(operations.kernel_rows["stream_id"].drop_null())
-    counts = dict(
-        zip(streams.field("values").to_pylist(), streams.field("counts").to_pylist(), strict=True)
-    )
-    for stream, number in zip(
-        *(column.tolist() for column in np.unique(of_comm, return_counts=True)), strict=True
-    ):
-        counts[stream] = counts.get(stream, 0) - number
+    stream_ids = streams.field("values").to_pylist()
+    n_kernels = streams.field("counts").to_pylist()
+    counts: Counter[int] = Counter(dict(zip(stream_ids, n_kernels, strict=True)))
+    comm_stream_ids, n_comm_kernels = np.unique(comm_streams, return_counts=True)
+    n_comm_by_stream = zip(comm_stream_ids.tolist(), n_comm_kernels.tolist(), strict=True)
+    counts.subtract(dict(n_comm_by_stream))
     most = max(counts.values(), default=0)
-    return min(stream for stream, number in counts.items() if number == most) if most > 0 else None
+    if most <= 0:
+        return None
+    return min(stream for stream, number in counts.items() if number == most)
 
 
 def comm_on_stream(
-    operations: ProcessOperations, of_comm: Int64, stream: int | None, windows: Windows
+    operations: ProcessOperations, comm_streams: Int64, stream: int | None, windows: Windows
 ) -> Int64 | None:
-    """Return by window how long communication is under way on a stream, ns; None where nothing says what launched it.
+    """Return how long communication is under way on a stream in each window, ns.
 
-    Kernels of a CUDA graph share a launch. The stream that nsys gives them is the graph's, and they
-    may run beside each other: they do not count.
+    None if no launch of a kernel is known. Kernels of a CUDA graph share a launch. Their recorded
+    stream is that of the graph, and they may run at the same time, so they do not count.
     """
-    n = operations.n_launched
-    if not n and operations.kernel_start.size:
+    n_launched = operations.n_launched
+    if not n_launched and operations.kernel_start.size:
         return None
     rows = np.flatnonzero(operations.is_comm)
-    rows = rows[of_comm == stream] if stream is not None else rows[:0]
-    rows = rows[rows < n]
-    launch = np.concatenate(([NEVER], operations.kernel_launch[:n], [NEVER]))
-    rows = rows[(launch[rows] != launch[rows + 1]) & (launch[rows + 2] != launch[rows + 1])]
+    rows = rows[comm_streams == stream] if stream is not None else rows[:0]
+    rows = rows[rows < n_launched]
+    launch = operations.kernel_launch[:n_launched]
+    differs = launch[1:] != launch[:-1]
+    differs_from_previous = np.append(True, differs)
+    differs_from_next = np.append(differs, True)
+    rows = rows[differs_from_previous[rows] & differs_from_next[rows]]
     return windows.covered(union(operations.kernel_start[rows], operations.kernel_end[rows]))
 
 
-def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, Int64]:
+class Started(Struct, frozen=True):
+    """The operations that start in each window."""
+
+    number: Int64
+    total: Int64  # the sum of some value of theirs
+
+
+def started_in(starts: Int64, values: Int64, windows: Windows) -> Started:
     """Return how many operations start in each window, and the sum of their values."""
     order = np.argsort(starts, kind="stable")
-    found = windows.slices(starts[order])
-    before = np.append(0, np.cumsum(values[order]))
-    return found.counts, before[found.last] - before[found.first]
+    slices = windows.slices(starts[order])
+    total_before = np.append(0, np.cumsum(values[order]))
+    total = total_before[slices.last] - total_before[slices.first]
+    return Started(slices.counts, total)
 
 
-def _copies(
-    operations: ProcessOperations, chosen: Flags, windows: Windows
-) -> tuple[IntervalSet, Int64, Int64]:
+class _Copies(Struct, frozen=True):
+    """Some copies of a rank: when they run, and number and bytes by window."""
+
+    times: IntervalSet
+    number: Int64
+    n_bytes: Int64
+
+
+def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> _Copies:
     starts = operations.copy_start[chosen]
-    return union(starts, operations.copy_end[chosen]), *started_in(
-        starts, operations.copy_bytes[chosen], windows
-    )
+    times = union(starts, operations.copy_end[chosen])
+    started = started_in(starts, operations.copy_bytes[chosen], windows)
+    return _Copies(times=times, number=started.number, n_bytes=started.total)
 
 
 def grad_copies(
     device: DeviceTime, in_backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Measure the copies between gradients and buckets in each window, by the formulas of `schema.STEPS`.
+    """Measure the copies between gradients and buckets in each window.
 
-    `in_backward` flags the copies launched inside a backward range; None where the rank has none.
-    What is launched in the same nanosecond as a copy comes after it. None where copies or their
-    kinds were not recorded.
+    The columns and their formulas are those of `schema.STEPS`. They are None if copies or their
+    kinds were not recorded. `in_backward` flags the copies launched inside a backward range. It is
+    None if the rank has no such range.
     """
-    operations = device.operations
     windows = device.windows
-    chosen = _in_runs(device.operations)
+    is_gradient = _are_in_runs(device.operations)
     if in_backward is not None:
-        chosen &= in_backward
-    covered, number, n_bytes = _copies(operations, chosen, windows)
-    # The copies of each step, and the time that the device takes from one to the next.
-    before = covered.ends[:-1]
-    after = covered.starts[1:]
-    is_apart = after - before > _LONGEST_LATENCY_NS
-    is_apart |= np.searchsorted(windows.starts, before) != np.searchsorted(
-        windows.starts, after, side="right"
-    )
-    spans = IntervalSet(
-        np.append(covered.starts[:1], after[is_apart]),
-        np.append(before[is_apart], covered.ends[-1:]),
-    )
+        is_gradient &= in_backward
+    copies = _measure_copies(device.operations, is_gradient, windows)
+    spans = _join_over_latencies(copies.times, windows)
+    exposed = device.exposed(copies.times)
     columns: dict[str, Int64 | None] = {
-        "grad_copy_ns": windows.covered(covered),
-        "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
+        "grad_copy_ns": windows.covered(copies.times),
+        "exposed_grad_copy_ns": windows.covered(exposed),
         "grad_copy_span_ns": windows.covered(spans),
-        "grad_copy_bytes": n_bytes if recorded.sizes else None,
-        "n_grad_copies": number,
+        "grad_copy_bytes": copies.n_bytes,
+        "n_grad_copies": copies.number,
     }
-    return (
-        columns
-        if recorded.kernels and recorded.memcpy and recorded.kinds
-        else dict.fromkeys(columns)
-    )
+    if not recorded.sizes:
+        columns["grad_copy_bytes"] = None
+    is_recorded = recorded.kernels and recorded.memcpy and recorded.kinds
+    return columns if is_recorded else dict.fromkeys(columns)
+
+
+def _join_over_latencies(copies: IntervalSet, windows: Windows) -> IntervalSet:
+    """Return the copies of each step with the time that the device takes from one to the next."""
+    gap_starts = copies.ends[:-1]
+    gap_ends = copies.starts[1:]
+    window_before = np.searchsorted(windows.starts, gap_starts)
+    window_after = np.searchsorted(windows.starts, gap_ends, side="right")
+    is_apart = gap_ends - gap_starts > _MAX_COPY_LATENCY_NS
+    is_apart |= window_before != window_after
+    starts = np.append(copies.starts[:1], gap_ends[is_apart])
+    ends = np.append(gap_starts[is_apart], copies.ends[-1:])
+    return IntervalSet(starts, ends)
 
 
 def blocking_copies(
     device: DeviceTime, copies: pa.Table | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Measure the copies from the host that block it in each window: `canonical.BLOCKING_COPIES`; None where not recorded."""
+    """Measure the copies from the host that block it, in each window.
+
+    `copies` are `canonical.BLOCKING_COPIES`. The columns are None if not recorded.
+    """
     names = (
         "n_blocking_copies",
         "n_pageable_copies",
@@ -222,94 +280,120 @@ def blocking_copies(
     starts = copies["start_ns"].to_numpy()
     windows = device.windows
     times = union(starts, copies["end_ns"].to_numpy())
-    n_copies, n_bytes = started_in(starts, filled(copies["bytes"], 0), windows)
-    _, n_pageable = started_in(
-        starts, filled(pc.cast(copies["is_pageable"], pa.int64()), 0), windows
-    )
+    exposed_ns = windows.covered(device.exposed(times)) if recorded.kernels else None
+    started = started_in(starts, filled(copies["bytes"], 0), windows)
+    is_pageable = filled(pc.cast(copies["is_pageable"], pa.int64()), 0)
+    n_pageable = started_in(starts, is_pageable, windows).total
+    # A sum is not known if a part is not.
+    is_pageable_known = copies["is_pageable"].null_count == 0
+    are_bytes_known = copies["bytes"].null_count == 0
     return {
-        "n_blocking_copies": n_copies,
-        "n_pageable_copies": None if copies["is_pageable"].null_count else n_pageable,
-        "blocking_copy_bytes": None if copies["bytes"].null_count else n_bytes,
-        "exposed_blocking_copy_ns": windows.covered(device.exposed(times))
-        if recorded.kernels
-        else None,
+        "n_blocking_copies": started.number,
+        "n_pageable_copies": n_pageable if is_pageable_known else None,
+        "blocking_copy_bytes": started.total if are_bytes_known else None,
+        "exposed_blocking_copy_ns": exposed_ns,
     }
 
 
-def _in_runs(operations: ProcessOperations) -> Flags:
-    """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
+def _are_in_runs(operations: ProcessOperations) -> Flags:
+    """Tell which copies are DtoD and in a long run of such; copies without a launch never are.
+
+    An operation that is launched in the same nanosecond as a copy comes after it.
+    """
     launch = operations.copy_launch
     is_dtod = operations.copy_kind == DTOD_KIND
-    chosen = np.flatnonzero(is_dtod & (launch != NEVER))
-    own = launch[chosen]
-    others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
-    lengths = np.diff(
-        run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0)), append=own.size
-    )
-    in_runs = np.zeros(launch.size, np.bool_)
-    in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
-    return in_runs
+    copies = np.flatnonzero(is_dtod & (launch != NEVER))
+    copy_launch = launch[copies]
+    kernel_launch = operations.kernel_launch[: operations.n_launched]
+    # A run ends with the next launch of anything else.
+    n_before = np.searchsorted(kernel_launch, copy_launch)
+    n_before += np.searchsorted(launch[~is_dtod], copy_launch)
+    lengths = np.diff(run_starts(n_before), append=copy_launch.size)
+    is_in_long_run = np.repeat(lengths >= _MIN_COPIES_OF_BUCKET, lengths)
+    is_in_run = np.zeros(launch.size, np.bool_)
+    is_in_run[copies[is_in_long_run]] = True
+    return is_in_run
 
 
 class Gaps(Struct, frozen=True):
-    """The gaps between operations of one rank, in order of time, report time, ns."""
+    """The gaps between operations of one rank, in order of time; report time, ns."""
 
-    starts: Int64  # where the last operation before ended
-    ends: Int64  # where the next one starts
-    # of what explains the gap, on the device's clock; `attribution.NEVER` where it has none
+    # Where the last operation before the gap ended, and where the next one starts.
+    starts: Int64
+    ends: Int64
+    # When the operation that explains the gap was launched, on the clock of the device;
+    # `attribution.NEVER` if it has no launch.
     launch: Int64
-    # which operation that is: kernels in order of launch, then copies in order of launch. It is the
-    # one that ends the gap; where that is a copy of unified memory, which nothing launches, the
-    # next to start that is none.
+    # The operation that explains the gap: kernels in order of launch, then copies in order of
+    # launch. It is the one that ends the gap. If that is a copy of unified memory, which nothing
+    # launches, it is the next operation that is not.
     operation: Int64
-    latency_ns: (
-        int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
-    )
+    # The shortest time from a launch to the start of its kernel on this rank, from 0 to 20 us.
+    latency_ns: int
 
 
 def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
-    """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
+    """Find all gaps between operations.
 
-    Launches are put on the device's clock, later than the host's by `offset_ns`.
+    If operations start together, a kernel ends the gap, and of kernels the first launched. Launches
+    are put on the clock of the device, which is later than that of the host by `offset_ns`.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
-    order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
+    # Starts are nearly sorted, which makes this cheap.
+    order = np.argsort(starts, kind="stable")
     starts = starts[order]
     reached = np.concatenate((operations.kernel_end, operations.copy_end))[order]
     np.maximum.accumulate(reached, out=reached)
-    before = np.flatnonzero(starts[1:] > reached[:-1])
-    began = reached[before]
-    ended = starts[1:][before]
-    del starts, reached  # each as long as the operations
-    n_kernels = operations.kernel_start.size
-    n = operations.n_launched
-    is_unified = operations.is_unified
-    ending = order[before + 1]
-    if is_unified.any():
-        place = np.flatnonzero(~np.append(np.zeros(n_kernels, np.bool_), is_unified)[order])
-        later = np.searchsorted(place, before + 1)
-        ending = np.where(later < place.size, order[np.append(place, 0)[later]], ending)
+    last_before = np.flatnonzero(starts[1:] > reached[:-1])
+    gap_starts = reached[last_before]
+    gap_ends = starts[1:][last_before]
+    # Both are as long as the operations.
+    del starts, reached
+    operation = _explaining_operations(operations, order, last_before + 1)
     del order
-    launch = np.append(operations.kernel_launch, operations.copy_launch)[ending]
+    launch = np.append(operations.kernel_launch, operations.copy_launch)[operation]
     np.add(launch, offset_ns, out=launch, where=launch != NEVER)
-    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
-    latencies -= offset_ns
     return Gaps(
-        began,
-        ended,
-        launch,
-        ending,
-        min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0,
+        starts=gap_starts,
+        ends=gap_ends,
+        launch=launch,
+        operation=operation,
+        latency_ns=_launch_latency(operations, offset_ns),
     )
+
+
+def _explaining_operations(operations: ProcessOperations, order: Int64, places: Int64) -> Int64:
+    """Return the operations at some places of an order, or the next that is not unified memory.
+
+    If no such operation follows, it is the one at the place.
+    """
+    at_place = order[places]
+    is_unified = operations.is_unified
+    if not is_unified.any():
+        return at_place
+    is_unified = np.append(np.zeros(operations.kernel_start.size, np.bool_), is_unified)
+    launchable = np.flatnonzero(~is_unified[order])
+    following = np.searchsorted(launchable, places)
+    next_launchable = order[np.append(launchable, 0)[following]]
+    return np.where(following < launchable.size, next_launchable, at_place)
+
+
+def _launch_latency(operations: ProcessOperations, offset_ns: int) -> int:
+    n_launched = operations.n_launched
+    if not n_launched:
+        return 0
+    latencies = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
+    latencies -= offset_ns
+    return min(max(int(latencies.min()), 0), _MAX_LAUNCH_LATENCY_NS)
 
 
 class IdleCauses(Struct, frozen=True):
     """Why one rank idles, ns per window."""
 
-    # `schema.IDLE_CAUSES`, `schema.IDLE_DETAILS`; None where not known
+    # `schema.IDLE_CAUSES` and `schema.IDLE_DETAILS`. None if not known.
     columns: dict[str, Int64 | None]
-    # ``idle_blocked_ns`` by the call that explains it, without those that explain nothing; and the
-    # part of blocking copies
+    # ``idle_blocked_ns`` by the call that explains it, without calls that explain nothing. The
+    # second has the part of blocking copies.
     by_call: dict[str, Int64]
     of_copies_by_call: dict[str, Int64]
 
@@ -317,92 +401,121 @@ class IdleCauses(Struct, frozen=True):
 def idle_causes(
     gaps: Gaps, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, calls: pa.Table | None
 ) -> IdleCauses:
-    """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
+    """Split the idle time of each window by what held up the operation that ends each gap.
 
-    All times are on the clock of the gaps. All causes are None where `idle_ns` is; those that rest
-    on calls without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
+    `schema.STEPS` has the formulas. All times are on the clock of the gaps. All causes are None if
+    `idle_ns` is None. `calls` are `canonical.BLOCKING_CALLS` of the process, sorted by start.
+    Without them, the causes that need calls are None.
     """
     columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, *IDLE_DETAILS))
     if idle_ns is None:
         return IdleCauses(columns, {}, {})
-    known = gaps.launch != NEVER
-    starts, ends, launch = (
-        own if known.all() else own[known] for own in (gaps.starts, gaps.ends, gaps.launch)
-    )
-    ready = launch + gaps.latency_ns
-    np.clip(ready, starts, ends, out=ready)
-    late = nonempty(starts, ready)
     input_times = union_of(inputs.data, inputs.quiet)
-    waiting = late.without(input_times)
-    late_ns = windows.covered(late)
-    waiting_ns = windows.covered(waiting)
-    dependency_ns = windows.covered(IntervalSet(starts, ends)) - late_ns
-    # Whole gaps that a late launch ends: with an earlier launch the rest of such a gap may go too.
-    late_gaps = IntervalSet(starts, ends)[ready > starts]
+    late = _find_late_time(gaps, input_times)
+    late_ns = windows.covered(late.times)
+    waiting_ns = windows.covered(late.waiting)
+    dependency_ns = windows.covered(late.known_gaps) - late_ns
+    made_by_input = made_by(late.gaps, input_times.starts, input_times.ends)
     columns |= {
         "idle_input_ns": late_ns - waiting_ns,
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
-        "idle_between_steps_ns": windows.covered(late.intersect(inputs.quiet)),
-        "idle_made_by_input_ns": windows.covered(
-            made_by(late_gaps, input_times.starts, input_times.ends)
-        ),
+        "idle_between_steps_ns": windows.covered(late.times.intersect(inputs.quiet)),
+        "idle_made_by_input_ns": windows.covered(made_by_input),
     }
     if calls is None:
         return IdleCauses(columns, {}, {})
-    blocked = blocked_time(late, waiting, calls)
+    blocked = blocked_time(late.times, late.waiting, calls)
+    blocked_by_copies = blocked.of_calls(calls["is_of_copy"].to_numpy())
     blocked_ns = windows.covered(blocked.times)
-    launching = waiting.without(blocked.times)
+    columns["idle_launch_ns"] = waiting_ns - blocked_ns
+    columns["idle_blocked_ns"] = blocked_ns
+    columns["idle_blocked_by_copies_ns"] = windows.covered(blocked_by_copies.times)
+    launching = late.waiting.without(blocked.times)
     pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
-    is_of_copy = calls["is_of_copy"].to_numpy()
-    of_copies = blocked.of_calls(is_of_copy)
-    call_starts = calls["start_ns"].to_numpy()
-    call_ends = calls["end_ns"].to_numpy()
-    made_by_calls, made_by_copies = (
-        made_by(late_gaps, call_starts[own], call_ends[own]) for own in (~is_of_copy, is_of_copy)
+    columns["idle_pause_ns"] = windows.covered(pauses)
+    columns |= _made_by_calls(late.gaps, calls, windows)
+    return IdleCauses(
+        columns=columns,
+        by_call=_by_call(blocked, calls, windows),
+        of_copies_by_call=_by_call(blocked_by_copies, calls, windows),
     )
-    columns |= {
-        "idle_launch_ns": waiting_ns - blocked_ns,
-        "idle_blocked_ns": blocked_ns,
-        "idle_pause_ns": windows.covered(pauses),
-        "idle_blocked_by_copies_ns": windows.covered(of_copies.times),
+
+
+class _LateTime(Struct, frozen=True):
+    """When a device idles because its next operation was launched late."""
+
+    known_gaps: IntervalSet  # whose launch is known
+    # The gaps that a late launch ends, as a whole: an earlier launch may shorten all of such a gap.
+    gaps: IntervalSet
+    # The part of the gaps before the launched operation could start.
+    times: IntervalSet
+    # The part of the times in which the host was not getting input.
+    waiting: IntervalSet
+
+
+def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
+    is_known = gaps.launch != NEVER
+    known_gaps = IntervalSet(gaps.starts, gaps.ends)
+    launch = gaps.launch
+    if not is_known.all():
+        known_gaps = known_gaps[is_known]
+        launch = launch[is_known]
+    ready = launch + gaps.latency_ns
+    np.clip(ready, known_gaps.starts, known_gaps.ends, out=ready)
+    times = nonempty(known_gaps.starts, ready)
+    return _LateTime(
+        known_gaps=known_gaps,
+        gaps=known_gaps[ready > known_gaps.starts],
+        times=times,
+        waiting=times.without(input_times),
+    )
+
+
+def _made_by_calls(
+    late_gaps: IntervalSet, calls: pa.Table, windows: Windows
+) -> dict[str, Int64 | None]:
+    """Return how long the late gaps are that blocking calls, and blocking copies, explain, ns."""
+    starts = calls["start_ns"].to_numpy()
+    ends = calls["end_ns"].to_numpy()
+    is_of_copy = calls["is_of_copy"].to_numpy()
+    made_by_calls = made_by(late_gaps, starts[~is_of_copy], ends[~is_of_copy])
+    made_by_copies = made_by(late_gaps, starts[is_of_copy], ends[is_of_copy])
+    return {
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
     }
-    return IdleCauses(
-        columns, _by_call(blocked, calls, windows), _by_call(of_copies, calls, windows)
-    )
 
 
 def late_starts(gaps: Gaps, windows: Windows) -> Int64:
-    """Return how long the device takes to start what was launched late, beyond its shortest latency, ns in each window.
+    """Return how long the device takes to start late launched operations, ns in each window.
 
-    That is idle time for dependency in gaps in which a launch came late: the device starts what is
-    launched in time while it still works on what comes before.
+    This does not count the shortest latency. It is idle time for dependency, in gaps that end with
+    a late launch. A device prepares operations that are launched in time while it still works.
     """
-    known = gaps.launch != NEVER
-    ready = gaps.launch[known] + gaps.latency_ns
-    starts = gaps.starts[known]
-    ends = gaps.ends[known]
+    is_known = gaps.launch != NEVER
+    ready = gaps.launch[is_known] + gaps.latency_ns
+    starts = gaps.starts[is_known]
+    ends = gaps.ends[is_known]
     is_late = (ready > starts) & (ready < ends)
     return windows.covered(IntervalSet(ready[is_late], ends[is_late]))
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
-    """Return how much of each window's exposed communication late launches expose, ns.
+    """Return how much of the exposed communication of each window late launches expose, ns.
 
-    Launched in time it could have run beside compute. That is communication that started as soon as
-    it was launched, and communication until the launch of the compute kernel that starts next, and
-    the rank's shortest latency after that. Launches are put on the device's clock, later than the
-    host's by `offset_ns`.
+    If launched in time, it could have run at the same time as compute. It has two parts:
+    communication that started as soon as it was launched, and communication until the next compute
+    kernel was launched, plus the shortest latency of the rank. Launches are put on the clock of the
+    device, which is later than that of the host by `offset_ns`.
     """
     operations = device.operations
-    n = operations.n_launched
-    is_comm = operations.is_comm[: operations.n_launched]
-    start = operations.kernel_start[:n]
-    end = operations.kernel_end[:n]
-    launch = operations.kernel_launch[:n] + offset_ns
-    is_late_comm = is_comm & (start - launch <= _LONGEST_LAUNCH_NS)
+    n_launched = operations.n_launched
+    start = operations.kernel_start[:n_launched]
+    end = operations.kernel_end[:n_launched]
+    launch = operations.kernel_launch[:n_launched] + offset_ns
+    is_late = start - launch <= _MAX_LAUNCH_LATENCY_NS
+    is_late_comm = operations.is_comm[:n_launched] & is_late
     late_comm = union(start[is_late_comm], end[is_late_comm])
     until_launch = _until_next_compute_is_launched(device, launch + latency_ns)
     exposed = exposed_comm(device.comm, device.compute)
@@ -410,24 +523,30 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
 
 
 def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> IntervalSet:
-    """Return when no compute runs because the kernel that starts next is not `ready`: of each launched kernel when it is."""
+    """Return when no compute runs because the kernel that starts next is not ready.
+
+    `ready` is of each launched kernel when it can start.
+    """
     rows = np.flatnonzero(~device.operations.is_comm[: ready.size])
     starts = device.operations.kernel_start[rows]
-    # Of compute that starts together the first launched ends the time without compute.
-    first, order = np.unique(starts, return_index=True)
-    place = np.searchsorted(first, device.compute.starts[1:])
-    is_launched = np.append(first, FOREVER)[place] == device.compute.starts[1:]
-    without = IntervalSet(device.compute.ends[:-1], device.compute.starts[1:])[is_launched]
-    return nonempty(
-        without.starts,
-        np.clip(ready[rows[order[place[is_launched]]]], without.starts, without.ends),
-    )
+    # If compute kernels start together, the first launched ends the time without compute.
+    first_starts, first_rows = np.unique(starts, return_index=True)
+    next_compute = device.compute.starts[1:]
+    place = np.searchsorted(first_starts, next_compute)
+    is_launched = np.append(first_starts, FOREVER)[place] == next_compute
+    without_compute = IntervalSet(device.compute.ends[:-1], next_compute)[is_launched]
+    next_kernel = rows[first_rows[place[is_launched]]]
+    ready_in_time = np.clip(ready[next_kernel], without_compute.starts, without_compute.ends)
+    return nonempty(without_compute.starts, ready_in_time)
 
 
 def phase_idle(
     gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int
 ) -> list[Int64]:
-    """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
+    """Return for each phase the idle time in gaps that its operations end, ns per window.
+
+    `phase` is of the operation that ends each gap, negative for none.
+    """
     return [
         windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code])
         for code in range(n_phases)
@@ -435,12 +554,11 @@ def phase_idle(
 
 
 def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
+    """Return the explained time of each window by the name of the call, ns, without zeros."""
     if not len(blocked.times) or not len(windows):
         return {}
-    names = calls["call"].take(pa.array(blocked.call)).combine_chunks().dictionary_encode()
-    lengths = phase_idle(blocked.times, windows, names.indices.to_numpy(), len(names.dictionary))
-    return {
-        name: own
-        for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True)
-        if own.any()
-    }
+    call_names = calls["call"].take(pa.array(blocked.call)).combine_chunks().dictionary_encode()
+    names = call_names.dictionary.to_pylist()
+    lengths = phase_idle(blocked.times, windows, call_names.indices.to_numpy(), len(names))
+    lengths_by_call = zip(names, lengths, strict=True)
+    return {name: length_ns for name, length_ns in lengths_by_call if length_ns.any()}

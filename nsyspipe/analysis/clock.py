@@ -1,4 +1,4 @@
-"""How ranks' clocks are aligned, and how far the clock of a device is apart from its host's."""
+"""Aligns the clocks of ranks, and compares the clock of a device with that of its host."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,31 +11,47 @@ from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.intervals import BLOCK, counts_up_to, least_of, run_starts, union
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
 
+# No rank leaves these collectives before all have arrived.
 ALIGNING = (
     "all_reduce",
     "all_gather",
     "reduce_scatter",
     "all_to_all",
-)  # no rank leaves before all have arrived
-_ENOUGH = 3  # one bad correlation decides nothing
-_SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
-_MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
-# what measuring may be wrong by, and what a launch or a return takes
+)
+# With fewer differences one wrong correlation could decide.
+_MIN_DIFFERENCES = 3
+# A fit ends when the square of its gradient is this part of the first one: a part of 10^12.
+_MAX_REMAINING_GRADIENT = 1e-24
+# Makes the median of absolute deviations an estimate of the standard deviation.
+_MAD_SCALE = 1.4826
+# What a measurement of a time may be wrong by.
 _TOLERANCE_NS = 20_000
-_LEAST_LATENCY_NS = 5_000
-_NOTHING = np.empty(0, np.int64)
+# What a launch or the return of a call takes at least.
+_MIN_LATENCY_NS = 5_000
+_NO_TIMES = np.empty(0, np.int64)
+# The stream of copies, for which no stream is recorded.
+_STREAM_OF_COPIES = UNKNOWN + 1
 
 
 class ClockOffset(Struct, frozen=True):
-    """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
+    """The correction of the clock of one report."""
 
+    # Subtracted from the times of the report. 0 unless it exceeds the error.
     offset_ns: int
-    error_ns: (
-        int | None
-    )  # spread of the differences it rests on; None when there are fewer than three
-    part: int = (
-        0  # collectives compare the clocks of one part, with those of other parts they say nothing
-    )
+    # Spread of the differences behind the offset. None if there are fewer than three.
+    error_ns: int | None
+    # Collectives compare the clocks of reports of one part. Clocks of different parts were never
+    # compared.
+    part: int = 0
+
+
+class _Ties(Struct, frozen=True):
+    """How far the clock of each report is from the middle of a set of reports, one row per pair."""
+
+    meeting: Int64  # number of the set of reports
+    report: Int64
+    median_ns: Int64
+    spread_ns: Int64
 
 
 def clock_offsets(
@@ -46,170 +62,229 @@ def clock_offsets(
     *,
     is_one_clock: bool = False,
 ) -> list[ClockOffset]:
-    """Return each report's offset and its error, by the formulas of `schema.RANKS`, of matched collectives of `ALIGNING`.
+    """Return the offset and the error of each report, by the formulas of `schema.RANKS`.
 
-    `matched` is as of `collectives.match`; `ends` and `report` are of each operation. Where
-    communicators join different reports (tensor groups inside each node, data groups across), there
-    is such a median for each set of reports that meet: most calls may be of one that says nothing
-    of the other nodes. The offsets are those that fit all sets best, by least squares, apart from
-    the median report; the error is the largest of the sets' spreads and of what does not fit.
+    `matched` are collectives of `ALIGNING`, as `collectives.match_collectives` returns them. `ends`
+    and `report` are of each operation.
+
+    Communicators may join different sets of reports, for example tensor groups inside each node and
+    data groups across nodes. Then each set of reports that meet has medians of its own, since most
+    calls may say nothing about the other nodes. The offsets are those that fit all sets best, by
+    least squares, relative to the median report. The error is the largest of the spreads of the
+    sets and of the remaining misfits.
     """
-    corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
-    meetings = [] if is_one_clock else _meetings(matched, ends, report)
-    ties = [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
-    if not ties:
+    not_compared = ClockOffset(0, 0 if is_one_clock else None)
+    corrections = [not_compared] * n_reports
+    if is_one_clock:
         return corrections
-    places, reports, medians, spreads = (
-        np.array(column, np.int64) for column in zip(*ties, strict=True)
-    )
-    parts = _parts(places, reports, n_reports)
-    offsets = np.zeros(n_reports, np.int64)
-    misfits = np.zeros(medians.size, np.int64)
-    offsets[reports] = medians
-    if np.unique(places).size > 1:
-        fitted, misfits = _fitted(places, reports, medians, n_reports)
-        for part in np.unique(parts[reports]).tolist():
-            own = np.unique(reports[parts[reports] == part])
-            offsets[own] = fitted[own] - floor_median(np.sort(fitted[own]))
+    ties = _tie_reports(matched, ends, report)
+    if not ties.report.size:
+        return corrections
+    parts = _connect_reports(ties, n_reports)
+    offsets, misfits = _choose_offsets(ties, parts, n_reports)
     errors = np.zeros(n_reports, np.int64)
-    np.maximum.at(errors, reports, np.maximum(spreads, misfits))
-    for number in np.unique(reports).tolist():
-        offset = int(offsets[number])
-        error = int(errors[number])
-        corrections[number] = ClockOffset(
-            offset if abs(offset) > error else 0, error, int(parts[number])
-        )
+    np.maximum.at(errors, ties.report, np.maximum(ties.spread_ns, misfits))
+    for number in np.unique(ties.report).tolist():
+        offset_ns = int(offsets[number])
+        error_ns = int(errors[number])
+        if abs(offset_ns) <= error_ns:
+            offset_ns = 0
+        corrections[number] = ClockOffset(offset_ns, error_ns, int(parts[number]))
     return corrections
 
 
-def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tuple[Int64, ...]]:
-    """Return the differences from the median end, and whose they are, of each set of reports that meet in collectives."""
-    meetings: dict[tuple[int, ...], list[tuple[Int64, Int64]]] = {}
+def _tie_reports(matched: Sequence[Int64], ends: Int64, report: Int64) -> _Ties:
+    meetings = _find_meetings(matched, ends, report)
+    rows = [row for number, meeting in enumerate(meetings) for row in _tie_meeting(number, meeting)]
+    columns = np.array(rows, np.int64).reshape(len(rows), 4).T
+    return _Ties(*columns)
+
+
+class _Meeting(Struct, frozen=True):
+    """Ends of the collectives of one set of reports: how far each is from the median end."""
+
+    difference_ns: Int64
+    report: Int64
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Meeting"]) -> "_Meeting":
+        """Return all collectives of one set of reports."""
+        return cls(
+            np.concatenate([part.difference_ns for part in parts]),
+            np.concatenate([part.report for part in parts]),
+        )
+
+
+def _find_meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[_Meeting]:
+    """Return the collectives of each set of reports that meet."""
+    meetings: dict[tuple[int, ...], list[_Meeting]] = {}
     for rows in matched:
         if not rows.size:
             continue
         owner = report[rows]
-        difference = ends[rows] - floor_median(np.sort(ends[rows], axis=1))[:, np.newaxis]
+        median_end = floor_median(np.sort(ends[rows], axis=1))
+        difference_ns = ends[rows] - median_end[:, np.newaxis]
+        # Mostly all collectives have the same reports.
         members = owner[:1]
         which = np.zeros(len(rows), np.int64)
         if (owner != members).any():
             members, which = np.unique(owner, axis=0, return_inverse=True)
         which = which.ravel()
         order = np.argsort(which, kind="stable")
-        for reports, own in zip(
-            members, np.split(order, run_starts(which[order])[1:]), strict=True
-        ):
-            meeting = meetings.setdefault(tuple(np.unique(reports).tolist()), [])
-            meeting.append((difference[own].ravel(), owner[own].ravel()))
-    return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in meetings.values()]
+        rows_of_members = np.split(order, run_starts(which[order])[1:])
+        for reports, chosen in zip(members, rows_of_members, strict=True):
+            key = tuple(np.unique(reports).tolist())
+            meeting = _Meeting(difference_ns[chosen].ravel(), owner[chosen].ravel())
+            meetings.setdefault(key, []).append(meeting)
+    return [_Meeting.joined(parts) for parts in meetings.values()]
 
 
-def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the place of the set, a report, its median difference and the spread, of reports with enough differences."""
-    order = np.lexsort((difference, owner))
-    for rows in np.split(order, run_starts(owner[order])[1:]):
-        own = difference[rows]
-        if own.size >= _ENOUGH:
-            median = int(floor_median(own))
-            spread = round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median)))))
-            yield place, int(owner[rows[0]]), median, spread
+def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
+    """Yield the fields of `_Ties` for each report that has enough differences."""
+    order = np.lexsort((meeting.difference_ns, meeting.report))
+    for rows in np.split(order, run_starts(meeting.report[order])[1:]):
+        differences = meeting.difference_ns[rows]
+        if differences.size >= _MIN_DIFFERENCES:
+            median_ns = int(floor_median(differences))
+            deviations = np.sort(np.abs(differences - median_ns))
+            spread_ns = round(_MAD_SCALE * int(floor_median(deviations)))
+            yield [number, int(meeting.report[rows[0]]), median_ns, spread_ns]
 
 
-def _parts(places: Int64, reports: Int64, n_reports: int) -> Int64:
-    """Return a number for each report, the same for those that sets tie together, at one remove or more."""
+def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
+    """Return the part of each report. Reports that ties connect, directly or not, have the same."""
     parts = np.arange(n_reports)
+    n_meetings = int(ties.meeting.max()) + 1
     while True:
-        least = least_of(places, parts[reports], int(places.max()) + 1)
+        lowest = least_of(ties.meeting, parts[ties.report], n_meetings)
         before = parts.copy()
-        np.minimum.at(parts, reports, least[places])
+        np.minimum.at(parts, ties.report, lowest[ties.meeting])
         if (parts == before).all():
             return parts
 
 
-def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tuple[Int64, Int64]:
-    """Return offsets whose differences from a middle of each set are its medians by least squares, and by how much not."""
-    column = np.concatenate((reports, n_reports + places))  # a tie is report - middle of the set
-    fit = np.zeros(int(column.max()) + 1)
+def _choose_offsets(ties: _Ties, parts: Int64, n_reports: int) -> tuple[Int64, Int64]:
+    """Return the offset of each report, and how far each tie differs from it."""
+    offsets = np.zeros(n_reports, np.int64)
+    if np.unique(ties.meeting).size == 1:
+        offsets[ties.report] = ties.median_ns
+        return offsets, np.zeros_like(ties.median_ns)
+    fitted, misfits = _fit_offsets(ties, n_reports)
+    for part in np.unique(parts[ties.report]).tolist():
+        reports = np.unique(ties.report[parts[ties.report] == part])
+        offsets[reports] = fitted[reports] - floor_median(np.sort(fitted[reports]))
+    return offsets, misfits
 
-    def gradient(misfits: Float64) -> Float64:
-        return np.bincount(column, np.concatenate((misfits, -misfits)), fit.size).astype(np.float64)
 
-    rest = medians.astype(np.float64)
-    slope = direction = gradient(rest)
-    steepness = least = slope @ slope
-    for _ in range(
-        fit.size
-    ):  # conjugate gradients: each of few steps takes as long as there are ties
-        if steepness <= _SOLVED * least:
+def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
+    """Return offsets that fit the medians of the ties by least squares, and the misfit of each tie.
+
+    The unknowns are the offset of each report and the middle of each meeting. A tie measures their
+    difference. The method is conjugate gradients: a step takes as long as there are ties, and few
+    steps are needed.
+    """
+    middle = n_reports + ties.meeting
+    unknowns = np.concatenate((ties.report, middle))
+    fit = np.zeros(int(unknowns.max()) + 1)
+
+    def gradient_of(misfits: Float64) -> Float64:
+        weights = np.concatenate((misfits, -misfits))
+        return np.bincount(unknowns, weights, fit.size).astype(np.float64)
+
+    misfits = ties.median_ns.astype(np.float64)
+    gradient = gradient_of(misfits)
+    direction = gradient
+    steepness = gradient @ gradient
+    steepness_at_end = _MAX_REMAINING_GRADIENT * steepness
+    for _ in range(fit.size):
+        if steepness <= steepness_at_end:
             break
-        change = direction[reports] - direction[n_reports + places]
+        change = direction[ties.report] - direction[middle]
         length = steepness / (change @ change)
         fit = fit + length * direction
-        rest = rest - length * change
-        slope = gradient(rest)
-        direction = slope + slope @ slope / steepness * direction
-        steepness = slope @ slope
-    return np.rint(fit[:n_reports]).astype(np.int64), np.rint(np.abs(rest)).astype(np.int64)
+        misfits = misfits - length * change
+        gradient = gradient_of(misfits)
+        direction = gradient + gradient @ gradient / steepness * direction
+        steepness = gradient @ gradient
+    offsets = np.rint(fit[:n_reports]).astype(np.int64)
+    return offsets, np.rint(np.abs(misfits)).astype(np.int64)
 
 
 def floor_median(ordered: Int64) -> Int64:
-    """Return the median along the last axis of sorted values; of an even number the mean, floored."""
+    """Return the median along the last axis of sorted values; the mean of two is floored."""
     low = ordered[..., (ordered.shape[-1] - 1) // 2]
     high = ordered[..., ordered.shape[-1] // 2]
     return low + (high - low) // 2
 
 
 class DeviceClock(Struct, frozen=True):
-    """The clock of one device against its host's."""
+    """The clock of one device against that of its host."""
 
-    offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
-    early_ns: (
-        int | None
-    )  # the least that the difference device - host can be; None where nothing says it
-    late_ns: int | None  # the most, likewise
+    # How much later the clock of the device is, as far as it is corrected. 0 if both may agree.
+    offset_ns: int
+    # The least and the most that the difference device - host can be. None if no operation says it.
+    early_ns: int | None
+    late_ns: int | None
 
     @property
     def span_ns(self) -> int | None:
-        """How far apart the two ends are: the error of figures that compare device and host; None without both."""
-        return (
-            None
-            if self.early_ns is None or self.late_ns is None
-            else max(self.late_ns - self.early_ns, 0)
-        )
+        """How far apart both ends are: the error of metrics that compare device and host.
+
+        None if an end is not known.
+        """
+        if self.early_ns is None or self.late_ns is None:
+            return None
+        return max(self.late_ns - self.early_ns, 0)
 
 
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
-    """Compare two clocks by start - launch of operations (of those that one call launched the first alone) and end - return.
+    """Compare the clocks of a device and its host by the times of operations, ns.
 
-    The difference device - host lies in [early, late], where late is the smallest lag and early the
-    largest lead. It is corrected where 0 lies outside by more than 20 us and at least three
-    operations say so, by the nearer end and 5 us. Where fewer than three lie within 20 us of the
-    end, it is the end of the third that counts for that. An operation alone may say how close the
-    ends are, but not that the difference is another one than what is corrected.
+    A lag is start - launch of an operation. If one call launched several, only the first counts. A
+    lead is end - return of the call that waited for an operation. So the difference device - host
+    lies between the largest lead (early) and the smallest lag (late).
+
+    The difference is corrected if 0 is more than 20 us outside, and at least three operations
+    agree. The correction is the nearer end and 5 us more. If fewer than three are within 20 us of
+    an end, the third counts as that end. A single operation may say how close the ends are, but not
+    that the difference is another one than the correction.
     """
-    agreed_late, third_lag = _least(lags)
-    least, third_lead = _least(-leads)
-    agreed_early = None if least is None else -least
+    agreed_late, third_lag = _find_agreed_least(lags)
+    agreed_least, third_lead = _find_agreed_least(-leads)
+    agreed_early = None if agreed_least is None else -agreed_least
     offset_ns = 0
     if agreed_late is not None and third_lag < -_TOLERANCE_NS:
-        offset_ns = agreed_late - _LEAST_LATENCY_NS
+        offset_ns = agreed_late - _MIN_LATENCY_NS
     elif agreed_early is not None and third_lead < -_TOLERANCE_NS:
-        offset_ns = agreed_early + _LEAST_LATENCY_NS
-    late = int(lags.min()) if lags.size else None
-    if late is not None and late < offset_ns - _TOLERANCE_NS:
-        late = agreed_late
-    early = int(leads.max()) if leads.size else None
-    if early is not None and early > offset_ns + _TOLERANCE_NS:
-        early = agreed_early
-    return DeviceClock(offset_ns, early, late)
+        offset_ns = agreed_early + _MIN_LATENCY_NS
+    late_ns = int(lags.min()) if lags.size else None
+    if late_ns is not None and late_ns < offset_ns - _TOLERANCE_NS:
+        late_ns = agreed_late
+    early_ns = int(leads.max()) if leads.size else None
+    if early_ns is not None and early_ns > offset_ns + _TOLERANCE_NS:
+        early_ns = agreed_early
+    return DeviceClock(offset_ns, early_ns, late_ns)
 
 
-def _least(values: Int64) -> tuple[int | None, int]:
-    """Return the smallest of some values, but for one or two far below the third, and the third; 0 for none."""
-    if values.size < _ENOUGH:
+def _find_agreed_least(values: Int64) -> tuple[int | None, int]:
+    """Return the smallest value that is not far below the third smallest, and the third smallest.
+
+    With fewer than three values, return the smallest (None without values), and 0.
+    """
+    if values.size < _MIN_DIFFERENCES:
         return int(values.min()) if values.size else None, 0
-    third = int(np.partition(values, _ENOUGH - 1)[_ENOUGH - 1])
-    return int(values.min(initial=NEVER, where=values >= third - _TOLERANCE_NS)), third
+    third = int(np.partition(values, _MIN_DIFFERENCES - 1)[_MIN_DIFFERENCES - 1])
+    is_near = values >= third - _TOLERANCE_NS
+    return int(values.min(initial=NEVER, where=is_near)), third
+
+
+class _Launched(Struct, frozen=True):
+    """The launched kernels or copies of a device, in order of launch."""
+
+    launch: Int64
+    start: Int64
+    end: Int64
+    stream: Int64
 
 
 def clock_of_device(
@@ -218,114 +293,193 @@ def clock_of_device(
     calls: pa.Table | None,
     device_id: int | None = None,
 ) -> DeviceClock:
-    """Compare the clock of one device of a process with its host's, by the operations that ran there.
+    """Compare the clock of one device of a process with its host's, by its operations.
 
-    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. Where
-    that used several devices, only the waits for `device_id` count.
+    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. If the
+    process used several devices, pass `device_id`: only the waits for that device count.
     """
     if calls is not None and waits.num_rows:
-        waits = waits.filter(_undisturbed(waits, calls))
+        waits = waits.filter(_are_undisturbed(waits, calls))
     if device_id is not None:
         waits = waits.filter(pc.equal(waits["device_id"], device_id))
     n_launched = operations.n_launched
-    launched = operations.copy_launch != NEVER
-    times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
-    kernels = [
-        *(column[:n_launched] for column in times),
-        operations.kernel_column("stream_id", 0, n_launched),
-    ]
-    copies = [
-        column[launched]
-        for column in (operations.copy_launch, operations.copy_start, operations.copy_end)
-    ]
-    return _clock_of(kernels, copies, waits)
+    kernels = _Launched(
+        launch=operations.kernel_launch[:n_launched],
+        start=operations.kernel_start[:n_launched],
+        end=operations.kernel_end[:n_launched],
+        stream=operations.kernel_column("stream_id", 0, n_launched),
+    )
+    is_launched = operations.copy_launch != NEVER
+    copy_launch = operations.copy_launch[is_launched]
+    copies = _Launched(
+        launch=copy_launch,
+        start=operations.copy_start[is_launched],
+        end=operations.copy_end[is_launched],
+        stream=np.broadcast_to(_STREAM_OF_COPIES, copy_launch.size),
+    )
+    return _compare_clocks(kernels, copies, waits)
 
 
-def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
-    """Tell which waits began while no other thread was in a call, which may have launched what was not waited for."""
+class _RunningCalls(Struct, frozen=True):
+    """Calls that were running when a wait began."""
+
+    start: Int64
+    end: Int64
+    thread: Int64
+
+
+def _are_undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
+    """Tell which waits began while no other thread was in a call.
+
+    Such a call may launch operations that the wait does not wait for.
+    """
     began = waits["start_ns"].to_numpy()
     thread = waits["thread_id"].to_numpy()
-    times = np.sort(began)
-    around = [
-        (_NOTHING,) * 3
-    ]  # start, end and thread of the calls that were running at any of these times
-    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
-        start, end, of_thread = (column.to_numpy() for column in batch.columns)
-        running = np.flatnonzero(np.append(times, NEVER)[counts_up_to(times, start)] < end)
-        around.append((start[running], end[running], of_thread[running]))
-    starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
+    running = _find_running_calls(calls, np.sort(began))
     is_undisturbed = np.ones(began.size, np.bool_)
-    for own in np.unique(thread):  # a few
-        others = of_call != own
-        mine = thread == own
-        later = starts[others] + 1  # what begins at the same time disturbs nothing
-        is_undisturbed[mine] = ~union(later, np.maximum(ends[others], later)).contains(began[mine])
+    # There are few threads that wait.
+    for thread_id in np.unique(thread):
+        is_of_other_thread = running.thread != thread_id
+        is_of_thread = thread == thread_id
+        # A call that begins at the same time as the wait does not disturb it.
+        starts = running.start[is_of_other_thread] + 1
+        ends = np.maximum(running.end[is_of_other_thread], starts)
+        is_disturbed = union(starts, ends).contains(began[is_of_thread])
+        is_undisturbed[is_of_thread] = ~is_disturbed
     return is_undisturbed
 
 
-def _clock_of(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> DeviceClock:
-    """Compare one device's clock by operations (launch, start, end, of kernels stream), and calls that waited for it."""
-    begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
-    lags = np.minimum.reduceat(kernels[1], begins)
-    lags -= kernels[0][begins]
+def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
+    """Return the calls that run at any of some sorted times."""
+    starts = [_NO_TIMES]
+    ends = [_NO_TIMES]
+    threads = [_NO_TIMES]
+    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
+        start, end, thread = (column.to_numpy() for column in batch.columns)
+        next_time = np.append(times, NEVER)[counts_up_to(times, start)]
+        is_running = np.flatnonzero(next_time < end)
+        starts.append(start[is_running])
+        ends.append(end[is_running])
+        threads.append(thread[is_running])
+    return _RunningCalls(np.concatenate(starts), np.concatenate(ends), np.concatenate(threads))
+
+
+def _compare_clocks(kernels: _Launched, copies: _Launched, waits: pa.Table) -> DeviceClock:
+    # A launch may make many kernels, as a graph does. Only the first of them starts at once.
+    first_of_launch = run_starts(kernels.launch)
+    kernel_lags = np.minimum.reduceat(kernels.start, first_of_launch)
+    kernel_lags -= kernels.launch[first_of_launch]
+    lags = np.concatenate((kernel_lags, copies.start - copies.launch))
+    # A blocking copy is a wait for that copy.
     blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
-    ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
-    lags = np.concatenate((lags, copies[1] - copies[0]))
-    return device_clock(lags, np.concatenate((_leads(kernels, copies, waits), ends - returned)))
+    copy_leads = blocking["copy_end_ns"].to_numpy() - blocking["end_ns"].to_numpy()
+    leads = np.concatenate((_find_largest_leads(kernels, copies, waits), copy_leads))
+    return device_clock(lags, leads)
 
 
-def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> Int64:
-    """Return the largest of end - return, as many as decide, for the operations that a call waited for, each with the first such call."""
-    rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
-    if not rows.num_rows:
-        return _NOTHING
-    began = rows["start_ns"].to_numpy()
-    returned = rows["end_ns"].to_numpy()
-    is_whole = rows["is_whole"].to_numpy()
-    waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
-    # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream
-    # is not known, are one more.
-    streams = kernels[3], np.broadcast_to(UNKNOWN + 1, copies[0].size)
-    parts = zip(streams, (kernels, copies), strict=True)
-    columns = [
-        (stream, own[2], counts_up_to(began, own[0]).astype(np.int32)) for stream, own in parts
-    ]
-    most = np.full(began.size, NEVER)
-    for number in {
-        number for stream in streams for number in pc.unique(pa.array(stream)).to_pylist()
-    }:
-        reached = np.full(began.size + 1, -NEVER)
-        for end, call in _of_stream(columns, number):
-            np.maximum.at(reached, call, end)
-        reached = np.maximum.accumulate(reached)[:-1]
-        most = np.minimum(most, np.where(reached == -NEVER, NEVER, reached - returned))
-    is_known = waited_for != UNKNOWN
-    most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
-    groups = [(None, is_whole | ~is_known)]
+class _WaitingCalls(Struct, frozen=True):
+    """Calls that wait for a device, a stream or an event, in order of start."""
+
+    began: Int64
+    returned: Int64
+    is_whole: Flags  # whether the call waits for all operations of the device
+    stream: Int64  # that the call waits for; `UNKNOWN` if not known
+
+    @classmethod
+    def of_waits(cls, waits: pa.Table) -> "_WaitingCalls":
+        """Return the waits that are not copies."""
+        rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
+        return cls(
+            began=rows["start_ns"].to_numpy(),
+            returned=rows["end_ns"].to_numpy(),
+            is_whole=rows["is_whole"].to_numpy(),
+            stream=pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy(),
+        )
+
+
+class _Awaited(Struct, frozen=True):
+    """Kernels or copies that calls may have waited for."""
+
+    stream: Int64
+    end: Int64
+    next_call: Int32  # the first waiting call that begins after the launch
+
+
+def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) -> Int64:
+    """Return the largest leads (end - return) of operations that a call waited for, ns.
+
+    Each operation counts with the first call that waited for it. Only as many leads are returned as
+    `device_clock` needs to decide.
+    """
+    calls = _WaitingCalls.of_waits(waits)
+    if not calls.began.size:
+        return _NO_TIMES
+    awaited = [_with_next_calls(launched, calls.began) for launched in (kernels, copies)]
+    max_lead = _limit_leads(awaited, calls)
+    is_known = calls.stream != UNKNOWN
+    # Each group is of calls that wait for a stream; None: for all streams, or it is not known.
+    groups: list[tuple[int | None, Flags]] = [(None, calls.is_whole | ~is_known)]
     groups += [
-        (number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])
+        (stream, (calls.stream == stream) & ~calls.is_whole)
+        for stream in np.unique(calls.stream[is_known])
     ]
-    largest = _NOTHING
-    for number, is_of_group in groups:
-        calls = np.append(
-            np.flatnonzero(is_of_group), began.size
-        )  # the last place is that of no call
-        following = calls[np.searchsorted(calls, np.arange(began.size + 1))]
-        for end, after in _of_stream(columns, number):
-            call = following[after]
-            is_awaited = call < began.size
+    largest = _NO_TIMES
+    for stream, is_of_group in groups:
+        next_of_group = _next_of_group(is_of_group)
+        for end, next_call in _of_stream(awaited, stream):
+            call = next_of_group[next_call]
+            is_awaited = call < calls.began.size
             call = call[is_awaited]
-            leads = np.append(largest, np.minimum(end[is_awaited] - returned[call], most[call]))
-            largest = np.partition(leads, -_ENOUGH)[-_ENOUGH:] if leads.size > _ENOUGH else leads
+            leads = end[is_awaited] - calls.returned[call]
+            largest = np.append(largest, np.minimum(leads, max_lead[call]))
+            if largest.size > _MIN_DIFFERENCES:
+                largest = np.partition(largest, -_MIN_DIFFERENCES)[-_MIN_DIFFERENCES:]
     return largest
 
 
-def _of_stream(
-    columns: Sequence[tuple[Int64, Int64, Int32]], number: int | None
-) -> Iterator[tuple[Int64, Int32]]:
-    """Yield the other two columns of those with some stream (None: any), so many rows at a time that little is made on the way."""
-    for stream, end, call in columns:
-        for at in range(0, stream.size, BLOCK):
-            rows = slice(at, at + BLOCK)
-            own = slice(None) if number is None else stream[rows] == number
-            yield end[rows][own], call[rows][own]
+def _with_next_calls(launched: _Launched, began: Int64) -> _Awaited:
+    next_call = counts_up_to(began, launched.launch).astype(np.int32)
+    return _Awaited(stream=launched.stream, end=launched.end, next_call=next_call)
+
+
+def _next_of_group(is_of_group: Flags) -> Int64:
+    """Return for each call the first one of a group from it on; the number of calls for none."""
+    n_calls = is_of_group.size
+    calls = np.append(np.flatnonzero(is_of_group), n_calls)
+    return calls[np.searchsorted(calls, np.arange(n_calls + 1))]
+
+
+def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
+    """Return the largest possible lead of each call whose stream is not known; `NEVER` for others.
+
+    Such a call waited for one of the streams. Only the lead that holds whichever stream it was is
+    certain: that of the stream whose last operation ended first.
+    """
+    n_calls = calls.began.size
+    max_lead = np.full(n_calls, NEVER)
+    streams = {
+        stream
+        for operations in awaited
+        for stream in pc.unique(pa.array(operations.stream)).to_pylist()
+    }
+    for stream in streams:
+        last_end = np.full(n_calls + 1, -NEVER)
+        for end, next_call in _of_stream(awaited, stream):
+            np.maximum.at(last_end, next_call, end)
+        last_end = np.maximum.accumulate(last_end)[:-1]
+        lead = np.where(last_end == -NEVER, NEVER, last_end - calls.returned)
+        max_lead = np.minimum(max_lead, lead)
+    max_lead[calls.is_whole | (calls.stream != UNKNOWN)] = NEVER
+    return max_lead
+
+
+def _of_stream(awaited: Sequence[_Awaited], stream: int | None) -> Iterator[tuple[Int64, Int32]]:
+    """Yield ends and next calls of the operations of a stream (None: of any).
+
+    Yields a few operations at a time, so that temporary arrays stay small.
+    """
+    for operations in awaited:
+        for first in range(0, operations.stream.size, BLOCK):
+            rows = slice(first, first + BLOCK)
+            is_chosen = slice(None) if stream is None else operations.stream[rows] == stream
+            yield operations.end[rows][is_chosen], operations.next_call[rows][is_chosen]

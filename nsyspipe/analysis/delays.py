@@ -1,4 +1,4 @@
-"""Which ranks are late by themselves, and which only pass on the delay of another rank that they waited for."""
+"""Which ranks are late by themselves, and which pass on the delay of another rank."""
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +21,15 @@ LATE_COLUMNS = (
 
 
 def without_passed_on(rows: pa.Table) -> pa.Table:
-    """Return matched collectives with the delay of each rank less what it passes on from other communicators.
+    """Return matched collectives with delays that do not count what ranks pass on.
 
-    A rank that waited in one group of ranks comes late to the next collective of another group for
-    that, and not by itself. Passed on to a collective is what its rank waited in other groups since
-    its last collective of the same group, beyond the rank that waited least of those that meet
-    there. Waiting beside compute delays nobody.
+    A rank that waited in one group of ranks is late for the next collective of another group for
+    that reason, and not by itself. It passes on the time that it waited in other groups since its
+    last collective of the same group, less the time that the rank of the collective waited that
+    waited least. Waiting at the same time as compute delays no rank.
 
-    `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them;
-    ``late_by_ns`` and ``held_up_ns`` of the result are less what is passed on (0 at least),
+    `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them. In the
+    result, ``late_by_ns`` and ``held_up_ns`` are less by what is passed on (0 at least), and
     ``inherited_ns`` is more by it.
     """
     if not rows.num_rows:
@@ -41,61 +41,69 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
     waited = _waited_elsewhere(rows, group)
     passed_on = waited - _least_of_collective(rows, comm, waited)
     for name in ("late_by_ns", "held_up_ns"):
-        left = pc.max_element_wise(
-            pc.subtract(rows[name], pa.array(passed_on)), 0, skip_nulls=False
-        )
-        rows = rows.set_column(rows.column_names.index(name), name, left)
+        difference = pc.subtract(rows[name], pa.array(passed_on))
+        by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
+        rows = rows.set_column(rows.column_names.index(name), name, by_itself)
     inherited = pc.add(rows["inherited_ns"], pa.array(passed_on))
     return rows.set_column(rows.column_names.index("inherited_ns"), "inherited_ns", inherited)
 
 
 def _communicators(rows: pa.Table) -> Int64:
-    """Return a number for the communicator of each operation; those that are not known have one together."""
+    """Return a number for the communicator of each operation; unknown ones share a number."""
     named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
     codes: Int64 = pc.fill_null(named.indices, len(named.dictionary)).to_numpy().astype(np.int64)
     return codes
 
 
 def _groups(comm: Int64, rank: Int64) -> Int64:
-    """Return a number for the ranks of the communicator of each operation, the same for communicators of the same ranks."""
+    """Return a number for the ranks of the communicator of each operation.
+
+    Communicators of the same ranks have the same number.
+    """
     pairs = np.unique(np.stack((comm, rank)), axis=1)
     firsts = run_starts(pairs[0])
-    of_comm = np.zeros(int(comm.max(initial=0)) + 1, np.int64)
+    group_of_comm = np.zeros(int(comm.max(initial=0)) + 1, np.int64)
     numbers: dict[bytes, int] = {}
     for code, ranks in zip(pairs[0, firsts].tolist(), np.split(pairs[1], firsts[1:]), strict=True):
-        of_comm[code] = numbers.setdefault(ranks.tobytes(), len(numbers))
-    return of_comm[comm]
+        group_of_comm[code] = numbers.setdefault(ranks.tobytes(), len(numbers))
+    return group_of_comm[comm]
 
 
 def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
-    """Return how long the rank of each operation waited in other groups since its last operation of this one."""
+    """Return how long the rank of each operation waited in other groups, ns.
+
+    This counts from its last operation of the same group on.
+    """
     start = rows["start_ns"].to_numpy()
     end = rows["end_ns"].to_numpy()
-    until = np.clip(
-        start + pc.fill_null(rows["wait_ns"], 0).to_numpy(), start, np.maximum(end, start)
-    )
+    wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    until = np.clip(start + wait_ns, start, np.maximum(end, start))
     exposed = pc.fill_null(rows["exposed_ns"], np.iinfo(np.int64).max).to_numpy()
     wait = np.minimum(until - start, exposed)
     rank = rows["rank"].to_numpy()
     order = np.lexsort((start, rank))
     waited = np.zeros(rank.size, np.int64)
-    for own in np.split(order, run_starts(rank[order])[1:]):
-        waited[own] = _waited_by_rank(group[own], start[own], until[own], wait[own])
+    for operations in np.split(order, run_starts(rank[order])[1:]):
+        waited[operations] = _waited_by_rank(
+            group[operations], start[operations], until[operations], wait[operations]
+        )
     return waited
 
 
 def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> Int64:
-    """Return the same for the operations of one rank, in order of start."""
+    """Return what `_waited_elsewhere` does for the operations of one rank, in order of start."""
     by_end = np.argsort(until, kind="stable")
     ended = until[by_end]
     waited_by_then = np.append(0, np.cumsum(wait[by_end]))
-    by_group = np.argsort(group, kind="stable")  # in order of start in each
+    # Operations of a group stay in order of start.
+    by_group = np.argsort(group, kind="stable")
     is_first = np.append(True, group[by_group][1:] != group[by_group][:-1])
-    before = np.empty(start.size, np.int64)  # until when its group's last operation waited
+    # Until when the previous operation of the group waited.
+    before = np.empty(start.size, np.int64)
     before[by_group] = np.where(is_first, start[0], np.append(0, until[by_group][:-1]))
     waited = waited_by_then[np.searchsorted(ended, start, side="right")]
     waited = waited - waited_by_then[np.searchsorted(ended, before, side="right")]
-    # Groups that are waited for side by side delay a rank once.
+    # If a rank waits for several groups at the same time, that delays it once.
     once: Int64 = np.clip(waited, 0, np.maximum(start - before, 0))
     return once
 

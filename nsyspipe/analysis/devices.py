@@ -18,21 +18,22 @@ from nsyspipe.analysis.attribution import (
 )
 from nsyspipe.model.table import Flags, Int64
 
-# A device with less than one in so many of its process's kernels, and of their time, is a stray
-# one: a context that a library opened, or the other end of peer copies.
+# A device is a stray one if it has less than one in so many of the kernels of its process, and of
+# their time. A library may have opened a context on it, or it is the other end of peer copies.
 ONE_IN_SO_MANY: Final = 100
 
 
 class RankDevice(Struct, frozen=True):
-    """The one device, of several that a process used, whose operations are a rank's."""
+    """The device of a rank, if its process used several devices."""
 
     device_id: int
-    holds_unknown: bool  # whether operations whose device was not recorded count here
+    # Whether operations whose device was not recorded count here.
+    holds_unknown: bool
 
     def holds(self, device_ids: Int64) -> Flags:
         """Tell which operations are this device's, by their device ids (`UNKNOWN` for null)."""
-        is_own: Flags = device_ids == self.device_id
-        return is_own | (device_ids == UNKNOWN) if self.holds_unknown else is_own
+        is_of_device: Flags = device_ids == self.device_id
+        return is_of_device | (device_ids == UNKNOWN) if self.holds_unknown else is_of_device
 
     def rows_of(self, operations: pa.Table) -> pa.Table:
         """Return the rows of this device."""
@@ -43,10 +44,10 @@ class RankOperations(Struct, frozen=True):
     """The operations of one rank, and where among those of its process they stand."""
 
     operations: ProcessOperations
-    device: RankDevice | None  # None where the process used one device
-    is_of_rank: (
-        Flags  # of the kernels of `ProcessShare.whole`, in its order: whether they are of this rank
-    )
+    # None if the process used one device.
+    device: RankDevice | None
+    # Of the kernels of `ProcessShare.whole`, in its order: whether they are of this rank.
+    is_of_rank: Flags
 
 
 class StrayDevice(Struct, frozen=True):
@@ -60,7 +61,8 @@ class ProcessShare(Struct, frozen=True):
     """What one process ran, and how that is shared out among its ranks."""
 
     whole: ProcessOperations
-    ranks: tuple[RankOperations, ...]  # in order of device id
+    # In order of device ID.
+    ranks: tuple[RankOperations, ...]
     strays: tuple[StrayDevice, ...] = ()
 
 
@@ -74,45 +76,49 @@ def processes_with_operations(kernels: pa.Table, copies: pa.Table) -> list[int]:
 def operations_by_process(
     kernels: pa.Table, copies: pa.Table, calls: pa.Table | None
 ) -> dict[int, ProcessShare]:
-    """Return the operations of each process that has any, in order of process id; `calls` as `launch_times` takes them."""
-    tables = kernels, copies, calls
+    """Return the operations of each process that has any, in order of process ID.
+
+    `calls` are as `launch_times` takes them.
+    """
     processes = processes_with_operations(kernels, copies)
-    shares = zip(processes, *(by_process(table, processes) for table in tables), strict=True)
-    return {process: _share(*own) for process, *own in shares}
+    tables = zip(
+        by_process(kernels, processes),
+        by_process(copies, processes),
+        by_process(calls, processes),
+        strict=True,
+    )
+    shares = zip(processes, tables, strict=True)
+    return {process: _share(*tables_of_process) for process, tables_of_process in shares}
 
 
 def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> ProcessShare:
     kernel_launch, copy_launch = launch_times(calls, kernels, copies)
     whole = operations_of(kernels, kernel_launch, copies, copy_launch)
     if len(whole.devices) <= 1:
-        return ProcessShare(
-            whole, (RankOperations(whole, None, np.ones(whole.kernel_start.size, np.bool_)),)
-        )
+        is_of_rank = np.ones(whole.kernel_start.size, np.bool_)
+        return ProcessShare(whole, (RankOperations(whole, None, is_of_rank),))
     kernel_device = whole.kernel_column("device_id")
     copy_device = filled(copies["device_id"])[np.argsort(copy_launch, kind="stable")]
-    used = rank_devices(whole, kernel_device, copy_device)
+    devices = rank_devices(whole, kernel_device, copy_device)
     ranks = []
-    for device in used:
-        of_kernels = device.holds(kernel_device)
-        of_copies = device.holds(copy_device)
-        own = operations_on(whole, device.device_id, of_kernels, of_copies)
-        ranks.append(RankOperations(own, device, of_kernels))
-    numbers = {device.device_id for device in used}
-    counts = {
-        device: int(np.count_nonzero(kernel_device == device))
-        for device in sorted({*whole.devices} - numbers)
-    }
-    strays = (
-        StrayDevice(device, n + int(np.count_nonzero(copy_device == device)))
-        for device, n in counts.items()
-    )
+    for device in devices:
+        is_kernel = device.holds(kernel_device)
+        is_copy = device.holds(copy_device)
+        operations = operations_on(whole, device.device_id, is_kernel, is_copy)
+        ranks.append(RankOperations(operations, device, is_kernel))
+    stray_ids = sorted({*whole.devices} - {device.device_id for device in devices})
+    device_ids = np.append(kernel_device, copy_device)
+    strays = [
+        StrayDevice(device_id, int(np.count_nonzero(device_ids == device_id)))
+        for device_id in stray_ids
+    ]
     return ProcessShare(whole, tuple(ranks), tuple(strays))
 
 
 def rank_devices(
     whole: ProcessOperations, kernel_device: Int64, copy_device: Int64
 ) -> list[RankDevice]:
-    """Return the devices of a process that are ranks, in order; without any kernel, copies decide.
+    """Return the devices of a process that are ranks, in order. Without kernels, copies decide.
 
     Operations whose device was not recorded count on the device with most operations.
     """
@@ -122,29 +128,29 @@ def rank_devices(
         device = copy_device
         length_ns = whole.copy_end - whole.copy_start
     used = [number for number in sorted(whole.devices) if _is_used(device == number, length_ns)]
-    if not used:  # the devices of kernels were not recorded
+    if not used:
+        # The devices of kernels were not recorded.
         return [RankDevice(whole.devices[0], holds_unknown=True)]
     leading = next(number for number in whole.devices if number in used)
     return [RankDevice(number, holds_unknown=number == leading) for number in used]
 
 
-def _is_used(is_own: Flags, length_ns: Int64) -> bool:
-    n_own = int(np.count_nonzero(is_own))
-    own_ns = int(length_ns[is_own].sum())
-    is_often_used = ONE_IN_SO_MANY * n_own >= is_own.size
-    is_long_used = ONE_IN_SO_MANY * own_ns >= int(length_ns.sum())
-    return n_own > 0 and (is_often_used or is_long_used)
+def _is_used(is_of_device: Flags, length_ns: Int64) -> bool:
+    n_operations = int(np.count_nonzero(is_of_device))
+    device_ns = int(length_ns[is_of_device].sum())
+    is_often_used = ONE_IN_SO_MANY * n_operations >= is_of_device.size
+    is_long_used = ONE_IN_SO_MANY * device_ns >= int(length_ns.sum())
+    return n_operations > 0 and (is_often_used or is_long_used)
 
 
 def operations_on(
     whole: ProcessOperations, device_id: int, kernels: Flags, copies: Flags
 ) -> ProcessOperations:
-    """Return those kernels and copies of a process that are flagged, which ran on one device."""
-    rows = (
-        whole.kernel_rows
-        if whole.kernel_order is None
-        else whole.kernel_rows.take(pa.array(whole.kernel_order))
-    )
+    """Return the flagged kernels and copies of a process, which ran on one device."""
+    kernel_rows = whole.kernel_rows
+    if whole.kernel_order is not None:
+        kernel_rows = kernel_rows.take(pa.array(whole.kernel_order))
+    n_launched = int(np.count_nonzero(kernels[: whole.n_launched]))
     return replace(
         whole,
         kernel_start=whole.kernel_start[kernels],
@@ -156,8 +162,8 @@ def operations_on(
         copy_launch=whole.copy_launch[copies],
         copy_kind=whole.copy_kind[copies],
         copy_bytes=whole.copy_bytes[copies],
-        n_launched=int(np.count_nonzero(kernels[: whole.n_launched])),
+        n_launched=n_launched,
         devices=(device_id,),
         kernel_order=None,
-        kernel_rows=rows.filter(pa.array(kernels)),
+        kernel_rows=kernel_rows.filter(pa.array(kernels)),
     )

@@ -1,4 +1,4 @@
-"""How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
+"""How long the host of a rank takes to launch a step, without waiting for its device."""
 
 from collections.abc import Sequence
 
@@ -28,11 +28,13 @@ MIN_LATE_STEPS_SHARE = 0.25
 
 
 class HostTimes(Struct, frozen=True):
-    """The host's time for each window of one rank, ns."""
+    """The time of the host for each window of one rank, ns."""
 
     launch_ns: Int64
-    input_ns: Int64  # the part of it in which the host got the next batch
-    lead_ns: Int64  # how long before the window's start its first kernel was launched
+    # The part of it in which the host got the next batch.
+    input_ns: Int64
+    # How long before the start of the window its first kernel was launched.
+    lead_ns: Int64
 
 
 def device_waits(
@@ -42,7 +44,9 @@ def device_waits(
     waits: pa.Table,
     offset_ns: int,
 ) -> IntervalSet:
-    """Return when the host of one process launched nothing because a call waited for the device, report time.
+    """Return when the host of a process launched nothing because it waited for the device.
+
+    The times are report times.
 
     Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the
     queue full. A call during which another thread launched something did not keep the process from
@@ -55,17 +59,17 @@ def device_waits(
     launches = _sorted_launches(operations)
     starts = np.concatenate([table["start_ns"].to_numpy() for table in (blocking, waits)])
     ends = np.concatenate([table["end_ns"].to_numpy() for table in (blocking, waits)])
-    n_launched_meanwhile = np.searchsorted(launches, ends) - np.searchsorted(
-        launches, starts, side="right"
-    )
-    is_alone = (n_launched_meanwhile == 0) & (ends > starts)
+    n_launched_before_end = np.searchsorted(launches, ends)
+    n_launched_before_start = np.searchsorted(launches, starts, side="right")
+    is_alone = (n_launched_before_end == n_launched_before_start) & (ends > starts)
     found_full = _launches_into_full_queue(operations, launches, calls, offset_ns)
     return union_of(union(starts[is_alone], ends[is_alone]), found_full)
 
 
 def _sorted_launches(operations: ProcessOperations) -> Int64:
     launches = np.append(operations.kernel_launch[: operations.n_launched], operations.copy_launch)
-    return np.sort(launches[launches != NEVER], kind="stable")  # two sorted runs
+    # These are two sorted runs, which a stable sort merges.
+    return np.sort(launches[launches != NEVER], kind="stable")
 
 
 def _launches_into_full_queue(
@@ -77,10 +81,10 @@ def _launches_into_full_queue(
     starts = starts[is_long]
     ends = ends[is_long]
     is_launched = operations.copy_launch != NEVER
-    finished = np.append(
-        operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched]
-    )
-    finished = np.sort(finished, kind="stable") - offset_ns  # nearly sorted already
+    kernel_ends = operations.kernel_end[: operations.n_launched]
+    finished = np.append(kernel_ends, operations.copy_end[is_launched])
+    # The ends are nearly sorted already.
+    finished = np.sort(finished, kind="stable") - offset_ns
     n_launched = np.searchsorted(launches, starts)
     is_launch = np.searchsorted(launches, starts, side="right") > n_launched
     n_queued = n_launched - np.searchsorted(finished, starts, side="right")
@@ -97,7 +101,9 @@ def host_times(
     inputs: IntervalSet,
     offset_ns: int,
 ) -> HostTimes:
-    """Measure the host's time of each window, from the launch of its first kernel to that of the next window's.
+    """Measure the time of the host for each window.
+
+    It begins with the launch of the first kernel, and ends with that of the next window.
 
     The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part
     of it; `inputs` are when the host got the next batch. Both are report times on the host's clock.
@@ -109,10 +115,10 @@ def host_times(
         return HostTimes(nothing, nothing, nothing)
     begins = kernels[:1]
     last_launch = kernels[-1:]
-    if members.starts.size >= len(windows):  # else it is a capture: one window, and no step
-        launched = Slices.within(
-            kernels, members.starts[windows.member], members.ends[windows.member]
-        )
+    if members.starts.size >= len(windows):
+        # Otherwise it is a capture: one window without a step.
+        starts = members.starts[windows.member]
+        launched = Slices.within(kernels, starts, members.ends[windows.member])
         begins = kernels[np.minimum(launched.first, kernels.size - 1)]
         last_launch = kernels[np.maximum(launched.last[-1:] - 1, 0)]
     ends = np.maximum(np.append(begins[1:], last_launch), begins)
@@ -123,12 +129,13 @@ def host_times(
 
 
 def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
-    """Return for each step of some rows of `schema.STEPS`, in ascending order, the launch time of the fastest host, ns.
+    """Return the launch time of the fastest host for each step of `schema.STEPS`, ns.
 
-    No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a
-    host that is ahead of its device when they begin has launched a part of them before, so of so
-    few steps that lead is no launch time. 0 where a rank's launch time is not known, or what is
-    taken off it. Where input is free, getting it is no launch time either.
+    The steps are in ascending order. Steps of a run cannot be shorter for long, however evenly its
+    ranks work. One or two steps can be shorter, because a host that is ahead of its device has
+    launched a part of them before. So for one or two steps, that lead is subtracted. If input is
+    free, the time to get it is subtracted too. The result is 0 if the launch time of a rank, or
+    what is subtracted, is not known.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
     is_few = numbers.size < FEW_STEPS
@@ -148,38 +155,39 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
 
 
 def longest_work_times(steps: pa.Table) -> Float64:
-    """Return for each step of some rows of `schema.STEPS`, in ascending order, how long the device works that works longest.
+    """Return how long the device works that works longest, for each step of `schema.STEPS`, ns.
 
-    That is its window but for idle time and exposed waiting; what of that is not known counts as
-    work.
+    The steps are in ascending order. Work is the window without idle time and exposed waiting. If
+    these are not known, they count as work.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
-    wall_ns, idle_ns, wait_ns = (
-        pc.fill_null(steps[name], 0).to_numpy()
-        for name in ("wall_ns", "idle_ns", "exposed_wait_ns")
-    )
-    return -least_of(step, idle_ns + wait_ns - wall_ns, numbers.size).astype(np.float64)
+    wall_ns = pc.fill_null(steps["wall_ns"], 0).to_numpy()
+    idle_ns = pc.fill_null(steps["idle_ns"], 0).to_numpy()
+    wait_ns = pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+    negative_work_ns = idle_ns + wait_ns - wall_ns
+    return -least_of(step, negative_work_ns, numbers.size).astype(np.float64)
 
 
 def slower_hosts(steps: pa.Table) -> list[int] | None:
-    """Return the ranks whose hosts take longer to launch a step than those of the other ranks do on average.
+    """Return the ranks whose hosts take longer to launch a step than other hosts on average.
 
-    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not
-    known.
+    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None if a launch time is not known.
     """
-    if (
-        steps["host_launch_ns"].null_count
-        or not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py()
-    ):
+    if steps["host_launch_ns"].null_count:
         return None
-    rank, launch_ns, wall_ns = (
-        steps[name].to_numpy() for name in ("rank", "host_launch_ns", "wall_ns")
-    )
-    least_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
+    if not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py():
+        return None
+    rank = steps["rank"].to_numpy()
+    launch_ns = steps["host_launch_ns"].to_numpy()
+    wall_ns = steps["wall_ns"].to_numpy()
+    min_difference_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
     slower = []
     for number in np.unique(rank).tolist():
-        is_own = rank == number
-        if not is_own.all() and launch_ns[is_own].mean() - launch_ns[~is_own].mean() >= least_ns:
+        is_of_rank = rank == number
+        if is_of_rank.all():
+            continue
+        difference_ns = launch_ns[is_of_rank].mean() - launch_ns[~is_of_rank].mean()
+        if difference_ns >= min_difference_ns:
             slower.append(number)
     return slower
 
@@ -192,21 +200,23 @@ def steps_without_launches(
     `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see
     `MIN_LATE_LAUNCH_SHARE`.
     """
-    rank, number, wall_ns = (steps[name].to_numpy() for name in ("rank", "step", "wall_ns"))
+    rank = steps["rank"].to_numpy()
+    step = steps["step"].to_numpy()
+    wall_ns = steps["wall_ns"].to_numpy()
     late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)
-    is_late = (
-        late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean() if wall_ns.size else np.zeros(0, np.bool_)
-    )
-    return {own: number[is_late & (rank == own)] for own in np.unique(rank).tolist()}
+    is_late = np.zeros(0, np.bool_)
+    if wall_ns.size:
+        is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean()
+    return {number: step[is_late & (rank == number)] for number in np.unique(rank).tolist()}
 
 
 def ranks_without_launches(
     steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)
 ) -> dict[int, int]:
-    """Return in how many steps launches come late, as `steps_without_launches` has it, of ranks where that is often.
+    """Return the number of `steps_without_launches` of each rank that has many.
 
     See `MIN_LATE_STEPS_SHARE`.
     """
-    least = MIN_LATE_STEPS_SHARE * np.unique(steps["step"].to_numpy()).size
+    min_steps = MIN_LATE_STEPS_SHARE * np.unique(steps["step"].to_numpy()).size
     late = steps_without_launches(steps, columns)
-    return {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= least}
+    return {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= min_steps}

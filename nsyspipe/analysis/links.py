@@ -1,4 +1,4 @@
-"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest."""
+"""The links that connect the GPUs of a run: NVLink, PCIe, host memory or a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topolog
 
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
-Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
+
+
+class Transport(NamedTuple):
+    """What NCCL logged about an edge: its transports, and on how many channels."""
+
+    names: tuple[str, ...]
+    n_channels: int | None
+
+
+_NOT_LOGGED = Transport((), None)
 _PATH_WORDS = {
     "PIX": "one PCIe bridge",
     "PXB": "several PCIe bridges",
@@ -28,24 +37,27 @@ _PATH_WORDS = {
     "NODE": "the PCIe host bridges of a NUMA node",
     "SYS": "the link between NUMA nodes",
 }
-# What data sheets promise per second and direction (half of what they call total) is an upper
-# bound: packets have headers.
+# Data sheets promise this per second and direction (half of what they call total). It is an upper
+# bound, since packets have headers.
 GB = 1e9
-# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of
-# a flit) / 8 bits.
+# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code) / 8 bits. In version 6.0,
+# 242 of the 256 bytes of a flit are data.
 _PCIE_X16 = {
-    generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))
+    3: 8e9 * 16 * 128 / 130 / 8,
+    4: 16e9 * 16 * 128 / 130 / 8,
+    5: 32e9 * 16 * 128 / 130 / 8,
+    6: 64e9 * 16 * 242 / 256 / 8,
 }
-_PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
-# the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
-_REACHED = 0.78
+# The part of the 450 GB/s of NVLink 4 (18 links x 25 GB/s and direction) that was measured, on four
+# H200.
+_MEASURED_SHARE = 0.78
 
 
 def classify_transport(transport: str) -> str:
-    """Return the kind of link that a transport of NCCL's is by itself.
+    """Return the kind of link that a transport of NCCL is by itself.
 
-    Of ``p2p`` the topology tells whether over NVLink or PCIe; between hosts (MNNVL) and through a
-    third GPU over NVLink only.
+    A ``p2p`` transport uses NVLink or PCIe, which only the topology tells. It uses NVLink for
+    certain between hosts (MNNVL) and through a third GPU.
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
@@ -65,82 +77,122 @@ def links(
     hosts: Mapping[int, str | None] = MappingProxyType({}),
     pids: Collection[int] = (),
 ) -> tuple[pa.Table, list[int]]:
-    """Say for each edge of the communicator over most hosts (of several such the largest) what it crosses: `schema.LINKS`, sorted by its key.
+    """Return what each edge of a communicator crosses: `schema.LINKS`, sorted by its key.
 
-    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Communicators with
-    a process among `pids` count first. Where no ring was logged, edges are all that NCCL connected.
-    A transport that another communicator logged for the same two GPUs holds for this one too. A
-    pair of GPUs without a log has transport null, kind unknown.
+    The second result are the indices of GPUs that ranks run on and that the topology lacks, sorted.
 
-    The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML
-    index, else CUDA index, as logged, else by `local_ranks`. Names, local ranks and hosts are by
-    rank of the run. Ranks of a communicator that does not span the run's `n_ranks` have other
-    numbers: for it, only a name that all ranks share is used.
+    The communicator is the one over most hosts, and of several such the largest. Communicators with
+    a process among `pids` come first. If no ring was logged, its edges are all that NCCL connected.
+    If another communicator logged a transport for the same two GPUs, this one uses it too. Without
+    a log, the edges are pairs of GPUs, with transport null and kind unknown.
+
+    The topology is that of one host, since all hosts are assumed to be alike. GPUs are found by the
+    NVML index, else the CUDA index, as logged, else by `local_ranks`. `gpu_names`, `local_ranks`
+    and `hosts` are by rank of the run. If a communicator does not span the `n_ranks` of the run,
+    its ranks have other numbers. Then only a GPU name that all ranks share is used.
     """
-    comms = (log.of_processes(pids) or log.communicators) if log else ()
-    comm = max(
-        comms,
-        key=lambda one: (len({member.host for member in one.members}), one.n_ranks),
-        default=None,
-    )
+    comm = _choose_communicator(log, pids)
     if comm and n_ranks not in {None, comm.n_ranks}:
-        shared = set(gpu_names.values())
-        gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
+        names = set(gpu_names.values())
+        gpu_names = dict.fromkeys(range(comm.n_ranks), names.pop()) if len(names) == 1 else {}
         local_ranks = {}
         hosts = {}
     members = comm.members if comm else ()
     hosts = dict(hosts) | {member.rank: member.host for member in members}
     seats = _Seats(topology, gpu_names, hosts, _gpus(members, local_ranks, hosts))
     absent = sorted(set(seats.gpus.values()) - set(topology.gpus)) if topology else []
-    edges = comm.ring_edges() if comm else None
-    if comm and edges is None:
-        edges = [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
-    if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
-        pairs = (
-            pair
-            for pair in combinations(seats.gpus, 2)
-            if seats.are_together(pair) and seats.path(pair)
-        )
-        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs]), absent
-    of_trees = comm.tree_edges()
-    edges = sorted({*edges, *(edge for edge in of_trees if not seats.are_together(edge))})
-    users = {"ring": comm.ring_edges() or (), "tree": of_trees}
-    words = _transports(log, comm)
-    rows = [
-        _row(comm.comm_id, edge, words.get(edge, ((), None)), seats)
-        | {"algorithms": ", ".join(name for name, own in users.items() if edge in own) or None}
-        for edge in edges
-    ]
+    edges = _find_edges(comm) if comm else []
+    if log is None or comm is None or not _are_edges_known(comm, edges):
+        rows = [_row(None, pair, _NOT_LOGGED, seats) for pair in _connected_pairs(seats)]
+    else:
+        rows = _rows_of_edges(log, comm, edges, seats)
     return LINKS.from_rows(rows), absent
 
 
-def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
-    """Return transports and channels by edge; NCCL chooses by the two GPUs, so other communicators fill gaps."""
-    rank_of = {replace(member, rank=0): member.rank for member in comm.members}
-    transports: dict[Pair, Said] = {}
+def _choose_communicator(log: NcclLog | None, pids: Collection[int]) -> Communicator | None:
+    """Return the communicator over most hosts, of several such the largest."""
+    if log is None:
+        return None
+    communicators = log.of_processes(pids) or log.communicators
+    return max(communicators, key=lambda comm: (_n_hosts(comm), comm.n_ranks), default=None)
+
+
+def _n_hosts(comm: Communicator) -> int:
+    return len({member.host for member in comm.members})
+
+
+def _find_edges(comm: Communicator) -> list[Pair]:
+    """Return the edges of the ring; if no ring was logged, all edges that NCCL connected."""
+    ring = comm.ring_edges()
+    if ring is not None:
+        return list(ring)
+    return [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
+
+
+def _are_edges_known(comm: Communicator, edges: Sequence[Pair]) -> bool:
+    """Tell whether the log has the edges of a communicator. A single rank has none."""
+    return bool(edges) or comm.n_ranks <= 1
+
+
+def _connected_pairs(seats: _Seats) -> list[Pair]:
+    """Return the pairs of ranks of one host that the topology connects."""
+    pairs = combinations(seats.gpus, 2)
+    return [pair for pair in pairs if seats.are_together(pair) and seats.path(pair)]
+
+
+def _rows_of_edges(
+    log: NcclLog, comm: Communicator, edges: Sequence[Pair], seats: _Seats
+) -> list[Row]:
+    """Return the rows of the edges, and of edges of trees that leave a host."""
+    tree_edges = comm.tree_edges()
+    ring_edges = comm.ring_edges() or ()
+    between_hosts = [edge for edge in tree_edges if not seats.are_together(edge)]
+    transports = _transports(log, comm)
+    rows = []
+    for edge in sorted({*edges, *between_hosts}):
+        row = _row(comm.comm_id, edge, transports.get(edge, _NOT_LOGGED), seats)
+        algorithms = []
+        if edge in ring_edges:
+            algorithms.append("ring")
+        if edge in tree_edges:
+            algorithms.append("tree")
+        row["algorithms"] = ", ".join(algorithms) or None
+        rows.append(row)
+    return rows
+
+
+def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Transport]:
+    """Return the transport of each edge.
+
+    NCCL chooses it by the two GPUs, so other communicators of the same GPUs fill gaps.
+    """
+    rank_of_gpu = {replace(member, rank=0): member.rank for member in comm.members}
+    transports: dict[Pair, Transport] = {}
     for communicator in log.communicators:
         ranks = {
-            member.rank: rank_of.get(replace(member, rank=0)) for member in communicator.members
+            member.rank: rank_of_gpu.get(replace(member, rank=0)) for member in communicator.members
         }
         for edge in communicator.edges or ():
-            start = ranks.get(edge.from_rank)
-            end = ranks.get(edge.to_rank)
-            if start is not None and end is not None:
-                transports.setdefault((start, end), (edge.transports, None))
-    own = {
-        (edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels)
-        for edge in comm.edges or ()
-    }
-    return transports | own
+            from_rank = ranks.get(edge.from_rank)
+            to_rank = ranks.get(edge.to_rank)
+            if from_rank is not None and to_rank is not None:
+                transport = Transport(edge.transports, None)
+                transports.setdefault((from_rank, to_rank), transport)
+    for edge in comm.edges or ():
+        pair = edge.from_rank, edge.to_rank
+        transports[pair] = Transport(edge.transports, edge.n_channels)
+    return transports
 
 
 class _Seats(Struct, frozen=True):
-    """Where the ranks sit; what is not known of a rank is absent or None."""
+    """Where the ranks run. What is not known of a rank is absent or None."""
 
     topology: Topology | None
-    names: Mapping[int, str | None]  # GPU models
+    # Models of the GPUs.
+    names: Mapping[int, str | None]
     hosts: Mapping[int, str | None]
-    gpus: Mapping[int, int]  # index among the GPUs of the host, by rank in ascending order
+    # Index among the GPUs of the host, by rank in ascending order.
+    gpus: Mapping[int, int]
 
     def are_together(self, pair: Pair) -> bool:
         return self.hosts.get(pair[0]) == self.hosts.get(pair[1])
@@ -151,8 +203,9 @@ class _Seats(Struct, frozen=True):
         second = self.gpus.get(pair[1])
         if self.topology is None or first is None or second is None:
             return None
-        is_of_host = {first, second} <= set(self.topology.gpus)  # else it is of another machine
-        return self.topology.link(first, second) if is_of_host else None
+        # Other GPUs are those of another machine.
+        is_in_topology = {first, second} <= set(self.topology.gpus)
+        return self.topology.link(first, second) if is_in_topology else None
 
 
 def _gpus(
@@ -160,46 +213,55 @@ def _gpus(
     local_ranks: Mapping[int, int | None],
     hosts: Mapping[int, str | None],
 ) -> dict[int, int]:
-    logged = [
-        (member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)
-    ]
-    gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
-    # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
-    taken = Counter((hosts.get(rank), gpu) for rank, gpu in gpus.items())
-    return {rank: gpu for rank, gpu in sorted(gpus.items()) if taken[hosts.get(rank), gpu] == 1}
+    """Return the index of each rank's GPU on its host, from the log or the local rank."""
+    gpus = dict(local_ranks)
+    for member in members:
+        for gpu in (member.cuda_device, member.nvml_device):
+            if gpu is not None:
+                gpus[member.rank] = gpu
+    known = {rank: gpu for rank, gpu in sorted(gpus.items()) if gpu is not None}
+    # If two ranks have the same GPU, the index counts what each process sees, not GPUs of the host.
+    n_users = Counter((hosts.get(rank), gpu) for rank, gpu in known.items())
+    return {rank: gpu for rank, gpu in known.items() if n_users[hosts.get(rank), gpu] == 1}
 
 
-def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
-    words, n_channels = said
-    kinds = {classify_transport(word) for word in words}
+def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -> Row:
+    kinds = {classify_transport(name) for name in transport.names}
     # Only a network, or NVLink between hosts, leaves the host.
-    path = seats.path(pair) if kinds & {"p2p", "shm"} or seats.are_together(pair) else None
+    is_inside_host = bool(kinds & {"p2p", "shm"}) or seats.are_together(pair)
+    path = seats.path(pair) if is_inside_host else None
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
-    speed = _speed(kind, words, path, [seats.names.get(rank) for rank in pair])
-    row = (
-        comm_id,
-        *pair,
-        ", ".join(words) or None,
-        n_channels,
-        path,
-        kind,
-        *(speed or (None, None)),
-    )
-    return dict(zip(LINKS.names[: len(row)], row, strict=True))
+    models = [seats.names.get(rank) for rank in pair]
+    speed = _nominal_speed_of_link(kind, transport.names, path, models)
+    row: Row = {
+        "comm_id": comm_id,
+        "from_rank": pair[0],
+        "to_rank": pair[1],
+        "transport": ", ".join(transport.names) or None,
+        "n_channels": transport.n_channels,
+        "path": path,
+        "kind": kind,
+        "nominal_bytes_per_s": None,
+        "nominal_source": None,
+    }
+    if speed is not None:
+        row["nominal_bytes_per_s"] = speed.bytes_per_s
+        row["nominal_source"] = speed.source
+    return row
 
 
-def _speed(
-    kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]
+def _nominal_speed_of_link(
+    kind: str, transports: Sequence[str], path: str | None, models: Sequence[str | None]
 ) -> Speed | None:
     if kind == "shm":
         speed = nominal_speed(models, "PCIe")
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
-    if kind == "nvlink" and any("MNNVL" in word for word in words):
+    if kind == "nvlink" and any("MNNVL" in transport for transport in transports):
         return nominal_speed(models)
-    is_indirect = kind == "nvlink" and any("indirect" in word for word in words)
-    is_by_wire = kind in {"nvlink", "p2p_pcie"} or not words
+    is_indirect = kind == "nvlink" and any("indirect" in transport for transport in transports)
+    is_by_wire = kind in {"nvlink", "p2p_pcie"} or not transports
     return nominal_speed(models, path) if path and is_by_wire and not is_indirect else None
 
 
@@ -207,97 +269,126 @@ def _speed(
 class SlowestLink:
     """The slowest of the links of a run."""
 
-    kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
-    from_rank: int  # of the first edge of that kind with the least nominal bandwidth
+    # Of `schema.LINK_KINDS`. ``unknown`` only if the kind of no link is known.
+    kind: str
+    # The first edge of that kind with the least nominal bandwidth.
+    from_rank: int
     to_rank: int
-    nominal_bytes_per_s: (
-        float | None
-    )  # of that edge; null if it is not known of every edge of that kind, or of which
-    text: str  # what it crosses, in words
-    n_links: int  # edges that the text holds for
-    n_unknown: int  # of which no line says what they use
-    n_edges: int  # all
-    # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology
-    # names
+    # Of that edge. None if it is not known of every edge of that kind, or if the slowest edge is
+    # not known.
+    nominal_bytes_per_s: float | None
+    # What the edge crosses, in words.
+    text: str
+    # Edges that the text holds for, edges that no log line describes, and all edges.
+    n_links: int
+    n_unknown: int
+    n_edges: int
+    # Whether NCCL connected these edges. Otherwise they are pairs of GPUs of the topology.
     is_of_ring: bool
-    is_unlogged: bool = (
-        False  # whether what is not known would be in logs of processes of which there is none
-    )
+    # Whether the unknown edges would be in logs of processes of which there is no log.
+    is_unlogged: bool = False
 
     @property
     def edges(self) -> str:
-        """Which edges the text holds for, in words: ``all 4 edges``, ``2 of 8 edges, rank 3 to 4 first``."""
+        """The edges that the text holds for, as ``2 of 8 edges, rank 3 to 4 first``."""
         noun = "connection" if self.is_of_ring else "pair"
+        first_edge = f"rank {self.from_rank} to {self.to_rank}"
         if self.n_links == self.n_edges:
-            few = {1: f"rank {self.from_rank} to {self.to_rank}", 2: f"both {noun}s"}
-            return few.get(self.n_links, f"all {self.n_links} {noun}s")
-        first = f", rank {self.from_rank} to {self.to_rank}{' first' * (self.n_links > 1)}"
-        unknown = f", {self.n_unknown} not known" if 0 < self.n_unknown < self.n_edges else ""
-        why = " (the other processes' logs are missing)" if unknown and self.is_unlogged else ""
-        return f"{self.n_links} of {self.n_edges} {noun}s{first}{unknown}{why}"
+            short_texts = {1: first_edge, 2: f"both {noun}s"}
+            return short_texts.get(self.n_links, f"all {self.n_links} {noun}s")
+        text = f"{self.n_links} of {self.n_edges} {noun}s, {first_edge}"
+        if self.n_links > 1:
+            text += " first"
+        if 0 < self.n_unknown < self.n_edges:
+            text += f", {self.n_unknown} not known"
+            if self.is_unlogged:
+                text += " (the other processes' logs are missing)"
+        return text
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
-    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows."""
-    rows = sorted(
-        links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or "")
-    )
+    """Pick the worst kind of link, and the edge of that kind with the least nominal bandwidth.
+
+    None for a table without rows.
+    """
+    rows = sorted(links.to_pylist(), key=_order_of_row)
     if not rows:
         return None
-    known = [row for row in rows if row["kind"] != "unknown"]
-    kind = max((str(row["kind"]) for row in known), key=LINK_KINDS.index, default="unknown")
-    of_kind = [row for row in rows if row["kind"] == kind]
-    rates = [row["nominal_bytes_per_s"] for row in of_kind]
-    worst = min(of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
+    known_kinds = [str(row["kind"]) for row in rows if row["kind"] != "unknown"]
+    kind = max(known_kinds, key=LINK_KINDS.index, default="unknown")
+    rows_of_kind = [row for row in rows if row["kind"] == kind]
+    worst = min(rows_of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
     text = _text(kind, worst)
-    n_links = sum(_text(kind, row) == text for row in of_kind)
-    senders, silent = (
-        {row["from_rank"] for row in rows if (row["kind"] == "unknown") is is_so}
-        for is_so in (False, True)
-    )
-    is_any = kind == "unknown" and n_links < len(rows)  # it may go around the worst
+    n_links = sum(_text(kind, row) == text for row in rows_of_kind)
+    # The data may take another path than the worst pair of GPUs.
+    is_any_pair = kind == "unknown" and n_links < len(rows)
+    are_speeds_known = None not in [row["nominal_bytes_per_s"] for row in rows_of_kind]
+    nominal_bytes_per_s = None
+    if are_speeds_known and not is_any_pair:
+        nominal_bytes_per_s = worst["nominal_bytes_per_s"]
     return SlowestLink(
         kind=kind,
         from_rank=worst["from_rank"],
         to_rank=worst["to_rank"],
-        nominal_bytes_per_s=None if None in rates or is_any else worst["nominal_bytes_per_s"],
+        nominal_bytes_per_s=nominal_bytes_per_s,
         text=text,
         n_links=n_links,
-        n_unknown=len(rows) - len(known),
+        n_unknown=len(rows) - len(known_kinds),
         n_edges=len(rows),
         is_of_ring=worst["comm_id"] is not None,
-        is_unlogged=bool(senders and silent - senders),
+        is_unlogged=_are_logs_missing(rows),
     )
 
 
+def _order_of_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["from_rank"], row["to_rank"], row["comm_id"] or ""
+
+
+def _are_logs_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the log describes edges of some ranks, and none of others."""
+    logged = {row["from_rank"] for row in rows if row["kind"] != "unknown"}
+    unknown = {row["from_rank"] for row in rows if row["kind"] == "unknown"}
+    return bool(logged and unknown - logged)
+
+
 def _text(kind: str, row: Mapping[str, Any]) -> str:
-    """Say what a link crosses, ``shared memory (SHM) via host memory, although NVLink (NV18) connects the GPUs``."""
+    """Say what a link crosses, for example ``shared memory (SHM) via host memory``."""
     path = row["path"] or ""
-    words = (row["transport"] or "").split(", ")
-    transport = few(words, 2)  # a network has one per card
-    by_path = f"the GPUs are connected by {path}" if path else ""
-    although = f", although NVLink ({path}) connects the GPUs" if path.startswith("NV") else ""
+    names = (row["transport"] or "").split(", ")
+    # A network has a transport per card.
+    transport = few(names, 2)
+    has_nvlink = path.startswith("NV")
+    although = f", although NVLink ({path}) connects the GPUs" if has_nvlink else ""
     match kind:
         case "nvlink":
-            return f"NVLink ({transport}{f' over {path}' if although else ''})"
+            over_path = f" over {path}" if has_nvlink else ""
+            return f"NVLink ({transport}{over_path})"
         case "p2p":
-            return (
-                f"direct access to GPU memory ({transport}, over NVLink or PCIe: see nvidia-smi "
-                "topo -m)"
-            )
+            hint = "over NVLink or PCIe: see nvidia-smi topo -m"
+            return f"direct access to GPU memory ({transport}, {hint})"
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
             return f"shared memory (SHM) via host memory{although}"
         case "net":
-            # Data waits in host memory on its way in every network without GPUDirect RDMA.
-            is_direct = all("GDRDMA" in word for word in words if word.startswith("NET"))
-            return f"network ({transport}){'' if is_direct else ' via host memory'}{although}"
+            via_host = "" if _is_direct_network(names) else " via host memory"
+            return f"network ({transport}){via_host}{although}"
         case _:
-            known = f"{transport}, a transport that nsyspipe does not know" if transport else ""
-            return ", and ".join(
-                filter(None, (known or "no NCCL log shows what NCCL uses", by_path))
-            )
+            return _text_of_unknown(transport, path)
+
+
+def _is_direct_network(transports: Sequence[str]) -> bool:
+    """Tell whether all networks use GPUDirect RDMA. In others data waits in host memory."""
+    return all("GDRDMA" in name for name in transports if name.startswith("NET"))
+
+
+def _text_of_unknown(transport: str, path: str) -> str:
+    text = "no NCCL log shows what NCCL uses"
+    if transport:
+        text = f"{transport}, a transport that nsyspipe does not know"
+    if path:
+        text += f", and the GPUs are connected by {path}"
+    return text
 
 
 class Speed(NamedTuple):
@@ -308,17 +399,18 @@ class Speed(NamedTuple):
 
 
 class _Gpu(NamedTuple):
-    """Links of a model: None where it has none, or where NVIDIA's sources differ."""
+    """Links of a GPU model. None if it has no such link, or if NVIDIA's sources differ."""
 
-    words: str
+    pattern: str  # of its names
     nvlink: int | None
     bytes_per_link_s: float
     n_links: int
     pcie: int | None
 
 
-# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose
-# words stand in the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
+# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth in the comment. The
+# first whose pattern matches the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the
+# Blackwell brief;
 # GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
     _Gpu("P100", 1, 20 * GB, 4, 3),  # 160 GB/s
@@ -343,99 +435,117 @@ _NO_GPU = _Gpu("", None, 0.0, 0, None)
 class NamedLink(Struct, frozen=True):
     """A link that can be asked about by name."""
 
-    name: str  # for options
-    gpus: tuple[str, ...]  # other names: the GPUs that have it
-    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
+    # As options have it.
+    name: str
+    # Other names: the GPUs that have it.
+    gpus: tuple[str, ...]
+    # Bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it.
     bus_bytes_per_s: float
-    nominal_bytes_per_s: (
-        float | None
-    )  # what its data sheet says, per direction; None for host memory
-    source: str  # where the figure is from
-    is_measured: bool = (
-        True  # else it is the same part of the data sheet as of the NVLink that was measured
-    )
+    # As of its data sheet, per direction. None for host memory.
+    nominal_bytes_per_s: float | None
+    # Where the bandwidth is from.
+    source: str
+    # Whether it was measured. Otherwise it is a part of the data sheet: as much as of the NVLink
+    # that was measured.
+    is_measured: bool = True
 
     @property
     def within(self) -> float:
-        """What the bandwidth may be off by: what was measured lay within 8 %, a data sheet's part is rounder."""
+        """What the bandwidth may be wrong by, as a share.
+
+        Measured values were within 8 %. A part of a data sheet is less certain.
+        """
         return 0.1 if self.is_measured else 0.2
 
 
-def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
+def _link_of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
     return NamedLink(
-        name,
-        gpus,
-        rate * _REACHED,
-        rate,
-        f"{words} of the data sheet x {_REACHED:g}",
+        name=name,
+        gpus=gpus,
+        bus_bytes_per_s=rate * _MEASURED_SHARE,
+        nominal_bytes_per_s=rate,
+        source=f"{words} of the data sheet x {_MEASURED_SHARE:g}",
         is_measured=False,
     )
 
 
-# NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its
-# Ethernet.
-_PCIE = (
-    (f"pcie{generation}x16", rate) for generation, rate in sorted(_PCIE_X16.items(), reverse=True)
-)
-_PORTS = (
-    *(
-        ("infiniband-xdr", 800),
-        ("infiniband-ndr", 400),
-        ("infiniband-hdr", 200),
-        ("infiniband-edr", 100),
-    ),
-    *(("roce-400", 400), ("roce-200", 200), ("roce-100", 100)),
-)
-NAMED_LINKS = (
-    _of_data_sheet("nvlink5", 900 * GB, "18 x 50 GB/s", "b200"),
+# NVLink as in `_GPUS`.
+_NVLINKS = (
+    _link_of_data_sheet("nvlink5", 900 * GB, "18 x 50 GB/s", "b200"),
     NamedLink(
-        "nvlink4",
-        ("h100", "h200"),
-        350 * GB,
-        450 * GB,
-        "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
+        name="nvlink4",
+        gpus=("h100", "h200"),
+        bus_bytes_per_s=350 * GB,
+        nominal_bytes_per_s=450 * GB,
+        source="4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
     ),
-    _of_data_sheet("nvlink3", 300 * GB, "12 x 25 GB/s", "a100"),
-    _of_data_sheet("nvlink2", 150 * GB, "6 x 25 GB/s", "v100"),
-    *(_of_data_sheet(name, rate, f"{rate / GB:.1f} GB/s") for name, rate in _PCIE),
-    *(
-        _of_data_sheet(name, gbit / 8 * GB, f"{gbit} Gb/s, one port per GPU,")
-        for name, gbit in _PORTS
-    ),
-    NamedLink("shm", (), 25 * GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
+    _link_of_data_sheet("nvlink3", 300 * GB, "12 x 25 GB/s", "a100"),
+    _link_of_data_sheet("nvlink2", 150 * GB, "6 x 25 GB/s", "v100"),
 )
+_PCIE_LINKS = tuple(
+    _link_of_data_sheet(f"pcie{generation}x16", rate, f"{rate / GB:.1f} GB/s")
+    for generation, rate in sorted(_PCIE_X16.items(), reverse=True)
+)
+# Gb/s of a port: InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
+_GBIT_OF_PORTS = {
+    "infiniband-xdr": 800,
+    "infiniband-ndr": 400,
+    "infiniband-hdr": 200,
+    "infiniband-edr": 100,
+    "roce-400": 400,
+    "roce-200": 200,
+    "roce-100": 100,
+}
+_NETWORKS = tuple(
+    _link_of_data_sheet(name, gbit / 8 * GB, f"{gbit} Gb/s, one port per GPU,")
+    for name, gbit in _GBIT_OF_PORTS.items()
+)
+_HOST_MEMORY = NamedLink(
+    name="shm",
+    gpus=(),
+    bus_bytes_per_s=25 * GB,
+    nominal_bytes_per_s=None,
+    source="2 and 4 x H200 through host memory: 24 to 27 GB/s",
+)
+NAMED_LINKS = (*_NVLINKS, *_PCIE_LINKS, *_NETWORKS, _HOST_MEMORY)
 
 
 def named_link(word: str) -> NamedLink | None:
-    """Return the link of that name, or the NVLink of a GPU of that name; None where there is none.
+    """Return the link of that name, or the NVLink of a GPU of that name. None if there is none.
 
     >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
     ('nvlink3', 12500000000.0)
     """
-    return next((one for one in NAMED_LINKS if word.lower() in (one.name, *one.gpus)), None)
+    name = word.lower()
+    return next((link for link in NAMED_LINKS if name in (link.name, *link.gpus)), None)
 
 
 def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
-    """Return what the slowest of some models promises over a path of the topology; None if one has none or is not known.
+    """Return the nominal speed of the slowest of some models over a path of the topology.
 
-    ``NV4`` is four NVLinks, ``NV`` all there are, as through a switch; any other word 16 lanes of
-    PCIe.
+    None if a model has no such link, or is not known. ``NV4`` is four NVLinks, and ``NV`` all that
+    the model has, as through a switch. Every other path is 16 lanes of PCIe.
     """
-    speeds = []
-    for name in names:
-        matches = (
-            (gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or ""))
-            for gpu in _GPUS
-        )
-        gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
-        if path.startswith("NV") and gpu.nvlink:
-            n_links = int(path[2:] or gpu.n_links)
-            rate = gpu.bytes_per_link_s
-            speeds.append(
-                Speed(
-                    n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({word})"
-                )
-            )
-        elif gpu.pcie and not path.startswith("NV"):
-            speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
-    return min(speeds) if speeds and len(speeds) == len(names) else None
+    speeds = [_speed_of_model(name or "", path) for name in names]
+    known = [speed for speed in speeds if speed is not None]
+    return min(known) if known and len(known) == len(names) else None
+
+
+def _speed_of_model(name: str, path: str) -> Speed | None:
+    gpu = _NO_GPU
+    model = ""
+    for possible in _GPUS:
+        match = re.search(rf"(?<![A-Za-z0-9])(?:{possible.pattern})(?![A-Za-z0-9])", name)
+        if match:
+            gpu = possible
+            model = match[0]
+            break
+    is_nvlink = path.startswith("NV")
+    if is_nvlink and gpu.nvlink:
+        n_links = int(path[2:] or gpu.n_links)
+        rate = gpu.bytes_per_link_s
+        source = f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({model})"
+        return Speed(n_links * rate, source)
+    if gpu.pcie and not is_nvlink:
+        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({model})")
+    return None

@@ -1,9 +1,10 @@
-"""The device operations of one process side by side, and the tables of operations and phase ranges made of them."""
+"""The device operations of a process as one table, and the tables of events and phase ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,13 @@ from nsyspipe.model.comm_kernels import collective_of_kernel
 from nsyspipe.model.names import COLLECTIVES, PHASES
 from nsyspipe.model.table import Flags, Int64
 
-CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
-COMM, _COMPUTE, _MEMORY = range(3)
+# In alphabetical order.
+CATEGORIES = ("comm", "compute", "memory")
+COMM = 0
+_COMPUTE = 1
+_MEMORY = 2
 
-# nsys's kinds of memcpy; 11 to 14 are those of unified memory.
+# The kinds of memcpy of nsys. 11 to 14 are those of unified memory.
 _COPY_NAMES = {
     1: "memcpy HtoD",
     2: "memcpy DtoH",
@@ -47,14 +51,18 @@ _STEP_ITSELF = -1
 
 
 class DeviceOperations(Struct, frozen=True, dict=True):
-    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null."""
+    """Columns of equal length. Times are report times, ns. Null is `attribution.UNKNOWN`."""
 
     start: Int64
     end: Int64
-    launch: Int64  # host start of the launch; `attribution.NEVER` without one
-    category: Int64  # index into `CATEGORIES`
-    name: Int64  # index into `names`, which stand in order of the alphabet
-    collective: Int64  # index into `names.COLLECTIVES`; -1 for what does not communicate
+    # Host start of the launch; `attribution.NEVER` without one.
+    launch: Int64
+    # Index into `CATEGORIES`.
+    category: Int64
+    # Index into `names`, which are in alphabetical order.
+    name: Int64
+    # Index into `names.COLLECTIVES`; -1 for operations that do not communicate.
+    collective: Int64
     device_id: Int64
     stream_id: Int64
     correlation_id: Int64
@@ -65,10 +73,9 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         return int(self.start.size)
 
     def take(self, rows: Int64) -> DeviceOperations:
-        """Return some of them, in that order."""
-        return replace(
-            self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__[:-1]}
-        )
+        """Return some operations, in the order of the rows."""
+        *columns, _ = self.__struct_fields__
+        return replace(self, **{column: getattr(self, column)[rows] for column in columns})
 
     @cached_property
     def by_launch(self) -> Int64:
@@ -76,7 +83,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         return np.argsort(self.launch, kind="stable")
 
     def in_order(self, *more: Int64) -> Int64:
-        """Return the rows in order of start, then end, then every other column that a user sees, then `more`."""
+        """Return the rows in order of start, end, all columns that a user sees, and `more`."""
         ids = self.device_id, self.stream_id, self.correlation_id
         keys = (
             self.start,
@@ -90,7 +97,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         )
         order = np.argsort(self.start, kind="stable")
         is_same = np.diff(self.start[order]) == 0
-        # Few: other keys count only there.
+        # Few operations start together. Other keys count only for them.
         places = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         rows = order[places]
         order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
@@ -98,7 +105,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
 
 
 def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64:
-    """Return the rows of those operations that run in a span ``[first, last)`` or begin in it."""
+    """Return the rows of operations that run in a span ``[first, last)`` or begin in it."""
     first, last = span
     return np.flatnonzero((starts < last) & ((ends > first) | (starts == first)))
 
@@ -110,75 +117,85 @@ def device_operations(
     launches: Sequence[Int64],
     texts: Mapping[int, str],
 ) -> DeviceOperations:
-    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
-
-    def joined(name: str) -> Int64:
-        return np.concatenate([filled(table[name]) for table in (kernels, memcpys, memsets)])
-
-    n_kernels = kernels.num_rows
+    """Return the operations of one process: kernels, memcpys, memsets, each in order of row."""
+    tables = (kernels, memcpys, memsets)
     n_memory = memcpys.num_rows + memsets.num_rows
     name_ids = filled(kernels["name_id"])
     is_comm = kernels["is_comm"].to_numpy()
-    collective = np.full(n_kernels + n_memory, -1)
-    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
-    codes = [COLLECTIVES.index(collective_of_kernel(texts.get(one, ""))) for one in ids.tolist()]
-    collective[np.flatnonzero(is_comm)] = np.array(codes, np.int64)[index]
     labels, label = kernel_labels(name_ids, texts)
-    kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    words = [*labels, *(_COPY_NAMES.get(one, "memcpy") for one in kinds.tolist()), "memset"]
-    names = sorted(set(words))
-    place = np.array([names.index(word) for word in words], np.int64)
+    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
+    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
+    all_names = [*labels, *copy_names, "memset"]
+    names = sorted(set(all_names))
+    code = np.array([names.index(name) for name in all_names], np.int64)
+    name_parts = code[label], code[len(labels) + copy_kind], np.full(memsets.num_rows, code[-1])
+    category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
+    no_collective = np.full(n_memory, -1)
     return DeviceOperations(
-        start=joined("start_ns"),
-        end=joined("end_ns"),
+        start=_joined(tables, "start_ns"),
+        end=_joined(tables, "end_ns"),
         launch=np.concatenate(launches),
-        category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(n_memory, _MEMORY))),
-        name=np.concatenate(
-            (place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))
-        ),
-        collective=collective,
-        device_id=joined("device_id"),
-        stream_id=joined("stream_id"),
-        correlation_id=joined("correlation_id"),
-        n_bytes=np.concatenate(
-            (_bytes_of(kernels), filled(memcpys["bytes"]), filled(memsets["bytes"]))
-        ),
+        category=np.append(category_of_kernels, np.full(n_memory, _MEMORY)),
+        name=np.concatenate(name_parts),
+        collective=np.append(_collectives(name_ids, is_comm, texts), no_collective),
+        device_id=_joined(tables, "device_id"),
+        stream_id=_joined(tables, "stream_id"),
+        correlation_id=_joined(tables, "correlation_id"),
+        n_bytes=np.append(_bytes_of(kernels), _joined((memcpys, memsets), "bytes")),
         names=tuple(names),
     )
 
 
+def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
+    return np.concatenate([filled(table[name]) for table in tables])
+
+
+def _collectives(name_ids: Int64, is_comm: Flags, texts: Mapping[int, str]) -> Int64:
+    """Return the index of the collective of each kernel; -1 for kernels that do not communicate."""
+    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
+    codes = [
+        COLLECTIVES.index(collective_of_kernel(texts.get(name_id, ""))) for name_id in ids.tolist()
+    ]
+    collective = np.full(name_ids.size, -1)
+    collective[is_comm] = np.array(codes, np.int64)[index]
+    return collective
+
+
 def _bytes_of(kernels: pa.Table) -> Int64:
-    """Return what collectives that are made of copies move; kernels do not say it."""
+    """Return the bytes of collectives that are made of copies. Those of kernels are not known."""
     if "bytes" not in kernels.column_names:
         return np.full(kernels.num_rows, UNKNOWN)
     return filled(kernels["bytes"])
 
 
 class RankSteps(Struct, frozen=True):
-    """What the run's first reading says of one rank; times are the report's, ns."""
+    """What the first reading of a run found about one rank. Times are report times, ns."""
 
     rank: int
     process_id: int
-    device: (
-        RankDevice | None
-    )  # which operations of the process are the rank's; None where it used one device
-    shift_ns: int  # added to report time to get aligned time
-    has_launches: bool  # whether any operation of the process has a launch
-    thread_id: int  # of the step ranges, as are the next three
+    # Tells which operations of the process are those of the rank. None if it used one device.
+    device: RankDevice | None
+    # Added to report time to get aligned time.
+    shift_ns: int
+    # Whether any operation of the process has a launch.
+    has_launches: bool
+    # The step ranges.
+    thread_id: int
     starts: Int64
     ends: Int64
     numbers: Int64
-    backward: (
-        PhaseRanges | None
-    )  # where no range marks it; None where one does, or nothing shows it
-    others: LaunchingThreads  # the threads besides that of the steps whose ranges are phases too
-    windows: Windows  # their windows on the device
-    is_chosen: Flags  # by step range: whether its ranges are asked for
-    span: (
-        tuple[int, int] | None
-    )  # device time ``[first, last)`` whose operations are asked for; None asks for all
-    # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no
-    # step
+    # The backward passes, if no range marks them. None if a range does, or if they are not known.
+    backward: PhaseRanges | None
+    # Other threads than that of the steps whose ranges are phases too.
+    others: LaunchingThreads
+    # The windows of the steps on the device.
+    windows: Windows
+    # By step range: whether its ranges are wanted.
+    is_chosen: Flags
+    # Device time ``[first, last)`` whose operations are wanted. None for all.
+    span: tuple[int, int] | None
+    # The wanted communication operations, in order of (start, launch). Those of no step have
+    # `NO_SEQ`.
     comm_starts: Int64
     comm_ends: Int64
     seqs: Int64
@@ -196,7 +213,10 @@ def event_table(
     phases: Mapping[str, PhaseRanges],
     members: Members,
 ) -> pa.Table:
-    """Return `schema.EVENTS` of what is asked for; a `DamagedReportError` if the communication is not what was first read."""
+    """Return `schema.EVENTS` of the wanted operations.
+
+    Raises a `DamagedReportError` if the communication is not what was first read.
+    """
     launched = operations.by_launch
     phase = np.empty(len(operations), np.int64)
     phase[launched] = phases_of_launches(phases, operations.launch[launched])
@@ -207,39 +227,52 @@ def event_table(
     seq = _seqs(path, rank, operations)
     order = operations.in_order(seq)
     operations = operations.take(order)
-    phase = phase[order]
-    seq = seq[order]
-    launch = operations.launch
     start = operations.start
-    member = members_holding(members, rank.windows, launch, start)
-    step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
-    return schema.EVENTS.table(
-        {
-            "rank": np.full(len(operations), rank.rank),
-            "step": pa.array(step, mask=member == NO_MEMBER),
-            "phase": _words(phase, PHASES),
-            "category": _words(operations.category, CATEGORIES),
-            "name": _words(operations.name, operations.names),
-            "device_id": _nullable(operations.device_id),
-            "stream_id": _nullable(operations.stream_id),
-            "start_ns": start + rank.shift_ns,
-            "end_ns": operations.end + rank.shift_ns,
-            "dur_ns": operations.end - start,
-            "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
-            "correlation_id": _nullable(operations.correlation_id),
-            "bytes": _nullable(operations.n_bytes),
-            "collective": _words(operations.collective, COLLECTIVES),
-            "seq": _nullable(seq, NO_SEQ),
-        }
-    )
+    member = members_holding(members, rank.windows, operations.launch, start)
+    # The last place is that of no step.
+    step = np.append(rank.numbers, 0)[member]
+    columns = {
+        "rank": np.full(len(operations), rank.rank),
+        "step": pa.array(step, mask=member == NO_MEMBER),
+        "phase": _words(phase[order], PHASES),
+        "category": _words(operations.category, CATEGORIES),
+        "name": _words(operations.name, operations.names),
+        "collective": _words(operations.collective, COLLECTIVES),
+        "seq": _nullable(seq[order], NO_SEQ),
+    }
+    columns |= _times(operations, rank.shift_ns)
+    columns |= _ids(operations)
+    return schema.EVENTS.table(columns)
+
+
+def _times(operations: DeviceOperations, shift_ns: int) -> dict[str, Any]:
+    return {
+        "start_ns": operations.start + shift_ns,
+        "end_ns": operations.end + shift_ns,
+        "dur_ns": operations.end - operations.start,
+        "launch_ns": _nullable(operations.launch, NEVER, shift_ns),
+    }
+
+
+def _ids(operations: DeviceOperations) -> dict[str, Any]:
+    return {
+        "device_id": _nullable(operations.device_id),
+        "stream_id": _nullable(operations.stream_id),
+        "correlation_id": _nullable(operations.correlation_id),
+        "bytes": _nullable(operations.n_bytes),
+    }
 
 
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
-    """Return the place of each communication operation in its step, `NO_SEQ` for all others; as first read, one by one."""
+    """Return the place of each communication operation in its step, `NO_SEQ` for all others.
+
+    The places are those of the first reading, which found the same operations in the same order.
+    """
     rows = np.flatnonzero(operations.category == COMM)
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
-    times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
-    if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
+    are_starts_same = np.array_equal(operations.start[rows], rank.comm_starts)
+    are_ends_same = np.array_equal(operations.end[rows], rank.comm_ends)
+    if not (are_starts_same and are_ends_same):
         fix = "do not change the report, and start again (in Python, load it again)"
         raise DamagedReportError(path, "has changed since it was first read", fix=fix)
     seqs = np.full(len(operations), NO_SEQ)
@@ -250,37 +283,54 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 def phase_ranges_table(
     rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
 ) -> pa.Table:
-    """Return `schema.PHASE_RANGES` of the steps asked for."""
-    each = [(_STEP_ITSELF, np.arange(rank.starts.size), rank.starts, rank.ends)]
-    each += [
-        (code, phase.member, phase.starts, phase.ends) for code, phase in enumerate(phases.values())
-    ]
-    code = np.repeat([one[0] for one in each], [one[1].size for one in each])
-    member, starts, ends = (
-        np.concatenate(column) for column in zip(*(one[1:] for one in each), strict=True)
-    )
-    step = rank.numbers[member]
-    word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
-    order = np.lexsort((step, ends, word, starts))
-    order = order[rank.is_chosen[member[order]]]
-    starts = starts[order]
-    ends = ends[order]
+    """Return `schema.PHASE_RANGES` of the wanted steps."""
+    ranges = _ranges_of_rank(rank, phases)
     rows = operations.by_launch
-    launched = operations.launch[rows], operations.start[rows], operations.end[rows]
-    counts, device_starts, device_ends = launched_in(starts, ends, launched)
-    nothing = counts == 0
-    return schema.PHASE_RANGES.table(
-        {
-            "rank": np.full(order.size, rank.rank),
-            "step": step[order],
-            "phase": _words(code[order], PHASES),
-            "start_ns": starts + rank.shift_ns,
-            "end_ns": ends + rank.shift_ns,
-            "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
-            "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
-            "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
-        }
+    launched = launched_in(
+        ranges.starts,
+        ranges.ends,
+        (operations.launch[rows], operations.start[rows], operations.end[rows]),
     )
+    is_empty = launched.counts == 0
+    first_start_ns = launched.first_start + rank.shift_ns
+    last_end_ns = launched.last_end + rank.shift_ns
+    columns = {
+        "rank": np.full(ranges.step.size, rank.rank),
+        "step": ranges.step,
+        "phase": _words(ranges.code, PHASES),
+        "start_ns": ranges.starts + rank.shift_ns,
+        "end_ns": ranges.ends + rank.shift_ns,
+        "n_operations": pa.array(launched.counts, mask=is_empty & (not rank.has_launches)),
+        "device_start_ns": pa.array(first_start_ns, mask=is_empty),
+        "device_end_ns": pa.array(last_end_ns, mask=is_empty),
+    }
+    return schema.PHASE_RANGES.table(columns)
+
+
+class _Ranges(NamedTuple):
+    """Ranges of phases and steps, in the order of the table."""
+
+    code: Int64  # index into `names.PHASES`; `_STEP_ITSELF` for a step
+    step: Int64
+    starts: Int64
+    ends: Int64
+
+
+def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Ranges:
+    """Return the steps and phases of the wanted steps."""
+    steps = PhaseRanges(np.arange(rank.starts.size), rank.starts, rank.ends)
+    kinds = [steps, *phases.values()]
+    codes = [_STEP_ITSELF, *range(len(phases))]
+    code = np.repeat(codes, [ranges.member.size for ranges in kinds])
+    member = np.concatenate([ranges.member for ranges in kinds])
+    starts = np.concatenate([ranges.starts for ranges in kinds])
+    ends = np.concatenate([ranges.ends for ranges in kinds])
+    step = rank.numbers[member]
+    # The last place is that of a step, which is -1.
+    alphabetical = np.array([*map(sorted(PHASES).index, PHASES), _STEP_ITSELF])
+    order = np.lexsort((step, ends, alphabetical[code], starts))
+    order = order[rank.is_chosen[member[order]]]
+    return _Ranges(code[order], step[order], starts[order], ends[order])
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

@@ -15,22 +15,21 @@ from msgspec import Struct
 from nsyspipe.analysis.traffic import DATA, SHARDED, TENSOR
 from nsyspipe.model.table import Flags, Int32, Int64
 
-# No rank leaves a collective before the last one has entered. Clocks that are apart by a little put
-# a few ends before it.
+# No rank leaves a collective before the last one has entered. But clocks differ a little, so a few
+# ends may come before it. From this share of early ends on, the ranks are not one group.
 MIN_EARLY_SHARE = 0.2
 # All ranks of a collective leave it together, however far apart they entered. Ranks of different
-# groups leave as they entered.
+# groups leave as far apart as they entered.
 WIDE_START_SPREAD_NS = 100_000
 MIN_WIDE_COLLECTIVES = 3
 MIN_APART_SHARE = 0.5
 MIN_UNEVEN_STEPS = 3
-# Of calls that two ranks start far apart: a send may leave before its receiver comes, so some end
-# apart even of partners.
+# The share of calls that end apart, of those that two ranks start far apart. A send may leave
+# before its receiver comes, so some calls end apart even between partners.
 MAX_APART_SHARE_OF_PARTNERS = 0.5
 MIN_APART_SHARE_OF_STRANGERS = 2 / 3
-_MIN_LAYERS = (
-    2  # calls of a step in forward, and in backward, from which on they are those of layers
-)
+# Layers make at least this many calls in forward and in backward of a step.
+_MIN_CALLS_OF_LAYERS = 2
 
 
 class Doubt(Enum):
@@ -51,10 +50,10 @@ class Calls(Struct, frozen=True):
 
 
 def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | None:
-    """Return a doubt if the calls serve more than one kind of parallelism, whose groups cannot all hold all ranks.
+    """Return a doubt if the calls serve several kinds of parallelism.
 
-    Sends and receives between stages are a doubt by themselves: of three ranks or more, they join
-    two at a time.
+    The groups of several kinds cannot all hold all ranks. Sends and receives between stages are a
+    doubt by themselves, since they join two ranks at a time.
     """
     if has_stages:
         return Doubt.STAGES
@@ -63,8 +62,11 @@ def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | No
 
 
 def _purpose(calls: Calls) -> str | None:
-    """Return the kind of parallelism that calls surely serve; None for what may only count, average or check something."""
-    is_of_layers = min(calls.in_forward, calls.in_backward) >= _MIN_LAYERS
+    """Return the kind of parallelism that calls certainly serve.
+
+    None for calls that may only count, average or check something.
+    """
+    is_of_layers = min(calls.in_forward, calls.in_backward) >= _MIN_CALLS_OF_LAYERS
     is_of_gradients = calls.in_backward >= 1 and calls.in_forward < calls.in_backward
     if calls.collective not in {"all_reduce", "reduce_scatter"}:
         return None
@@ -76,12 +78,15 @@ def _purpose(calls: Calls) -> str | None:
 
 
 def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int64) -> bool:
-    """Tell whether the times of collectives, matched over all ranks, show that not all ranks took part in each.
+    """Tell whether times of collectives show that not all ranks took part in each.
 
-    `matched` is as of `collectives.match`, of collectives that no rank leaves before all have
-    entered.
+    `matched` are collectives that no rank leaves before all have entered, matched over all ranks,
+    as `collectives.match_collectives` returns them.
     """
-    n_operations = n_early = n_wide = n_apart = 0
+    n_operations = 0
+    n_early = 0
+    n_wide = 0
+    n_apart = 0
     for rows in matched:
         entered = starts[rows]
         left = ends[rows]
@@ -98,13 +103,15 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
 
 
 def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
-    """Tell whether ranks make different numbers of calls of one communicator in every step, of three at least."""
+    """Tell whether ranks make different numbers of calls of one communicator in every step.
+
+    At least three steps are needed.
+    """
     if not step.size:
         return False
     steps, place = np.unique(step, return_inverse=True)
-    counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks).reshape(
-        steps.size, n_ranks
-    )
+    counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks)
+    counts = counts.reshape(steps.size, n_ranks)
     is_uneven: Flags = counts.min(axis=1) != counts.max(axis=1)
     return bool(steps.size >= MIN_UNEVEN_STEPS and is_uneven.all())
 
@@ -121,22 +128,25 @@ class CallTimes(Struct, frozen=True):
 def groups_by_times(
     calls: CallTimes, groups: Sequence[tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]] | None:
-    """Return by rank the one of some groups that its calls can be of; None where a rank has no such group, or several.
+    """Return for each rank the only group that its calls can be of.
 
-    `groups` are all that there are, by the places of their ranks. A group is ruled out if the times
-    of two of its ranks contradict that they took part in the same collectives. The calls are of
-    collectives that no rank leaves early.
+    None if a rank has no such group, or several. `groups` are all groups of the job, as places of
+    their ranks. A group is ruled out if the times of two of its ranks show that they did not take
+    part in the same collectives. The calls are of collectives that no rank leaves early.
     """
     ranks = set(np.unique(calls.rank).tolist())
-    possible = [
+    possible_groups = [
         group
         for group in groups
         if len(group) > 1 and ranks.issuperset(group) and _is_possible(calls, group)
     ]
-    found = {rank: [group for group in possible if rank in group] for rank in ranks}
-    if any(len(own) != 1 for own in found.values()):
-        return None
-    return {rank: own[0] for rank, own in found.items()}
+    group_of_rank = {}
+    for rank in ranks:
+        groups_of_rank = [group for group in possible_groups if rank in group]
+        if len(groups_of_rank) != 1:
+            return None
+        group_of_rank[rank] = groups_of_rank[0]
+    return group_of_rank
 
 
 def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
@@ -144,47 +154,66 @@ def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
 
 
 def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
-    """Return by rank the one other rank that it sends to and receives from; None where that is not certain.
+    """Return for each rank the only rank that it sends to and receives from.
 
-    A send may leave before its receiver comes, so times alone contradict no pair. But a receive
-    ends with its send: partners end most calls together, also those that they start far apart, and
-    ranks that are not partners do not. Each rank needs one partner, and every other rank has to be
-    shown to be none.
+    None if that is not certain. A send may leave before its receiver comes, so times alone rule out
+    no pair. But a receive ends with its send. So partners end most calls together, even those that
+    they start far apart, and ranks that are not partners do not. Each rank needs one partner, and
+    every other rank must be ruled out.
     """
     ranks = np.unique(calls.rank).tolist()
     partners: dict[int, list[int]] = {rank: [] for rank in ranks}
-    for one, other in combinations(ranks, 2):
-        apart_share = _apart_share(calls, one, other)
-        if (
-            apart_share is None
-            or MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS
-        ):
+    for first_rank, second_rank in combinations(ranks, 2):
+        apart_share = _measure_apart_share(calls, first_rank, second_rank)
+        if apart_share is None or _is_undecided(apart_share):
             return None
         if apart_share < MAX_APART_SHARE_OF_PARTNERS:
-            partners[one].append(other)
-            partners[other].append(one)
-    if any(len(partner) != 1 for partner in partners.values()):
+            partners[first_rank].append(second_rank)
+            partners[second_rank].append(first_rank)
+    if any(len(ranks_of_pair) != 1 for ranks_of_pair in partners.values()):
         return None
-    return {rank: found[0] for rank, found in partners.items()}
+    return {rank: ranks_of_pair[0] for rank, ranks_of_pair in partners.items()}
 
 
-def _apart_share(calls: CallTimes, one: int, other: int) -> float | None:
-    """Return how many of the k-th calls of two ranks that start far apart also end apart; None of too few."""
-    own, others = (np.flatnonzero(calls.rank == rank) for rank in (one, other))
-    if not np.array_equal(calls.step[own], calls.step[others]):
-        return 1.0  # partners make as many calls in each step
-    start_spread = np.abs(calls.start_ns[own] - calls.start_ns[others])
-    end_spread = np.abs(calls.end_ns[own] - calls.end_ns[others])
+def _is_undecided(apart_share: float) -> bool:
+    """Tell whether two ranks may or may not be partners."""
+    return MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS
+
+
+def _pair_calls(calls: CallTimes, first_rank: int, second_rank: int) -> Int64 | None:
+    """Return the k-th calls of two ranks in a row for each k.
+
+    None if the ranks make different numbers of calls in a step.
+    """
+    first_calls = np.flatnonzero(calls.rank == first_rank)
+    second_calls = np.flatnonzero(calls.rank == second_rank)
+    if not np.array_equal(calls.step[first_calls], calls.step[second_calls]):
+        return None
+    return np.stack((first_calls, second_calls), axis=1)
+
+
+def _measure_apart_share(calls: CallTimes, first_rank: int, second_rank: int) -> float | None:
+    """Return the share of calls that end apart, of those that two ranks start far apart.
+
+    None if too few start far apart.
+    """
+    pairs = _pair_calls(calls, first_rank, second_rank)
+    if pairs is None:
+        # Partners make the same number of calls in each step.
+        return 1.0
+    start_spread = np.ptp(calls.start_ns[pairs], axis=1)
+    end_spread = np.ptp(calls.end_ns[pairs], axis=1)
     is_wide = start_spread >= WIDE_START_SPREAD_NS
     n_wide = int(np.count_nonzero(is_wide))
     if n_wide < MIN_WIDE_COLLECTIVES:
         return None
-    return int(np.count_nonzero(is_wide & (2 * end_spread >= start_spread))) / n_wide
+    n_apart = int(np.count_nonzero(is_wide & (2 * end_spread >= start_spread)))
+    return n_apart / n_wide
 
 
-def _is_pair_contradicted(calls: CallTimes, one: int, other: int) -> bool:
+def _is_pair_contradicted(calls: CallTimes, first_rank: int, second_rank: int) -> bool:
     """Tell whether two ranks cannot have made their k-th calls of each step together."""
-    own, others = (np.flatnonzero(calls.rank == rank) for rank in (one, other))
-    if not np.array_equal(calls.step[own], calls.step[others]):
+    pairs = _pair_calls(calls, first_rank, second_rank)
+    if pairs is None:
         return True
-    return is_contradicted_by_times([np.stack((own, others), axis=1)], calls.start_ns, calls.end_ns)
+    return is_contradicted_by_times([pairs], calls.start_ns, calls.end_ns)

@@ -1,11 +1,11 @@
-"""Units of launches as the steps of ranks: when their backward pass runs, and which of other ranks' they are."""
+"""Units of repeated launches as the steps of ranks: their backward pass, and their numbers."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,168 +15,219 @@ from msgspec import Struct
 from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.intervals import IntervalSet, holders, places_in_runs, union
 from nsyspipe.analysis.phases import PhaseRanges
-from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence
+from nsyspipe.analysis.repetition import MIN_BACKWARD_SHARE, LaunchSequence
 from nsyspipe.analysis.steps import Members
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 
 # What `torch.autograd.profiler.emit_nvtx` calls the ranges of autograd's engine.
-_OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
+_AUTOGRAD_NAME: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
+# Shifts between the units of two ranks, in the order in which they are preferred.
 _SHIFTS: Final = (0, -1, 1, -2, 2)
 _KEYS: Final = ["comm_id", "seq_number", "kind"]
-# A shift is sure where no other comes near: the spread of what ends together is half of any
-# other's, or less.
-_SURE: Final = 0.5
+# A shift is certain if its measure is less than this share of that of every other shift.
+_MAX_SHARE_OF_OTHER_SHIFTS: Final = 0.5
 
 
 def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | None:
-    """Return when autograd's engine is in any of its operators' ranges, of any thread, inside steps; None if nowhere."""
+    """Return when the engine of autograd is in ranges of its operators, inside steps.
+
+    The ranges may be of any thread. None if there are none.
+    """
     texts = ranges["text"].combine_chunks()
-    is_operator = np.array(
-        [bool(_OPERATOR.search(text or "")) for text in texts.dictionary.to_pylist()], np.bool_
-    )
-    rows = np.flatnonzero(is_operator[texts.indices.to_numpy()])
-    pieces = union(ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows])
-    pieces = pieces.intersect(IntervalSet(members.starts, members.ends))
+    is_operator_text = [
+        bool(_AUTOGRAD_NAME.search(text or "")) for text in texts.dictionary.to_pylist()
+    ]
+    is_operator = np.array(is_operator_text, np.bool_)[texts.indices.to_numpy()]
+    starts = ranges["start_ns"].to_numpy()[is_operator]
+    ends = ranges["end_ns"].to_numpy()[is_operator]
+    pieces = union(starts, ends).intersect(IntervalSet(members.starts, members.ends))
     if not len(pieces):
         return None
-    return PhaseRanges(
-        np.searchsorted(members.starts, pieces.starts, side="right") - 1, pieces.starts, pieces.ends
-    )
+    member = np.searchsorted(members.starts, pieces.starts, side="right") - 1
+    return PhaseRanges(member, pieces.starts, pieces.ends)
 
 
 def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRanges | None:
-    """Return when autograd's thread launches and that of the steps does not; None where no single thread does.
+    """Return when the thread of autograd launches and that of the steps does not.
 
-    It launches a tenth of every step's compute kernels or more. Several blocks of a step count:
-    accumulation, recomputation.
+    The thread of autograd launches a tenth of the compute kernels of every step or more. None if
+    there is no such thread, or if there are several. A step may have several blocks, because of
+    accumulation or recomputation.
     """
     n_steps = members.starts.size
     if not n_steps:
         return None
     step = holders(members.starts, members.ends, sequence.time_ns)
-    inside = step >= 0
+    is_inside = step >= 0
     ids, thread = np.unique(sequence.thread_id, return_inverse=True)
-    compute = inside & ~sequence.is_comm
-    counts = np.bincount(
-        thread[compute] * n_steps + step[compute], minlength=ids.size * n_steps
-    ).reshape(-1, n_steps)
-    least = LEAST_BACKWARD * counts.sum(axis=0)
-    others = ids[(counts >= least).all(axis=1) & (ids != members.thread_id)]
-    if len(others) != 1 or not least.all():
+    is_compute = is_inside & ~sequence.is_comm
+    cell = thread[is_compute] * n_steps + step[is_compute]
+    n_kernels = np.bincount(cell, minlength=ids.size * n_steps).reshape(-1, n_steps)
+    min_kernels = MIN_BACKWARD_SHARE * n_kernels.sum(axis=0)
+    is_backward_thread = (n_kernels >= min_kernels).all(axis=1) & (ids != members.thread_id)
+    backward_threads = ids[is_backward_thread]
+    if len(backward_threads) != 1 or not min_kernels.all():
         return None
-    rows = np.flatnonzero(inside & np.isin(sequence.thread_id, (members.thread_id, *others)))
-    is_backward = sequence.thread_id[rows] == others[0]
-    step = step[rows]
-    changes = (np.diff(is_backward, prepend=False, append=False) != 0) | (
-        np.diff(step, prepend=-1, append=-1) != 0
-    )
-    firsts = np.flatnonzero(changes[:-1] & is_backward)
-    lasts = np.flatnonzero(changes[1:] & is_backward)
-    return PhaseRanges(
-        step[firsts], sequence.time_ns[rows[firsts]], sequence.time_ns[rows[lasts]] + 1
-    )
+    threads = (members.thread_id, *backward_threads)
+    rows = np.flatnonzero(is_inside & np.isin(sequence.thread_id, threads))
+    is_backward = sequence.thread_id[rows] == backward_threads[0]
+    return _blocks_of_backward(sequence.time_ns[rows], step[rows], is_backward)
+
+
+def _blocks_of_backward(time_ns: Int64, step: Int64, is_backward: Flags) -> PhaseRanges:
+    """Return the runs of launches of the backward pass, cut at the edges of steps."""
+    changes = np.diff(is_backward, prepend=False, append=False) != 0
+    changes |= np.diff(step, prepend=-1, append=-1) != 0
+    first = np.flatnonzero(changes[:-1] & is_backward)
+    last = np.flatnonzero(changes[1:] & is_backward)
+    return PhaseRanges(step[first], time_ns[first], time_ns[last] + 1)
 
 
 def aligned_numbers(
     ranks: Sequence[tuple[CommOperations, pa.Table, int]],
 ) -> tuple[list[Int64], bool]:
-    """Return numbers of each rank's units, and whether they are sure: what is one step of several ranks has one number.
+    """Return the numbers of the units of each rank, and whether they are certain.
 
-    0 is the first unit that all have. Of each rank its communication operations, its units
-    (``start_ns``, report time) and what makes aligned time of report time. Two ranks' units are as
-    far apart as those are in which the same collectives stand: those of which NCCL says
-    communicator and number; else, of the shifts from -2 to 2, that at which the k-th collectives of
-    units end at the most constant distance, of those alike the one at which they end closest
-    together. A rank that shares none with any other is shifted by time.
+    What is one step of several ranks has one number. 0 is the first unit that all ranks have.
+    `ranks` has for each rank its communication operations, its units (``start_ns``, report time)
+    and what turns report time into aligned time.
+
+    The shift between two ranks is that between the units that have the same collectives, if NCCL
+    names communicator and number of the collectives. Otherwise it is the shift from -2 to 2 at
+    which the k-th collectives of units end at the most constant distance. If several shifts are
+    equal in that, it is the one at which they end closest together. A rank that shares no
+    collective with any other is shifted by time.
     """
     comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
     shifts = dict.fromkeys(range(min(1, len(ranks))), 0)
-    is_sure = True
+    is_certain = True
     waiting = deque(range(1, len(ranks)))
     n_in_vain = 0
     while waiting:
-        at = waiting.popleft()
-        found = ((before, _units_apart(comms[before], comms[at])) for before in shifts)
-        before, apart = next(
-            ((before, apart) for before, apart in found if apart is not None), (0, None)
-        )
-        if apart is not None:
-            shifts[at], n_in_vain = shifts[before] + apart[0], 0
-            is_sure &= apart[1]
-        elif n_in_vain < len(waiting):  # it may share some with one of those
-            waiting.append(at)
+        rank = waiting.popleft()
+        shift = _shift_of_rank(comms, shifts, rank)
+        if shift is None and n_in_vain < len(waiting):
+            # It may share collectives with one of the waiting ranks.
+            waiting.append(rank)
             n_in_vain += 1
-        else:
-            shifts[at], n_in_vain = _apart_in_time(ranks[0], ranks[at]), 0
+            continue
+        if shift is None:
+            shift = _Shift(_apart_in_time(ranks[0], ranks[rank]), is_certain=True)
+        shifts[rank] = shift.n_units
+        is_certain &= shift.is_certain
+        n_in_vain = 0
     first = max(shifts.values(), default=0)
-    return [
-        np.arange(units.num_rows) + shifts[at] - first for at, (_, units, _) in enumerate(ranks)
-    ], is_sure
+    numbers = [
+        np.arange(units.num_rows) + shifts[rank] - first for rank, (_, units, _) in enumerate(ranks)
+    ]
+    return numbers, is_certain
+
+
+class _Shift(NamedTuple):
+    """How many units a rank is behind another, and whether that is certain."""
+
+    n_units: int
+    is_certain: bool
+
+
+def _shift_of_rank(comms: Sequence[_Comm], shifts: Mapping[int, int], rank: int) -> _Shift | None:
+    """Return the shift of a rank; None if it shares no collective with a rank of known shift."""
+    for known_rank, known_shift in shifts.items():
+        shift = _shift_between(comms[known_rank], comms[rank])
+        if shift is not None:
+            return _Shift(known_shift + shift.n_units, shift.is_certain)
+    return None
 
 
 class _Comm(Struct, frozen=True):
+    """The communication operations of one rank that are in its units."""
+
     member: Int64
-    end_ns: Int64  # aligned time
-    place: Int64  # a number for each (collective, stream, place among those of the unit)
-    # ``comm_id``, ``seq_number``, ``kind`` (of `COLLECTIVES`), ``member`` of those that NCCL names
+    # Aligned time.
+    end_ns: Int64
+    # A number for each (collective, stream, place among those of the unit).
+    place: Int64
+    # ``comm_id``, ``seq_number``, ``kind`` (of `COLLECTIVES`) and ``member`` of the operations that
+    # NCCL names.
     known: pa.Table
 
     @classmethod
     def of(cls, comm: CommOperations, shift_ns: int) -> _Comm:
         table = comm.table.filter(pc.greater_equal(comm.table["member"], 0))
         kinds = np.array([COLLECTIVES.index(kind.collective) for kind in comm.kinds], np.int64)
-        member, order, end = (
-            table[name].to_numpy() for name in ("member", "stream_order", "end_ns")
-        )
+        member = table["member"].to_numpy()
+        stream_order = table["stream_order"].to_numpy()
         collective = kinds[table["kind"].to_numpy()]
-        stream = collective * (int(order.max(initial=0)) + 1) + order
+        stream = collective * (int(stream_order.max(initial=0)) + 1) + stream_order
         group = member * (int(stream.max(initial=0)) + 1) + stream
         sorted_rows = np.argsort(group, kind="stable")
-        place = (
-            collective * 1000 + order
-        ) * 10**6  # streams and collectives are few, places are below a million
+        # Streams and collectives are few, and places are below a million.
+        place = (collective * 1000 + stream_order) * 10**6
         place[sorted_rows] += places_in_runs(group[sorted_rows])
         table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
-        return cls(member, end + shift_ns, place, table.select([*_KEYS, "member"]).drop_null())
-
-
-def _units_apart(one: _Comm, other: _Comm) -> tuple[int, bool] | None:
-    """Return how many units the other's first is behind, and whether that is sure; None where they share no collective."""
-    shared = one.known.join(other.known, _KEYS, join_type="inner", right_suffix="_other")
-    if shared.num_rows:
-        apart = shared["member"].to_numpy() - shared["member_other"].to_numpy()
-        distances, counts = np.unique(apart, return_counts=True)
-        return int(distances[counts.argmax()]), True
-    if one.known.num_rows and other.known.num_rows:  # of other communicators
-        return None
-    distances_ns = {}
-    for shift in _SHIFTS:
-        own, theirs = (
-            (rank.member + moved) * 10**15 + rank.place
-            for rank, moved in ((one, 0), (other, shift))
+        return cls(
+            member=member,
+            end_ns=table["end_ns"].to_numpy() + shift_ns,
+            place=place,
+            known=table.select([*_KEYS, "member"]).drop_null(),
         )
-        _, mine, yours = np.intersect1d(own, theirs, return_indices=True)
-        if mine.size:
-            distances_ns[shift] = one.end_ns[mine] - other.end_ns[yours]
+
+
+def _shift_between(first: _Comm, second: _Comm) -> _Shift | None:
+    """Return the shift of the second rank against the first; None if they share no collective."""
+    shared = first.known.join(second.known, _KEYS, join_type="inner", right_suffix="_other")
+    if shared.num_rows:
+        differences = shared["member"].to_numpy() - shared["member_other"].to_numpy()
+        n_units, counts = np.unique(differences, return_counts=True)
+        return _Shift(int(n_units[counts.argmax()]), is_certain=True)
+    if first.known.num_rows and second.known.num_rows:
+        # These are different communicators.
+        return None
+    distances_ns = _distances_by_shift(first, second)
     if not distances_ns:
         return None
-    spreads = {
-        shift: float(np.median(np.abs(of - np.median(of)))) for shift, of in distances_ns.items()
-    }
-    sizes = {shift: float(np.median(np.abs(of))) for shift, of in distances_ns.items()}
-    for measured in (spreads, sizes):
-        best, *others = sorted(measured, key=lambda shift: (measured[shift], _SHIFTS.index(shift)))
-        if all(measured[best] < _SURE * measured[shift] for shift in others):
-            return best, True
-    return best, False
+    spreads = {}
+    sizes = {}
+    for shift, distance_ns in distances_ns.items():
+        spreads[shift] = float(np.median(np.abs(distance_ns - np.median(distance_ns))))
+        sizes[shift] = float(np.median(np.abs(distance_ns)))
+    by_spread = _least_shift(spreads)
+    return by_spread if by_spread.is_certain else _least_shift(sizes)
+
+
+def _distances_by_shift(first: _Comm, second: _Comm) -> dict[int, Int64]:
+    """Return for each shift how far apart the k-th collectives of units end, ns."""
+    first_keys = first.member * 10**15 + first.place
+    distances_ns = {}
+    for shift in _SHIFTS:
+        second_keys = (second.member + shift) * 10**15 + second.place
+        _, in_first, in_second = np.intersect1d(first_keys, second_keys, return_indices=True)
+        if in_first.size:
+            distances_ns[shift] = first.end_ns[in_first] - second.end_ns[in_second]
+    return distances_ns
+
+
+def _least_shift(measures: Mapping[int, float]) -> _Shift:
+    """Return the shift with the least measure. It is certain if that is far below all others."""
+    best, *rest = sorted(measures, key=lambda shift: (measures[shift], _SHIFTS.index(shift)))
+    is_certain = all(
+        measures[best] < _MAX_SHARE_OF_OTHER_SHIFTS * measures[shift] for shift in rest
+    )
+    return _Shift(best, is_certain)
 
 
 def _apart_in_time(
-    one: tuple[CommOperations, pa.Table, int], other: tuple[CommOperations, pa.Table, int]
+    first: tuple[CommOperations, pa.Table, int], second: tuple[CommOperations, pa.Table, int]
 ) -> int:
-    """Return how many units the other's first is behind by the clock: each begins near one, most as far apart."""
-    starts, own = (units["start_ns"].to_numpy() + shift_ns for _, units, shift_ns in (one, other))
-    return int(
-        np.median(np.searchsorted((starts[1:] + starts[:-1]) // 2, own) - np.arange(own.size))
-    )
+    """Return how many units the first unit of the second rank is behind, by the clock.
+
+    Each unit is compared with the one that begins nearest. The median of the distances counts.
+    """
+    _, first_units, first_shift_ns = first
+    _, second_units, second_shift_ns = second
+    first_starts = first_units["start_ns"].to_numpy() + first_shift_ns
+    second_starts = second_units["start_ns"].to_numpy() + second_shift_ns
+    middles = (first_starts[1:] + first_starts[:-1]) // 2
+    n_behind = np.searchsorted(middles, second_starts) - np.arange(second_starts.size)
+    return int(np.median(n_behind))

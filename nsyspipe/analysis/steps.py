@@ -1,10 +1,12 @@
-"""Which NVTX ranges are the steps, each step's window on the device, and which steps a run's figures rest on."""
+"""Finds the NVTX ranges that are steps, their windows on the device, and the summary steps."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,22 +35,26 @@ from nsyspipe.model.names import (
 )
 from nsyspipe.model.table import Flags, Int64
 
-# Name of the family that --step makes of all ranges that match it. It holds a digit, as no
-# normalised text does.
+# Name of the family that --step makes of all ranges that match it. It has a digit, which no
+# normalised text has.
 STEP_OPTION = "--step 1"
-# name of the family of steps that no range marks: what a rank's launches repeat
+# Name of the family of steps that no range marks: the launches of a rank repeat.
 REPETITION = "--step repetition 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
-FEW_STEPS = 3  # fewer say nothing of how steps vary
+# With fewer steps nothing is known about how steps vary.
+FEW_STEPS = 3
 
 
 class TextFamilies(Struct, frozen=True):
     """The families of a report's range texts."""
 
-    names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
-    of_text: Int64  # family of each text of the ranges' dictionary; -1 for none
-    is_named: bool = False  # by a user: then libraries' and operators' ranges are steps too
+    # Normalised texts, or `STEP_OPTION` alone.
+    names: list[str]
+    # Family of each text of the ranges' dictionary; -1 for none.
+    of_text: Int64
+    # Whether a user named the family. Then ranges of libraries and operators can be steps too.
+    is_named: bool = False
 
     @classmethod
     def by_text(cls, texts: pa.StringArray) -> TextFamilies:
@@ -60,10 +66,11 @@ class TextFamilies(Struct, frozen=True):
     @classmethod
     def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
         """Make one family of the texts that a pattern matches anywhere."""
-        hits = [text is not None and pattern.search(text) is not None for text in texts.to_pylist()]
-        return cls(
-            [STEP_OPTION], np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY), is_named=True
-        )
+        is_match = [
+            text is not None and pattern.search(text) is not None for text in texts.to_pylist()
+        ]
+        of_text = np.where(np.asarray(is_match, np.bool_), 0, _NOT_IN_FAMILY)
+        return cls([STEP_OPTION], of_text, is_named=True)
 
 
 def normalise(texts: pa.StringArray) -> pa.StringArray:
@@ -72,44 +79,75 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
     >>> normalise(pa.array(["Batch 10", "aten::mm, seq = 7, op_id = 12"])).to_pylist()
     ['Batch #', 'aten::mm']
     """
-    return pc.replace_substring_regex(
-        pc.replace_substring_regex(texts, SUFFIX_PATTERN, ""), DIGITS_PATTERN, "#"
-    )
+    without_suffixes = pc.replace_substring_regex(texts, SUFFIX_PATTERN, "")
+    return pc.replace_substring_regex(without_suffixes, DIGITS_PATTERN, "#")
 
 
 def largest_families(
     ranges: pa.Table, families: TextFamilies, n_shown: int
 ) -> tuple[tuple[str, int], ...]:
     """Return the families with most time and their number of ranges, for messages."""
-    family, _, starts, ends = _columns(ranges, families)
-    totals = sums_of(family, ends - starts, len(families.names) + 1)  # no family is -1, the last
+    all_ranges = _read_ranges(ranges, families)
+    family = all_ranges.family
+    lengths = all_ranges.ends - all_ranges.starts
+    # The last total is that of ranges of no family, which are -1.
+    totals = sums_of(family, lengths, len(families.names) + 1)
     counts = np.bincount(family[family != _NOT_IN_FAMILY], minlength=totals.size)
     largest = np.argsort(-totals[:-1], kind="stable")[:n_shown].tolist()
-    return tuple((families.names[at], int(counts[at])) for at in largest if counts[at])
+    return tuple((families.names[code], int(counts[code])) for code in largest if counts[code])
+
+
+class _Ranges(Struct, frozen=True):
+    """NVTX ranges as columns."""
+
+    family: Int64  # `_NOT_IN_FAMILY` for none
+    thread: Int64
+    starts: Int64
+    ends: Int64
+
+    def take(self, rows: Int64) -> _Ranges:
+        return _Ranges(self.family[rows], self.thread[rows], self.starts[rows], self.ends[rows])
+
+
+def _read_ranges(ranges: pa.Table, families: TextFamilies) -> _Ranges:
+    family = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
+    if not families.is_named:
+        family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)
+    return _Ranges(
+        family=family,
+        thread=ranges["thread_id"].to_numpy(),
+        starts=ranges["start_ns"].to_numpy(),
+        ends=ranges["end_ns"].to_numpy(),
+    )
 
 
 class Candidate(Struct, frozen=True):
     """One family on one rank."""
 
     name: str
+    # The thread on which the union of its ranges is largest; of equal threads the lowest ID.
     thread_id: int
-    union_ns: (
-        int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
-    )
-    first_start_ns: int  # start of its first member, report time
-    n_members: int  # ranges of that thread that do not start inside an earlier one
-    n_launched_inside: int  # kernels launched inside the members
-    n_launched: int  # kernels with a launch
-    # whether its members are parts of a step, layers or micro-batches: several lie inside one other
-    # range, and less than half of them launched a kernel of the optimizer that this rank has
+    # Length of the union of its ranges on that thread.
+    union_ns: int
+    # Start of its first member, report time.
+    first_start_ns: int
+    # Members are the ranges of that thread that do not start inside an earlier one.
+    n_members: int
+    # Kernels launched inside the members, and all kernels with a launch.
+    n_launched_inside: int
+    n_launched: int
+    # Whether its members are parts of a step: layers or micro-batches. Then several are inside one
+    # other range, and less than half of them launched a kernel of the optimizer that the rank has.
     is_part: bool = False
-    holders: tuple[
-        str, ...
-    ] = ()  # families of as much time and the same first start in whose members all of its lie
+    # Families of as much time and the same first start, whose members contain all of its members.
+    holders: tuple[str, ...] = ()
 
     @property
     def is_large(self) -> bool:
-        """Whether there are several members, in which half of the kernels were launched; a rank without launches cannot object."""
+        """Whether there are several members, in which half of the kernels were launched.
+
+        A rank without launches cannot object.
+        """
         return self.n_members >= _MIN_MEMBERS and 2 * self.n_launched_inside >= self.n_launched
 
     @property
@@ -122,7 +160,8 @@ class Members(Struct, frozen=True):
     """The step ranges of one rank: disjoint, in order of start."""
 
     thread_id: int
-    rows: Int64  # their rows in the ranges table of the process
+    # Rows in the table of ranges of the process.
+    rows: Int64
     starts: Int64
     ends: Int64
 
@@ -133,156 +172,243 @@ def candidates(
     operations: ProcessOperations,
     optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
-    """Measure every family on one rank: largest union first, ties by name; launches of known optimizers are sorted."""
-    of_all, thread_of_all, starts_of_all, ends_of_all = _columns(ranges, families)
-    can_be = np.array(
-        [families.is_named or not is_operator(name) for name in families.names] + [False]
-    )
-    rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last
-    if not rows.size:
+    """Measure every family on one rank: largest union first, ties by name.
+
+    `optimizer_launches` are the launches of known optimizers, sorted.
+    """
+    all_ranges = _read_ranges(ranges, families)
+    can_be_steps = [families.is_named or not is_operator(name) for name in families.names]
+    # The last flag is that of ranges of no family, which are -1.
+    is_possible = np.array([*can_be_steps, False])[all_ranges.family]
+    possible = all_ranges.take(np.flatnonzero(is_possible))
+    if not possible.family.size:
         return []
-    family = of_all[rows]
-    starts = starts_of_all[rows]
-    ends = ends_of_all[rows]
-    threads, thread = np.unique(thread_of_all[rows], return_inverse=True)
-    keys, group = np.unique(family * threads.size + thread, return_inverse=True)
-    unions = grouped_lengths(group, starts, ends, keys.size)
-    launched = operations.kernels_launched_in(starts, ends).counts
-    best: dict[int, int] = {}
-    for index in np.lexsort((keys, -unions)).tolist():
-        best.setdefault(int(keys[index]) // threads.size, index)
-    order = np.argsort(group, kind="stable")
-    edges = np.searchsorted(group[order], np.arange(keys.size + 1))
     measured: list[tuple[Candidate, IntervalSet]] = []
-    for code, index in best.items():
-        own = order[edges[index] : edges[index + 1]]
-        own = own[outermost(starts[own], ends[own])]
-        span = IntervalSet(starts[own], ends[own])
+    for family in _choose_threads(possible):
+        starts = possible.starts[family.rows]
+        ends = possible.ends[family.rows]
+        outer = outermost(starts, ends)
+        members = IntervalSet(starts[outer], ends[outer])
         candidate = Candidate(
-            name=families.names[code],
-            thread_id=int(threads[int(keys[index]) % threads.size]),
-            union_ns=int(unions[index]),
-            first_start_ns=int(span.starts[0]),
-            n_members=own.size,
-            n_launched_inside=int(launched[own].sum()),
+            name=families.names[family.code],
+            thread_id=family.thread_id,
+            union_ns=family.union_ns,
+            first_start_ns=int(members.starts[0]),
+            n_members=len(members),
+            n_launched_inside=_count_launched(operations, members),
             n_launched=operations.n_launched,
         )
         if candidate.is_large and optimizer_launches is not None and not families.is_named:
-            n_updates = Slices.within(optimizer_launches, span.starts, span.ends).counts
-            other = (thread_of_all == candidate.thread_id) & (of_all != code)
-            inside = np.searchsorted(span.ends, ends_of_all[other], side="right")
-            inside -= np.searchsorted(span.starts, starts_of_all[other])
-            do_few_update = 2 * int(np.count_nonzero(n_updates)) < len(span)
-            candidate = replace(
-                candidate, is_part=do_few_update and bool((inside >= _MIN_MEMBERS).any())
+            do_few_update = _do_few_update(members, optimizer_launches)
+            is_part = do_few_update and _lie_in_other_ranges(members, family, all_ranges)
+            candidate = replace(candidate, is_part=is_part)
+        measured.append((candidate, members))
+    with_holders = [
+        replace(candidate, holders=_find_holders(candidate, members, measured))
+        for candidate, members in measured
+    ]
+    return sorted(with_holders, key=lambda candidate: (-candidate.union_ns, candidate.name))
+
+
+class _FamilyOnThread(Struct, frozen=True):
+    """The ranges of one family on the thread on which they have most time."""
+
+    code: int
+    thread_id: int
+    union_ns: int
+    rows: Int64
+
+
+def _choose_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
+    """Return the thread of each family with the largest union; of equal threads the lowest ID."""
+    threads, thread = np.unique(ranges.thread, return_inverse=True)
+    keys, group = np.unique(ranges.family * threads.size + thread, return_inverse=True)
+    unions = grouped_lengths(group, ranges.starts, ranges.ends, keys.size)
+    order = np.argsort(group, kind="stable")
+    edges = np.searchsorted(group[order], np.arange(keys.size + 1))
+    best: dict[int, _FamilyOnThread] = {}
+    for index in np.lexsort((keys, -unions)).tolist():
+        code, thread_index = divmod(int(keys[index]), threads.size)
+        if code not in best:
+            best[code] = _FamilyOnThread(
+                code=code,
+                thread_id=int(threads[thread_index]),
+                union_ns=int(unions[index]),
+                rows=order[edges[index] : edges[index + 1]],
             )
-        measured.append((candidate, span))
-    held = [replace(one, holders=_holders(one, span, measured)) for one, span in measured]
-    return sorted(held, key=lambda one: (-one.union_ns, one.name))
+    return list(best.values())
 
 
-def _holders(
-    one: Candidate, own: IntervalSet, measured: Sequence[tuple[Candidate, IntervalSet]]
+def _count_launched(operations: ProcessOperations, ranges: IntervalSet) -> int:
+    return int(operations.kernels_launched_in(ranges.starts, ranges.ends).counts.sum())
+
+
+def _do_few_update(members: IntervalSet, optimizer_launches: Int64) -> bool:
+    """Tell whether less than half of the members launched a kernel of the optimizer."""
+    n_updates = Slices.within(optimizer_launches, members.starts, members.ends).counts
+    return 2 * int(np.count_nonzero(n_updates)) < len(members)
+
+
+def _lie_in_other_ranges(
+    members: IntervalSet, family: _FamilyOnThread, all_ranges: _Ranges
+) -> bool:
+    """Tell whether several members lie in one range of another family on their thread."""
+    is_on_thread = all_ranges.thread == family.thread_id
+    is_other = is_on_thread & (all_ranges.family != family.code)
+    n_inside = np.searchsorted(members.ends, all_ranges.ends[is_other], side="right")
+    n_inside -= np.searchsorted(members.starts, all_ranges.starts[is_other])
+    return bool((n_inside >= _MIN_MEMBERS).any())
+
+
+def _find_holders(
+    candidate: Candidate,
+    members: IntervalSet,
+    measured: Sequence[tuple[Candidate, IntervalSet]],
 ) -> tuple[str, ...]:
-    """Return the families as long, and begun at the same time, that a family's members lie in but not the reverse."""
-    return tuple(
-        other.name
-        for other, span in measured
-        if one.is_large and other.is_large and other is not one
-        if (other.union_ns, other.first_start_ns) == (one.union_ns, one.first_start_ns)
-        if _lie_in(own, span) and not _lie_in(span, own)
-    )
+    """Return the families whose members contain all members of a candidate, but not the reverse.
+
+    They have as much time as the candidate, and begin at the same time.
+    """
+    if not candidate.is_large:
+        return ()
+    extent = candidate.union_ns, candidate.first_start_ns
+    holders = []
+    for holder, outer in measured:
+        if not holder.is_large or (holder.union_ns, holder.first_start_ns) != extent:
+            continue
+        if _lie_in(members, outer) and not _lie_in(outer, members):
+            holders.append(holder.name)
+    return tuple(holders)
 
 
 def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
-    at = np.searchsorted(outer.starts, inner.starts, side="right") - 1
-    return bool(((at >= 0) & (inner.ends <= outer.ends[np.maximum(at, 0)])).all())
+    place = np.searchsorted(outer.starts, inner.starts, side="right") - 1
+    is_inside = (place >= 0) & (inner.ends <= outer.ends[np.maximum(place, 0)])
+    return bool(is_inside.all())
 
 
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
-    """Choose the step family of a run, or None when no family qualifies on every rank.
+    """Choose the step family of a run, or None if no family qualifies on every rank.
 
-    What --step matches on any rank needs no vote. `shifts` turn report times into aligned times,
-    ns; only ties look at it.
+    If --step matches a range on any rank, its family is chosen. `shifts` turn report times into
+    aligned times, ns. They only matter if families have the same time.
     """
-    if any(one.name == STEP_OPTION for rank in ranks for one in rank):
+    if any(candidate.name == STEP_OPTION for rank in ranks for candidate in rank):
         return STEP_OPTION
-    by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
-    shared = set.intersection(*map(set, by_name)) if by_name else set()
-    repeats = REPETITION in shared
-    shared = shared - {REPETITION}
-    worth = {
-        name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared
-    }
-    best = min(shared, key=lambda name: (worth[name], name), default=None)
-    # Of equal ones the family that holds all ranges of the others on every rank.
-    while best is not None and (
-        held_by := shared.intersection(*(rank[best].holders for rank in by_name))
-    ):
-        tied = [name for name in held_by if worth[name] == worth[best]]
-        if not tied:
+    by_name = [_qualified_by_name(rank) for rank in ranks]
+    names = set.intersection(*map(set, by_name)) if by_name else set()
+    family = _choose_ranges(by_name, names - {REPETITION}, shifts)
+    # Launches repeat if no range marks steps, or if only backward passes have ranges.
+    is_repetition_better = family is None or is_part_of_step(family)
+    return REPETITION if REPETITION in names and is_repetition_better else family
+
+
+def _qualified_by_name(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
+    return {candidate.name: candidate for candidate in candidates if candidate.qualifies}
+
+
+def _choose_ranges(
+    by_name: Sequence[Mapping[str, Candidate]], names: set[str], shifts: Sequence[int]
+) -> str | None:
+    """Choose among families of ranges that qualify on every rank."""
+    preferences = {}
+    for name in names:
+        preferences[name] = _prefer([rank[name] for rank in by_name], shifts)
+    best = min(names, key=lambda name: (preferences[name], name), default=None)
+    # Of equal families choose the one that holds all ranges of the others on every rank.
+    while best is not None:
+        holders = names.intersection(*(rank[best].holders for rank in by_name))
+        equal = [name for name in holders if preferences[name] == preferences[best]]
+        if not equal:
             break
-        best = min(tied)
-    # What has no range, repeats; so does what has ranges of its backward passes only.
-    return REPETITION if repeats and (best is None or is_part_of_step(best)) else best
+        best = min(equal)
+    return best
 
 
-def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]:
-    """Return what a family, of processes that have it with their shifts, is chosen by: the least wins."""
-    own = list(candidates)
-    first = min(one.first_start_ns + shift for one, shift in own)
-    return holds_steps(own[0][0].name), -sum(one.union_ns for one, _ in own), first
+class _Preference(NamedTuple):
+    """What a family is chosen by: the smallest is chosen."""
+
+    holds_steps: bool
+    negative_union_ns: int
+    first_start_ns: int
+
+
+def _prefer(candidates: Sequence[Candidate], shifts: Sequence[int]) -> _Preference:
+    """Return the preference of a family, from its candidates on several processes."""
+    first_starts = [
+        candidate.first_start_ns + shift
+        for candidate, shift in zip(candidates, shifts, strict=True)
+    ]
+    return _Preference(
+        holds_steps=holds_steps(candidates[0].name),
+        negative_union_ns=-sum(candidate.union_ns for candidate in candidates),
+        first_start_ns=min(first_starts),
+    )
+
+
+class _HostPreference(NamedTuple):
+    """What a family is chosen by in a run without device activity: the smallest is chosen."""
+
+    holds_steps: bool
+    negative_reports: int
+    negative_union_ns: int
+    first_start_ns: int
+    name: str
 
 
 def choose_host(
     reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]
 ) -> str | None:
-    """Choose the step family of a run without device activity, or None when none qualifies anywhere.
+    """Choose the step family of a run without device activity, or None if no family qualifies.
 
-    The one that qualifies in most reports wins (nothing tells ranks from other processes), of
-    several what `choose` takes.
+    The family that qualifies in most reports is chosen, since ranks cannot be distinguished from
+    other processes. Of several such families `choose` decides.
     """
-    every = (
-        (one, at) for at, report in enumerate(reports) for process in report for one in process
-    )
-    reports_of = grouped(
-        (one.name, (one, at)) for one, at in every if one.qualifies or one.name == STEP_OPTION
+    in_reports = [
+        (candidate, number)
+        for number, report in enumerate(reports)
+        for candidate in chain.from_iterable(report)
+    ]
+    by_name = grouped(
+        (candidate.name, (candidate, number))
+        for candidate, number in in_reports
+        if candidate.qualifies or candidate.name == STEP_OPTION
     )
 
-    def preference(name: str) -> tuple[bool, int, int, int, str]:
-        own = reports_of[name]
-        holds, union, first = _worth((one, shifts[at]) for one, at in own)
-        return holds, -len({at for _, at in own}), union, first, name
+    def preference(name: str) -> _HostPreference:
+        candidates = [candidate for candidate, _ in by_name[name]]
+        numbers = [number for _, number in by_name[name]]
+        preferred = _prefer(candidates, [shifts[number] for number in numbers])
+        return _HostPreference(
+            holds_steps=preferred.holds_steps,
+            negative_reports=-len(set(numbers)),
+            negative_union_ns=preferred.negative_union_ns,
+            first_start_ns=preferred.first_start_ns,
+            name=name,
+        )
 
-    return min(reports_of, key=preference, default=None)
+    return min(by_name, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
     """Return the step ranges of one rank in the chosen family, on its best thread."""
-    family, thread, starts, ends = _columns(ranges, families)
-    rows = np.flatnonzero(
-        (family == families.names.index(candidate.name)) & (thread == candidate.thread_id)
-    )
-    rows = rows[outermost(starts[rows], ends[rows])]
-    return Members(candidate.thread_id, rows, starts[rows], ends[rows])
-
-
-def _columns(ranges: pa.Table, families: TextFamilies) -> tuple[Int64, Int64, Int64, Int64]:
-    family = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
-    if not families.is_named:
-        family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)
-    return family, *(ranges[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns"))
+    all_ranges = _read_ranges(ranges, families)
+    is_of_family = all_ranges.family == families.names.index(candidate.name)
+    rows = np.flatnonzero(is_of_family & (all_ranges.thread == candidate.thread_id))
+    rows = rows[outermost(all_ranges.starts[rows], all_ranges.ends[rows])]
+    return Members(candidate.thread_id, rows, all_ranges.starts[rows], all_ranges.ends[rows])
 
 
 class Windows(Struct, frozen=True):
-    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
+    """The step windows of one rank: they tile time, without overlap and without gaps."""
 
-    member: Int64  # index of each window's step range among the rank's members
-    starts: Int64  # report time, ns, as is the next
+    # Index of the step range of each window among the members of the rank.
+    member: Int64
+    # Report time, ns.
+    starts: Int64
     ends: Int64
-    is_complete: (
-        Flags  # false for the last window, and for a first one whose step began before the capture
-    )
+    # False for the last window, and for a first one whose step began before the capture.
+    is_complete: Flags
 
     def __len__(self) -> int:
         return int(self.starts.size)
@@ -297,9 +423,15 @@ class Windows(Struct, frozen=True):
 
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray], ordinals: Sequence[Int64]) -> list[Int64]:
-    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else the ordinals."""
-    if all(not text.null_count and len(pc.unique(text)) == len(text) for text in in_texts):
-        return [text.to_numpy() for text in in_texts]
+    """Return the step numbers of each rank by member.
+
+    They are the integers in the texts if all ranks have one in each text, all different. Otherwise
+    they are the ordinals.
+    """
+    if all(
+        not numbers.null_count and len(pc.unique(numbers)) == len(numbers) for numbers in in_texts
+    ):
+        return [numbers.to_numpy() for numbers in in_texts]
     return list(ordinals)
 
 
@@ -312,46 +444,49 @@ def capture_window(operations: ProcessOperations) -> Windows:
 def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     """Turn step ranges of the host into windows of the device.
 
-    A window starts with the first compute or comm kernel launched inside its range, by any thread,
-    and ends where the next starts; the last ends with the last operation launched inside its range.
-    A range without kernels, or whose first kernel does not start after the start of the window
-    before it, has none. Without any launch the ranges are the windows.
+    A window starts with the first compute or communication kernel that any thread launched inside
+    the range, and ends where the next window starts. The last window ends with the last operation
+    launched inside its range. A range has no window if it launched no kernel, or if its first
+    kernel does not start after the previous window starts. If no launch is known, the ranges are
+    the windows.
     """
     if not operations.n_launched and not (operations.copy_launch != NEVER).any():
-        return _windows(
-            np.arange(members.starts.size), members.starts, int(members.ends.max(initial=-NEVER))
-        )
+        all_members = np.arange(members.starts.size)
+        return _tile(all_members, members.starts, int(members.ends.max(initial=-NEVER)))
     inside = operations.kernels_launched_in(members.starts, members.ends)
     with_kernels = np.flatnonzero(inside.counts)
     if not with_kernels.size:
-        return _windows(with_kernels, with_kernels, 0)
+        return _tile(with_kernels, with_kernels, 0)
     slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
     first_start = slices.reduced(np.minimum, operations.kernel_start[: operations.n_launched])
-    later = np.append(True, first_start[1:] > np.maximum.accumulate(first_start)[:-1])
-    member = with_kernels[later]
-    starts = first_start[later]
-    last = int(member[-1])
-    last_end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
-    first_copy, last_copy = np.searchsorted(
-        operations.copy_launch, (members.starts[last], members.ends[last])
-    )
-    return _windows(
-        member, starts, int(operations.copy_end[first_copy:last_copy].max(initial=last_end))
-    )
+    is_later = np.append(True, first_start[1:] > np.maximum.accumulate(first_start)[:-1])
+    member = with_kernels[is_later]
+    last_member = int(member[-1])
+    last_kernels = slice(inside.first[last_member], inside.last[last_member])
+    last_kernel_end = int(operations.kernel_end[last_kernels].max())
+    last_range = members.starts[last_member], members.ends[last_member]
+    last_copies = slice(*np.searchsorted(operations.copy_launch, last_range))
+    last_end = int(operations.copy_end[last_copies].max(initial=last_kernel_end))
+    return _tile(member, first_start[is_later], last_end)
 
 
-def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
+def _tile(member: Int64, starts: Int64, last_end: int) -> Windows:
+    """Return windows that each end where the next starts."""
     ends = np.append(starts[1:], last_end)[: starts.size]
     place = np.arange(starts.size)
-    return Windows(member, starts, ends, (place < starts.size - 1) & ((place > 0) | (member == 0)))
+    has_begun = (place > 0) | (member == 0)
+    has_ended = place < starts.size - 1
+    return Windows(member, starts, ends, has_ended & has_begun)
 
 
 class Selection(Struct, frozen=True):
     """The summary steps of a run, in order of time."""
 
     steps: Int64
-    skipped: Int64  # complete steps that were dropped at the start
-    is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
+    # Complete steps that were dropped at the start.
+    skipped: Int64
+    # Whether cut-off steps are used because no step is complete on every rank.
+    is_fallback: bool
 
 
 def select_steps(
@@ -363,67 +498,89 @@ def select_steps(
     *,
     capture: Int64 | None = None,
 ) -> Selection:
-    """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
+    """Choose the steps that are complete on every rank, without the skipped ones.
 
-    One value per (rank, step) with a window; `capture` is its number where processes were captured
-    several times. `skip_first` is how many complete steps to drop at the start of each capture
-    (`OptionError` if none is left); None drops the first of each, which holds the ranks' different
-    profiler starts, if any other remains.
+    If no step is complete on every rank, all steps that every rank has are chosen, and none is
+    skipped.
+
+    `step`, `starts` and `is_complete` have a value per rank and step with a window. `capture` is
+    the number of the capture if processes were captured several times. `skip_first` is how many
+    complete steps to drop at the start of each capture (`OptionError` if none is left). None drops
+    the first step of each capture if any other remains, because the ranks started their profilers
+    at different times in it.
     """
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
-    n_windows = np.bincount(index, minlength=numbers.size)
-    complete = numbers[order][
-        np.bincount(index[is_complete], minlength=numbers.size)[order] == n_ranks
-    ]
+    in_order = numbers[order]
+    n_complete = np.bincount(index[is_complete], minlength=numbers.size)[order]
+    complete = in_order[n_complete == n_ranks]
     if not complete.size:
-        return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
+        n_windows = np.bincount(index, minlength=numbers.size)[order]
+        return Selection(in_order[n_windows == n_ranks], complete, is_fallback=True)
     place = np.arange(complete.size)
     if capture is not None:
-        # A step is of one capture; complete steps are in order of time, and so are captures.
+        # A step is of one capture. Complete steps are in order of time, and so are captures.
         captures = least_of(index, capture, numbers.size)[np.searchsorted(numbers, complete)]
         place = places_in_runs(captures)
-    n_most = int(place.max()) + 1  # complete steps of the capture that has most
+    n_most = int(place.max()) + 1
     n_skipped = min(1, n_most - 1) if skip_first is None else skip_first
     if n_skipped >= n_most:
-        fix = f"--skip-first {n_most - 1}, or capture more steps"
-        where = (
-            "are complete on every rank"
-            if complete.size == n_most
-            else "of a capture are complete on every rank"
-        )
-        raise OptionError(
-            f"--skip-first {n_skipped}", f"leaves no step ({n_most} {where})", fix=fix
-        )
-    return Selection(complete[place >= n_skipped], complete[place < n_skipped], is_fallback=False)
+        raise _all_steps_skipped(n_skipped, n_most, is_one_capture=complete.size == n_most)
+    is_used = place >= n_skipped
+    return Selection(complete[is_used], complete[~is_used], is_fallback=False)
+
+
+def _all_steps_skipped(n_skipped: int, n_most: int, *, is_one_capture: bool) -> OptionError:
+    """Return the error if no step is left; `n_most` steps are complete in the longest capture."""
+    place = "are complete on every rank"
+    if not is_one_capture:
+        place = "of a capture are complete on every rank"
+    return OptionError(
+        f"--skip-first {n_skipped}",
+        f"leaves no step ({n_most} {place})",
+        fix=f"--skip-first {n_most - 1}, or capture more steps",
+    )
 
 
 def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
-    """Return the first and the last step of a pair, or of one number; an OptionError, with the steps that there are, for none."""
-    ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
+    """Return the first and the last step of a pair of step numbers, or of one number.
+
+    Raises an `OptionError` with the steps of the table if it lacks some of them.
+    """
+    first, last = _parse_steps(wanted)
     numbers = all_steps["step"].to_numpy()
-    is_whole = all(isinstance(end, Integral) for end in ends) and bool not in map(type, ends)
-    if len(ends) != len(("first", "last")) or not is_whole:
+    if numbers.size:
+        lowest, highest = numbers.min(), numbers.max()
+    else:
+        lowest, highest = 0, -1
+    has_any = bool(((numbers >= first) & (numbers <= last)).any())
+    if has_any and lowest <= first and last <= highest:
+        return first, last
+    if first > last:
+        raise OptionError(
+            f"steps {short_repr(first)}:{short_repr(last)}",
+            "end before they begin",
+            fix=f"--perfetto-steps {short_repr(last)}:{short_repr(first)}",
+        )
+    is_one = first == last
+    subject = f"step {short_repr(first)}"
+    if not is_one:
+        subject = f"steps {short_repr(first)}:{short_repr(last)}"
+    problem = "no rank has some of these" if has_any else "no rank has such a step"
+    if not numbers.size:
+        raise OptionError(subject, problem, found="no steps at all")
+    nearest_first = max(first, lowest) if has_any else lowest
+    nearest_last = min(last, highest) if has_any else highest
+    fix = "use one of these" if is_one else f"--perfetto-steps {nearest_first}:{nearest_last}"
+    raise OptionError(subject, problem, found=f"steps {lowest} to {highest}", fix=fix)
+
+
+def _parse_steps(wanted: object) -> tuple[int, int]:
+    """Return two step numbers of a pair, or of one number."""
+    ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
+    are_numbers = all(isinstance(end, Integral) and not isinstance(end, bool) for end in ends)
+    if len(ends) != len(("first", "last")) or not are_numbers:
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
     first, last = map(int, ends)
-    lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (0, -1)
-    has_any = ((numbers >= first) & (numbers <= last)).any()
-    if has_any and lowest <= first and last <= highest:
-        return first, last
-    shown_first = short_repr(first)
-    shown_last = short_repr(last)
-    if first > last:
-        in_order = f"--perfetto-steps {shown_last}:{shown_first}"
-        raise OptionError(
-            f"steps {shown_first}:{shown_last}", "end before they begin", fix=in_order
-        )
-    given = f"steps {shown_first}:{shown_last}" if first < last else f"step {shown_first}"
-    found = "no steps at all"
-    fix = None
-    if numbers.size:
-        found = f"steps {lowest} to {highest}"
-        there = (max(first, lowest), min(last, highest)) if has_any else (lowest, highest)
-        fix = "use one of these" if first == last else f"--perfetto-steps {there[0]}:{there[1]}"
-    problem = "no rank has some of these" if has_any else "no rank has such a step"
-    raise OptionError(given, problem, found=found, fix=fix)
+    return first, last

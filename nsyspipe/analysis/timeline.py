@@ -1,7 +1,7 @@
-"""The step that stands for the others, and its operations reduced to few bars that can be drawn."""
+"""The representative step, and its operations reduced to few bars that can be drawn."""
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,18 +22,22 @@ from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
 
-Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
-MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
-MAX_BARS = 560  # of a lane; more cannot be told apart on a screen
+# Columns of bars, in order of start. Names are codes.
+Bars: TypeAlias = "dict[str, Int64]"
+# Ranks of a timeline. Each is read a second time, and a person looks at no more.
+MAX_RANKS = 64
+# Bars of a lane. A screen cannot show more.
+MAX_BARS = 560
 
 
 class Pieces(Struct, frozen=True):
     """Disjoint pieces of time in order, each with its operations."""
 
-    starts: Int64  # of each piece, ns, as is the next
+    # Of each piece, ns.
+    starts: Int64
     ends: Int64
-    # of each operation with a part in the window: its piece, name's code, length of that part, row
-    # of `collectives`
+    # Of each operation with a part in the window: its piece, the code of its name, the length of
+    # that part, and its row of `collectives`.
     owner: Int64
     names: Int64
     lengths: Int64
@@ -41,61 +45,87 @@ class Pieces(Struct, frozen=True):
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
-    """Merge operations that overlap into one piece; those that only touch stay apart."""
-    rows, begin, finish, reached = _clipped(starts, ends, window)
-    opens = begin >= reached
+    """Merge operations that overlap into one piece. Those that only touch stay apart."""
+    clipped = _clip(starts, ends, window)
+    opens = clipped.starts >= clipped.reached
     first = np.flatnonzero(opens)
-    owner = np.cumsum(opens) - 1
-    seqs = np.full(rows.size, NO_SEQ)
+    ends_of_pieces = np.maximum.reduceat(clipped.ends, first)
     return Pieces(
-        begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs
+        starts=clipped.starts[first],
+        ends=ends_of_pieces,
+        owner=np.cumsum(opens) - 1,
+        names=names[clipped.rows],
+        lengths=clipped.ends - clipped.starts,
+        seqs=np.full(clipped.rows.size, NO_SEQ),
     )
 
 
 def painted_pieces(
     starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]
 ) -> Pieces:
-    """Give each time to the first to begin (of equal ones the longest); one within earlier ones counts in its piece."""
-    rows, begin, finish, reached = _clipped(starts, ends, window)
-    is_seen = finish > reached
-    first = np.maximum(begin, reached)[is_seen]
-    owner = np.searchsorted(first, begin, side="right") - 1
+    """Give each time to the operation that begins first; of equal ones the longest.
+
+    An operation inside earlier ones counts in their piece.
+    """
+    clipped = _clip(starts, ends, window)
+    is_seen = clipped.ends > clipped.reached
+    first = np.maximum(clipped.starts, clipped.reached)[is_seen]
+    owner = np.searchsorted(first, clipped.starts, side="right") - 1
     owner[is_seen] = np.arange(first.size)
-    return Pieces(first, finish[is_seen], owner, names[rows], finish - begin, seqs[rows])
+    return Pieces(
+        starts=first,
+        ends=clipped.ends[is_seen],
+        owner=owner,
+        names=names[clipped.rows],
+        lengths=clipped.ends - clipped.starts,
+        seqs=seqs[clipped.rows],
+    )
 
 
 def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
-    """Return what `busy` leaves of painted pieces; each part counts as one operation, the one its piece belongs to."""
+    """Return what `busy` leaves of painted pieces.
+
+    Each part counts as one operation: the one that its piece belongs to.
+    """
     parts = IntervalSet(pieces.starts, pieces.ends).without(busy)
     # The operation that a piece belongs to comes before those that only count in it.
     operations = np.unique(pieces.owner, return_index=True)[1]
     rows = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
-    owner = np.arange(len(parts))
-    lengths = parts.ends - parts.starts
-    return Pieces(parts.starts, parts.ends, owner, pieces.names[rows], lengths, pieces.seqs[rows])
-
-
-def _clipped(
-    starts: Int64, ends: Int64, window: tuple[int, int]
-) -> tuple[Int64, Int64, Int64, Int64]:
-    """Return the rows that have a part in the window, by (start, longest first), those parts, and what ended before."""
-    order = np.lexsort((-ends, starts))
-    begin = np.maximum(starts[order], window[0])
-    finish = np.minimum(ends[order], window[1])
-    kept = finish > begin
-    return (
-        order[kept],
-        begin[kept],
-        finish[kept],
-        np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1],
+    return Pieces(
+        starts=parts.starts,
+        ends=parts.ends,
+        owner=np.arange(len(parts)),
+        names=pieces.names[rows],
+        lengths=parts.ends - parts.starts,
+        seqs=pieces.seqs[rows],
     )
 
 
-def joined(pieces: Pieces, max_bars: int) -> Bars:
-    """Join neighbouring pieces, those with the smallest gap first (of equal gaps the earliest), until few enough are left.
+class _Clipped(NamedTuple):
+    """The parts of operations in a window, by (start, longest first)."""
 
-    A bar has the name of the operations with most time (tie: the lowest code), and the seq of its
-    only operation.
+    rows: Int64
+    starts: Int64
+    ends: Int64
+    reached: Int64  # the last end of all before
+
+
+def _clip(starts: Int64, ends: Int64, window: tuple[int, int]) -> _Clipped:
+    order = np.lexsort((-ends, starts))
+    part_starts = np.maximum(starts[order], window[0])
+    part_ends = np.minimum(ends[order], window[1])
+    is_inside = part_ends > part_starts
+    part_ends = part_ends[is_inside]
+    reached = np.maximum.accumulate(np.append(window[0], part_ends))[:-1]
+    return _Clipped(order[is_inside], part_starts[is_inside], part_ends, reached)
+
+
+def joined(pieces: Pieces, max_bars: int) -> Bars:
+    """Join neighboring pieces until few enough are left.
+
+    Those with the smallest gap are joined first, of equal gaps the earliest. A bar has the name of
+    the operations with most time (of equal ones the lowest code), and the seq of its only
+    operation.
     """
     group = joins(pieces.starts, pieces.ends, max_bars)
     owner = group[pieces.owner]
@@ -114,17 +144,21 @@ def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
-    """Return the bar of each piece, from 0, in order of start; gaps are from the last end of all before, maybe negative."""
+    """Return the bar of each piece, from 0, in order of start.
+
+    Gaps count from the last end of all pieces before, and may be negative.
+    """
     if starts.size <= max_bars:
         return np.arange(starts.size)
     gaps = starts[1:] - np.maximum.accumulate(ends)[:-1]
     is_open = np.ones(starts.size, np.bool_)
-    is_open[1 + np.argsort(gaps, kind="stable")[: starts.size - max_bars]] = False
+    smallest_gaps = np.argsort(gaps, kind="stable")[: starts.size - max_bars]
+    is_open[1 + smallest_gaps] = False
     return np.cumsum(is_open) - 1
 
 
 def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
-    """Return for each owner the name with the largest sum of lengths; of equal ones the lowest code."""
+    """Return the name of each owner with the largest sum of lengths, then the lowest code."""
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
     order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
@@ -136,7 +170,7 @@ def _times(table: pa.Table) -> tuple[Int64, Int64]:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
-    """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
+    """Return a code for each text, and the text of each code, in alphabetical order, null last."""
     texts = column.cast(pa.string())
     words = pc.unique(texts).drop_null().sort()
     codes = pc.fill_null(pc.index_in(texts, value_set=words), len(words))
@@ -151,30 +185,28 @@ def comm_lanes(
     *,
     is_wait_known: bool,
 ) -> dict[str, tuple[Bars, pa.Array]]:
-    """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
+    """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, as bars and texts of names.
 
-    Sums are of the operations, before any bars are joined. Where the step has no ``wait_ns`` the
-    bars of ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched ones
-    of `schema.COLLECTIVES`.
+    Sums are of the operations before bars are joined. If the step has no ``wait_ns``, the bars of
+    ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched rows of
+    `schema.COLLECTIVES`.
     """
-    own = events.filter(pc.equal(events["category"], "comm"))
-    codes, names = coded(own["collective"])
-    comm = painted_pieces(*_times(own), codes, pc.fill_null(own["seq"], NO_SEQ).to_numpy(), window)
+    comm_events = events.filter(pc.equal(events["category"], "comm"))
+    codes, names = coded(comm_events["collective"])
+    seqs = pc.fill_null(comm_events["seq"], NO_SEQ).to_numpy()
+    comm = painted_pieces(*_times(comm_events), codes, seqs, window)
     compute = union(*_times(events.filter(pc.equal(events["category"], "compute"))))
     starts, ends = _times(waiting)
     until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
     codes, wait_names = coded(waiting["collective"])
     waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
-    # All communication between start and end of a bar is its own: bars of comm do not overlap.
+    # Bars of communication do not overlap, so all communication inside a bar is its own.
     bars = joined(comm, max_bars)
     times = union(comm.starts, comm.ends)
     bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
-        bars["wait_ns"] = (
-            union(waits.starts, waits.ends)
-            .intersect(times)
-            .lengths(bars["start_ns"], bars["end_ns"])
-        )
+        waiting_times = union(waits.starts, waits.ends).intersect(times)
+        bars["wait_ns"] = waiting_times.lengths(bars["start_ns"], bars["end_ns"])
     exposed = joined(pieces_outside(comm, compute), max_bars)
     return {
         "comm": (bars, names),
@@ -184,10 +216,10 @@ def comm_lanes(
 
 
 def representative_step(steps: pa.Table) -> int | None:
-    """Return the step whose time, its largest window over ranks, is closest to the median, of equally close ones the lowest.
+    """Return the step whose time is closest to the median; of equally close steps the lowest.
 
-    It is of the summary steps, else of those that all ranks have, else of all; None without any
-    window.
+    The time of a step is its longest window over ranks. The step is one of the summary steps, else
+    one that all ranks have, else any. None without any window.
     """
     step = steps["step"].to_numpy()
     rank = steps["rank"].to_numpy()
@@ -205,13 +237,17 @@ def representative_step(steps: pa.Table) -> int | None:
 
 
 def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]:
-    """Return the ranks of a step's timeline, sorted, at most `MAX_RANKS`: the slowest of the step, and `telling` ones."""
-    own = steps.filter(pc.equal(steps["step"], step))
-    lengths = pc.subtract(own["end_ns"], own["start_ns"])
-    slowest = (
-        [own["rank"][pc.index(lengths, pc.max(lengths)).as_py()].as_py()] if own.num_rows else []
-    )
-    return sorted(list(dict.fromkeys([*slowest, *telling]))[:MAX_RANKS])
+    """Return the ranks of the timeline of a step, sorted, at most `MAX_RANKS`.
+
+    These are the slowest rank of the step and `telling` ranks.
+    """
+    windows = steps.filter(pc.equal(steps["step"], step))
+    ranks = list(telling)
+    if windows.num_rows:
+        lengths = pc.subtract(windows["end_ns"], windows["start_ns"])
+        slowest = pc.index(lengths, pc.max(lengths)).as_py()
+        ranks = [windows["rank"][slowest].as_py(), *ranks]
+    return sorted(list(dict.fromkeys(ranks))[:MAX_RANKS])
 
 
 def timeline(
@@ -221,50 +257,71 @@ def timeline(
     step: int,
     max_bars: int = MAX_BARS,
 ) -> pa.Table:
-    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
+    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by rank, lane, start, end and name.
 
-    What a lane holds is said there; communication and waiting are painted, other operations merged.
-    A lane has at most `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are
-    ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known, ``wait_ns`` of that
-    step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
+    The schema says what a lane holds. Communication and waiting are painted, other operations are
+    merged. A lane has at most `max_bars`, at least 1. For each rank, the sums of ``busy_ns`` are
+    ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, if known, ``wait_ns`` of the step, and
+    \|P\| in the memory lane. The same holds for the sums of ``exposed_ns`` and ``wait_ns``. A rank
+    without the step has no rows.
 
-    `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what
-    overlaps the window.
+    `operations` has for each rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, with at
+    least what overlaps the window.
     """
-    chosen = steps.filter(pc.equal(steps["step"], step)).select(
-        ["rank", "start_ns", "end_ns", "wait_ns"]
-    )
-    of_rank = {row["rank"]: row for row in chosen.to_pylist()}
+    windows = steps.filter(pc.equal(steps["step"], step))
+    window_of_rank = {
+        row["rank"]: row
+        for row in windows.select(["rank", "start_ns", "end_ns", "wait_ns"]).to_pylist()
+    }
     tables = [schema.TIMELINE.empty()]
     for rank, events, ranges in operations:
-        if rank in of_rank:
-            window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
-            is_own = pc.and_(
-                pc.equal(collectives["rank"], rank), pc.is_valid(collectives["wait_ns"])
-            )
-            own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(
-                is_own
-            )
-            lanes = comm_lanes(
-                events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None
-            )
-            for category in ("compute", "memory"):
-                operations_of = events.filter(pc.equal(events["category"], category))
-                codes, words = coded(operations_of["name"])
-                lanes[category] = (
-                    joined(merged_pieces(*_times(operations_of), codes, window), max_bars),
-                    words,
-                )
-            runs = pc.and_(
-                pc.less(events["start_ns"], window[1]), pc.greater(events["end_ns"], window[0])
-            )
-            queued = events.filter(pc.and_(runs, pc.less(events["launch_ns"], events["start_ns"])))
-            codes, words = coded(queued["name"])
-            times = queued["launch_ns"].to_numpy(), queued["start_ns"].to_numpy()
-            lanes["launch"] = joined(merged_pieces(*times, codes, window), max_bars), words
-            lanes["phase"] = _phases(events, ranges, step, window, max_bars)
-            tables += [_table(step, rank, lane, *lanes[lane]) for lane in sorted(lanes)]
+        row = window_of_rank.get(rank)
+        if row is None:
+            continue
+        window = row["start_ns"], row["end_ns"]
+        lanes = comm_lanes(
+            events,
+            _matched_collectives(collectives, rank),
+            window,
+            max_bars,
+            is_wait_known=row["wait_ns"] is not None,
+        )
+        for category in ("compute", "memory"):
+            lanes[category] = _merged_lane(events, category, window, max_bars)
+        lanes["launch"] = _launch_lane(events, window, max_bars)
+        lanes["phase"] = _phases(events, ranges, step, window, max_bars)
+        for lane in sorted(lanes):
+            bars, words = lanes[lane]
+            tables.append(_table(step, rank, lane, bars, words))
     return pa.concat_tables(tables).combine_chunks()
+
+
+def _matched_collectives(collectives: pa.Table, rank: int) -> pa.Table:
+    is_of_rank = pc.equal(collectives["rank"], rank)
+    is_matched = pc.is_valid(collectives["wait_ns"])
+    columns = ["start_ns", "end_ns", "wait_ns", "collective", "seq"]
+    return collectives.select(columns).filter(pc.and_(is_of_rank, is_matched))
+
+
+def _merged_lane(
+    events: pa.Table, category: str, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    events = events.filter(pc.equal(events["category"], category))
+    codes, words = coded(events["name"])
+    return joined(merged_pieces(*_times(events), codes, window), max_bars), words
+
+
+def _launch_lane(events: pa.Table, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
+    """Return the times from launch to start of operations that run in the window."""
+    starts_before_end = pc.less(events["start_ns"], window[1])
+    ends_after_start = pc.greater(events["end_ns"], window[0])
+    is_queued = pc.less(events["launch_ns"], events["start_ns"])
+    is_chosen = pc.and_(pc.and_(starts_before_end, ends_after_start), is_queued)
+    queued = events.filter(is_chosen)
+    codes, words = coded(queued["name"])
+    launches = queued["launch_ns"].to_numpy()
+    starts = queued["start_ns"].to_numpy()
+    return joined(merged_pieces(launches, starts, codes, window), max_bars), words
 
 
 def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
@@ -281,25 +338,36 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
 def _phases(
     events: pa.Table, ranges: pa.Table, step: int, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
+    """Return the lane of phases: from the first to the last operation that each range launched."""
     has_run = pc.and_(pc.is_valid(ranges["phase"]), pc.is_valid(ranges["device_start_ns"]))
-    own = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
-    codes, words = coded(own["phase"])
-    starts = np.maximum(own["device_start_ns"].to_numpy(), window[0])
-    ends = np.minimum(own["device_end_ns"].to_numpy(), window[1])
+    ranges = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
+    codes, words = coded(ranges["phase"])
+    starts = np.maximum(ranges["device_start_ns"].to_numpy(), window[0])
+    ends = np.minimum(ranges["device_end_ns"].to_numpy(), window[1])
     order = np.lexsort((codes, ends, starts))
     order = order[ends[order] > starts[order]]
     codes = codes[order]
     starts = starts[order]
     ends = ends[order]
+    ranges = ranges.take(pa.array(order))
     group = joins(starts, ends, max_bars)
     n_bars = run_starts(group).size
-    own = own.take(pa.array(order))
+    bars = _bars(group, starts, ends)
+    bars["busy_ns"] = _busy_times(events, ranges, group, n_bars, window)
+    bars["n_operations"] = sums_of(group, ranges["n_operations"].to_numpy(), n_bars)
+    bars["name"] = longest_names(group, codes, ends - starts)
+    bars["seq"] = np.full(n_bars, NO_SEQ)
+    return bars, words
+
+
+def _busy_times(
+    events: pa.Table, ranges: pa.Table, group: Int64, n_bars: int, window: tuple[int, int]
+) -> Int64:
+    """Return how long operations that the ranges of each bar launched run in the window, ns."""
     launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null().sort_by("launch_ns")
-    rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
-    begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
-    return _bars(group, starts, ends) | {
-        "busy_ns": grouped_lengths(group[of_range], begin, finish, n_bars),
-        "n_operations": sums_of(group, own["n_operations"].to_numpy(), n_bars),
-        "name": longest_names(group, codes, ends - starts),
-        "seq": np.full(n_bars, NO_SEQ),
-    }, words
+    slices = Slices.within(launched["launch_ns"].to_numpy(), *_times(ranges))
+    rows, owner = slices.rows()
+    starts, ends = _times(launched)
+    begins = np.clip(starts[rows], *window)
+    finishes = np.clip(ends[rows], *window)
+    return grouped_lengths(group[owner], begins, finishes, n_bars)

@@ -311,7 +311,7 @@ def _align(run: _UnalignedRun, groups: _Groups) -> _AlignedRun:
 def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
     rows = aligned.rows
     clocks = aligned.clocks
-    return matching.waiting(
+    return matching.measure_waiting(
         aligned.matches.blocks,
         rows.start_ns,
         rows.end_ns,
@@ -356,7 +356,7 @@ def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -
     group, n_required = rows.groups(n_ranks)
     if has_doubt:
         group[~rows.is_named[rows.communicator]] = matching.UNGROUPED
-    blocks = matching.match(group, rows.rank, n_required) if is_aligned else []
+    blocks = matching.match_collectives(group, rows.rank, n_required) if is_aligned else []
     is_aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     return _Matches(blocks, is_aligning[rows.collective])
 

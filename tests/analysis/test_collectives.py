@@ -5,7 +5,13 @@ import pytest
 
 from nsyspipe.analysis import collectives as module
 from nsyspipe.analysis.clock import ClockOffset
-from nsyspipe.analysis.collectives import NO_MEMBER, NOBODY, UNGROUPED, match, waiting
+from nsyspipe.analysis.collectives import (
+    NO_MEMBER,
+    NOBODY,
+    UNGROUPED,
+    match_collectives,
+    measure_waiting,
+)
 from nsyspipe.analysis.traffic import held_up_by_step
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -66,7 +72,7 @@ from tests.build.make_comm import GATHER, SEND, SUM, op, rank
 def test_which_operations_are_one_collective(rows, required, expected):
     """Operations are (group, rank); rows of the result are collectives, columns ranks."""
     group, rank = (ints(*(row[at] for row in rows)) for at in range(2))
-    assert [block.tolist() for block in match(group, rank, ints(*required))] == expected
+    assert [block.tolist() for block in match_collectives(group, rank, ints(*required))] == expected
 
 
 WAITING = (
@@ -87,7 +93,7 @@ def measure(blocks, starts, ends, error=None, part=None):
     """Return everything as lists; clocks are exact and compared unless told."""
     error, part = ([0] * len(starts) if one is None else one for one in (error, part))
     matched = [np.array(block, np.int64) for block in blocks]
-    found = waiting(
+    found = measure_waiting(
         matched, ints(*starts), ints(*ends), np.arange(len(starts)), (ints(*error), ints(*part))
     )
     return {name: found.column(name).tolist() for name in WAITING} | {
@@ -285,8 +291,8 @@ def across_of(*ranks, sizes=None):
     rows = comm_rows(ranks, [ints(0, 1)] * len(ranks))
     group, required = rows.groups(len(ranks))
     clocks = np.zeros((2, len(ranks)), np.int64)
-    found = waiting(
-        match(group, rows.rank, required),
+    found = measure_waiting(
+        match_collectives(group, rows.rank, required),
         rows.start_ns,
         rows.end_ns,
         rows.rank,
@@ -412,7 +418,7 @@ def groups(*ranks, **more):
 def matched(*ranks, **more):
     rows = side_by_side(*ranks, **more)
     group, required = rows.groups(len(ranks))
-    return [rows.start_ns[one].tolist() for one in match(group, rows.rank, required)]
+    return [rows.start_ns[one].tolist() for one in match_collectives(group, rows.rank, required)]
 
 
 def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by():

@@ -30,7 +30,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.clock import ALIGNING, clock_offsets
-from nsyspipe.analysis.collectives import CommKind, match, waiting
+from nsyspipe.analysis.collectives import CommKind, match_collectives, measure_waiting
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report
@@ -283,13 +283,13 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 
     def across(size=N_RANKS):
         group, required = rows.groups(size)
-        matched = match(group, rows.rank, required)
+        matched = match_collectives(group, rows.rank, required)
         telling = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
         offsets = clock_offsets(telling, rows.end_ns, rows.rank.astype(np.int64), size)
         errors = np.array([one.error_ns for one in offsets], np.int64)
         offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.rank]
         times = rows.start_ns - offset, rows.end_ns - offset
-        return offsets, waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
+        return offsets, measure_waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
 
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()
