@@ -244,6 +244,21 @@ def decimals(size: float, told_from: float | None = None) -> str:
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, ``1 check`` or ``3 checks``."""
+    return f"{count} {noun_for(count, noun)}"
+
+
+def noun_for(count: int, noun: str) -> str:
+    """Return a noun, in the plural unless the count is 1."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def upper_first(text: str) -> str:
+    """Return a text with its first letter as a capital, all others as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def metric_figure(name: str) -> Figure | None:
     """Return the figure of a metric of `diff`; None of those that are none of its main ones."""
     return next((figure for figure in shown("difference") if figure.name == name), None)

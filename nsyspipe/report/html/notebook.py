@@ -216,7 +216,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield from _problems(run.problem_rows)
         return
     yield from _drawn(_rank_bars(run))
-    if first_screen.do_ranks_differ(run):
+    if overview.do_ranks_differ(run):
         whole = "capture" if run.is_capture else "mean step"
         table = of_run.rank_table(run, _MOST_RANKS)
         yield replace(
