@@ -1182,7 +1182,7 @@ def _gate_document(gate: Gate) -> dict[str, Any]:
 
 def _changes_document(difference: RunDifference) -> list[dict[str, Any]]:
     """Return what else changed: numbers as numbers, all else in words."""
-    changes = difference.changes.to_pylist()
+    changes: list[dict[str, Any]] = difference.changes.to_pylist()
     for row in changes:
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         if values["baseline"] is not None:

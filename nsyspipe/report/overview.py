@@ -287,7 +287,7 @@ def _split(
 
 
 def _has_bound(change: Recommendation) -> bool:
-    return change.known != UNBOUNDED
+    return bool(change.known != UNBOUNDED)
 
 
 def _saves_little(change: Recommendation) -> bool:

@@ -395,8 +395,8 @@ def _blocking_reasons(board: Scoreboard) -> list[str]:
         for row in board.checks.to_pylist()
         if row["blocks"]
     }
-    facts = []
-    clauses = []
+    facts: list[str] = []
+    clauses: list[str] = []
     for message, check in checks.items():
         is_clause = check in {UNKNOWN_WORK, UNLIKE}
         (clauses if is_clause else facts).append(message)
