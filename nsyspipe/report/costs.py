@@ -202,7 +202,8 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     ]
 
 
-def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
+# All functions of tables have the same parameters.
+def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001
     size = Field(
         "size",
         of("bytes_per_step", bytes_text),
