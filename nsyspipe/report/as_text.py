@@ -7,6 +7,7 @@ from itertools import chain
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
+from rich.align import VerticalAlignMethod
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -253,7 +254,7 @@ def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: Col
     """Return the columns that are shown, with names cut to their widths."""
     grid = _grid(has_headings=block.has_headings)
     has_two_lines = any("\n" in column.heading for column in block.columns)
-    vertical = "bottom" if has_two_lines else "top"
+    vertical: VerticalAlignMethod = "bottom" if has_two_lines else "top"
     for number in layout.shown:
         column = block.columns[number]
         grid.add_column(column.heading, vertical=vertical, **_style_of(column))

@@ -276,9 +276,7 @@ def traffic_text(
     if is_plain and not is_part:
         return None
     sizes = [group.size for group in groups]
-    is_grid = math.prod(size or 0 for size in sizes) == world_size
-    separator = " \N{MULTIPLICATION SIGN} " if is_grid else ", "
-    text = f"Parallelism: {separator.join(degrees)}"
+    text = f"Parallelism: {_separator(sizes, world_size).join(degrees)}"
     if is_part and None in sizes:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     if exposed_ns and is_more_than_data(traffic):
@@ -287,6 +285,12 @@ def traffic_text(
     if bubble_ns:
         text += f". Ranks wait {ms_text(bubble_ns)} of each step for other stages, {_OF_STAGES}"
     return text
+
+
+def _separator(sizes: Sequence[int | None], world_size: int | None) -> str:
+    """Return what stands between kinds of parallelism: a times sign if they are a grid of ranks."""
+    is_grid = math.prod(size or 0 for size in sizes) == world_size
+    return " \N{MULTIPLICATION SIGN} " if is_grid else ", "
 
 
 def _degree_text(group: Dimension) -> str:
