@@ -222,13 +222,19 @@ def delta_text(unit: str | None, delta: float | None) -> str:
         return f"{signed(100 * delta)} {POINTS}"
     size, (_, name, scale, least) = abs(delta), _UNITS[unit or "count"]
     sized = f"{size / scale:.2g} {name}".rstrip() if 0 < size < least else value_text(unit, size)
-    text = f"{'+' if delta > 0 else '-' if delta < 0 else ''}{sized}"
+    text = f"{_sign(delta)}{sized}"
     return Quantity(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, told_from: float | None = None) -> str:
     """Return a number as `decimals` does, with its sign."""
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{decimals(abs(value), told_from)}"
+    return f"{_sign(value)}{decimals(abs(value), told_from)}"
+
+
+def _sign(value: float) -> str:
+    if value > 0:
+        return "+"
+    return "-" if value < 0 else ""
 
 
 def decimals(size: float, told_from: float | None = None) -> str:
