@@ -587,7 +587,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     Problems of ranks that differ only in numbers are one, with the largest numbers. Of many such
     problems of reports, the first is shown.
     """
-    rows = [{**row, "message": _counted_rules(row["message"])} for row in problems]
+    rows: list[Row] = [{**row, "message": _counted_rules(row["message"])} for row in problems]
     groups = grouped(
         ((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in rows
     )
