@@ -3,9 +3,11 @@
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich.align import VerticalAlignMethod
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -17,7 +19,8 @@ from nsyspipe.model.names import grouped, printable
 from nsyspipe.report import blocks
 
 MAX_WIDTH = 160  # of tables and bars
-_LONGEST_LINE = 100  # of sentences: longer lines are hard to read
+# Of sentences, because longer lines are hard to read.
+_MAX_SENTENCE_WIDTH = 100
 _WIDTH_IF_UNKNOWN = 80
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 VERDICTS = {
@@ -48,28 +51,42 @@ CATEGORIES = {
 }  # of bars
 _INDENT = "  "
 _BAR = "#"
-_LEAST_BAR = 8
-_LONGEST_BAR = 80
-# of cells that are cut or broken where they must be, whatever the width; between columns
-_LEAST = 12
+_MIN_BAR_WIDTH = 8
+_MAX_BAR_WIDTH = 80
+# Cells that can be cut or broken are at least this wide.
+_MIN_CELL_WIDTH = 12
+# Between columns.
 _GAP = 2
-# Stands for the space between a number and its unit until lines are broken: none breaks there.
+# Stands for the space between a number and its unit until lines are broken, so that none breaks
+# there.
 _NO_BREAK = "\ue000"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|[kMGT]?B|[kMGT]?B/s|steps/s)\b)")
-_TWO_TILES = 79  # so wide are two key figures beside each other
+# From this width on, two key figures stand side by side.
+_MIN_WIDTH_FOR_TWO_TILES = 79
+
+
+# Kinds of columns whose cells are never cut or broken.
+_UNCUT_KINDS = {"number", "word"}
+
+
+class ColumnLayout(NamedTuple):
+    """Which columns of a table are shown."""
+
+    shown: list[int]  # the numbers of columns
+    name_widths: dict[int, int]  # of the columns of names, which can be cut
 
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
-    """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
+    """Write blocks for a console, at most `MAX_WIDTH` columns wide, without trailing spaces."""
     file = io.StringIO()
     stream = console.file
-    if (
-        console.width < 1
-    ):  # COLUMNS=0, as where a terminal does not know its width: nothing would be printed
+    # COLUMNS is 0 if a terminal does not know its width. Then rich would print nothing.
+    if console.width < 1:
         console.width = _WIDTH_IF_UNKNOWN
     page = Group(*(_drawn(block, console.width) for block in parts))
     try:
-        console.file = file  # a capture would write to the stream, which may take nothing
+        # A capture of rich would write to the stream too, which may be closed.
+        console.file = file
         console.print(page, width=MAX_WIDTH)
     finally:
         console.file = stream
@@ -98,7 +115,7 @@ def _unbroken(text: str) -> str:
 
 
 def _sentence(text: RenderableType) -> RenderableType:
-    return Constrain(text, _LONGEST_LINE)
+    return Constrain(text, _MAX_SENTENCE_WIDTH)
 
 
 def _dim(lines: Iterable[str]) -> RenderableType:
@@ -108,11 +125,11 @@ def _dim(lines: Iterable[str]) -> RenderableType:
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     table = _grid(Column(), Column(overflow="fold", ratio=1))
     for word, message, place, fix in rows:
-        beside = (f" ({printable(place)})" if place else "") + (
-            f"\nfix: {printable(fix)}" if fix else ""
-        )
+        where = f" ({printable(place)})" if place else ""
+        how = f"\nfix: {printable(fix)}" if fix else ""
         severity = Text(word, style=SEVERITIES.get(word, SEVERITIES["error"]))
-        table.add_row(severity, Text(printable(message)).append(beside, style="dim"))
+        text = Text(printable(message)).append(f"{where}{how}", style="dim")
+        table.add_row(severity, text)
     return table
 
 
@@ -120,7 +137,7 @@ def _drawn(block: blocks.Block, width: int) -> RenderableType:
     return _DRAWN[type(block)](block, width)
 
 
-def _told(block: blocks.Sentence, _width: int) -> RenderableType:
+def _sentence_block(block: blocks.Sentence, _width: int) -> RenderableType:
     style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
     return _apart(_sentence(Text(_unbroken(block.text), style=style)), is_close=block.is_close)
 
@@ -135,12 +152,15 @@ def _heading(block: blocks.Heading, _width: int) -> RenderableType:
 
 
 def _items(block: blocks.Items, _width: int) -> RenderableType:
-    return Group(*(_sentence(Text(f"- {_unbroken(text)}")) for text in block.texts))
+    items = [Text(f"- {_unbroken(text)}") for text in block.texts]
+    return Group(*map(_sentence, items))
 
 
 def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
-    below = blocks.left_out(block.rows, block.n_shown)
-    parts = [_sentence(_marked(block.rows[: block.n_shown])), *([_dim([below])] if below else [])]
+    parts = [_sentence(_marked(block.rows[: block.n_shown]))]
+    left_out = blocks.left_out(block.rows, block.n_shown)
+    if left_out:
+        parts.append(_dim([left_out]))
     return _apart(Group(*parts), is_close=block.is_close)
 
 
@@ -152,28 +172,26 @@ def _title(block: blocks.Title, _width: int) -> Text:
 
 
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
-    """Draw bars as long as shares, of which 100 % take the room that labels and figures leave."""
+    """Draw bars as long as shares: 100 % takes the room that labels and figures leave."""
     label_width = max((cell_len(row.label) for row in block.rows), default=0)
     time_width = max((cell_len(row.time) for row in block.rows), default=0)
     percent_width = max((cell_len(row.percent) for row in block.rows), default=0)
-    room = min(
-        width - (len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP), _LONGEST_BAR
-    )
+    text_width = len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP
+    bar_width = min(width - text_width, _MAX_BAR_WIDTH)
     lines = [Text(printable(block.caption))]
     for row in block.rows:
         figures = (
             f"{row.label:<{label_width}}  {row.time:>{time_width}}  {row.percent:>{percent_width}}"
         )
-        bar = _BAR * round(row.share * room) if room >= _LEAST_BAR else ""
-        lines.append(
-            Text(f"{_INDENT}{figures}  ").append(bar, style=CATEGORIES.get(row.category, ""))
-        )
+        bar = _BAR * round(row.share * bar_width) if bar_width >= _MIN_BAR_WIDTH else ""
+        style = CATEGORIES.get(row.category, "")
+        lines.append(Text(f"{_INDENT}{figures}  ").append(bar, style=style))
     notes = (Padding(Text(printable(note)), (0, 0, 0, len(_INDENT))) for note in block.notes)
     return Group(*lines, *notes)
 
 
 def _lines(block: blocks.Lines, width: int) -> RenderableType:
-    """Write lines below a heading, indented; what goes on in the next line begins below the text."""
+    """Write lines below a heading, indented; a line that is broken goes on below its text."""
     drawn: list[RenderableType] = [Text(printable(block.heading), style="bold")]
     for line in block.lines:
         label = f"{line.label} " if line.label else ""
@@ -200,144 +218,206 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
 
 def _commands(block: blocks.Commands, _width: int) -> RenderableType:
     head = f"{block.label}: "
-    return _apart(
-        Text(
-            "\n".join(
-                (head if not at else " " * len(head)) + line
-                for at, line in enumerate(block.commands)
-            )
-        )
-    )
+    # All commands stand below the first.
+    separator = "\n" + " " * len(head)
+    return _apart(Text(head + separator.join(block.commands)))
 
 
-def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
-    table = _grid(
-        *(
-            column
-            for _ in range(n_beside)
-            for column in (Column(style="dim"), Column(justify="right"))
-        )
-    )
-    for at in range(0, len(tiles), n_beside):
-        table.add_row(
-            *(cell for tile in tiles[at : at + n_beside] for cell in (tile.name, tile.text))
-        )
+def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
+    table = _grid()
+    for _ in range(n_in_row):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    for first in range(0, len(tiles), n_in_row):
+        cells = [(tile.name, tile.text) for tile in tiles[first : first + n_in_row]]
+        table.add_row(*chain.from_iterable(cells))
     return table
 
 
 def _table(block: blocks.Table, width: int) -> RenderableType:
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
-    rows = [[_cell(cell) for cell in row] for row in block.rows[: block.n_shown]]
-    cells = [
-        [Text(column.heading), *(row[at] for row in rows)]
-        for at, column in enumerate(block.columns)
+    rows = [list(map(_cell, row)) for row in block.rows[: block.n_shown]]
+    widths = [_column_width(block, rows, number) for number in range(len(block.columns))]
+    layout = _fitting(block.columns, widths, width)
+    notes = [
+        blocks.left_out(block.rows, block.n_shown),
+        block.note,
+        _hidden_columns_note(block, widths, layout),
     ]
-    widths = [
-        max(cell_len(line) for cell in column for line in cell.plain.split("\n"))
-        for column in cells
-    ]
-    shown, narrow = _fitting(block.columns, widths, width)
-    table = _grid(has_headings=block.has_headings)
-    is_broken = any("\n" in column.heading for column in block.columns)
-    for at in shown:
-        column = block.columns[at]
-        # Sentences of a limited width stand back: they explain the others.
-        is_aside = column.kind == "prose" and column.most
-        kind = {"overflow": "fold", "style": "dim"} if is_aside else _KINDS[column.kind]
-        kind = kind | {"min_width": column.least, "max_width": column.most}
-        table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
-    for at, longest in narrow.items():
-        for row, text in zip(rows, _cut([row[at].plain for row in rows], longest), strict=True):
-            row[at].plain = text
+    lines = [note for note in notes if note]
+    grid = _table_grid(block, rows, layout)
+    return Group(grid, _dim(lines)) if lines else grid
+
+
+def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: ColumnLayout) -> Grid:
+    """Return the columns that are shown, with names cut to their widths."""
+    grid = _grid(has_headings=block.has_headings)
+    has_two_lines = any("\n" in column.heading for column in block.columns)
+    vertical: VerticalAlignMethod = "bottom" if has_two_lines else "top"
+    for number in layout.shown:
+        column = block.columns[number]
+        grid.add_column(column.heading, vertical=vertical, **_style_of(column))
+    for number, name_width in layout.name_widths.items():
+        _cut_names([row[number] for row in rows], name_width)
     for row in rows:
-        table.add_row(*(row[at] for at in shown))
-    below = [blocks.left_out(block.rows, block.n_shown), block.note]
-    gone = dict.fromkeys(
-        one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown
-    )
-    if gone:
-        is_width_enough = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
-        how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
-        below.append(f"{how} more columns: {', '.join(filter(None, gone))}.")
-    lines = [line for line in below if line]
-    return Group(table, _dim(lines)) if lines else table
+        grid.add_row(*(row[number] for number in layout.shown))
+    return grid
 
 
-def _fitting(
-    columns: Sequence[blocks.Field], widths: Sequence[int], width: int
-) -> tuple[list[int], dict[int, int]]:
-    """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
-    least = []
-    wanted = []
-    for column, size in zip(columns, widths, strict=True):
-        wanted.append(min(size, column.most or size) if column.kind == "name" else size)
-        flexible = min(size, max(_LEAST, *map(len, column.heading.split("\n"))))
-        least.append(size if column.kind in {"number", "word"} else flexible)
-    shown = [at for at, column in enumerate(columns) if column.from_width <= width]
-    while sum(least[at] + _GAP for at in shown) - _GAP > width and any(
-        columns[at].from_width for at in shown
-    ):
-        most = max(columns[at].from_width for at in shown)
-        shown = [at for at in shown if columns[at].from_width < most]
-    while (
-        sum(least[at] + _GAP for at in shown) - _GAP > width and len(shown) > 1
-    ):  # rather none of a column than a part
-        whole = [at for at in shown[1:] if columns[at].kind in {"number", "word"}] or shown
-        shown.remove(whole[-1])
-    names = [at for at in shown if columns[at].kind == "name"]
-    spare = width + _GAP - sum((wanted if at in names else least)[at] + _GAP for at in shown)
-    narrow = {}
-    for at in names:
-        narrow[at] = max(wanted[at] + min(spare, 0), least[at])
-        spare += wanted[at] - narrow[at]
-    return shown, narrow
+def _column_width(block: blocks.Table, rows: Sequence[Sequence[Text]], number: int) -> int:
+    """Return the width of a column, without any line broken."""
+    cells = [Text(block.columns[number].heading), *(row[number] for row in rows)]
+    return max(cell_len(line) for cell in cells for line in cell.plain.split("\n"))
 
 
-def _cut(names: Sequence[str], longest: int) -> list[str]:
-    """Cut names in the middle, as they often differ at their ends; those that do not, before where they differ."""
-    tail = (longest - 2) // 2
-    head = longest - 2 - tail
+def _style_of(column: blocks.Field) -> dict[str, Any]:
+    # Sentences of a limited width are dim, because they explain the other columns.
+    is_remark = column.kind == "prose" and column.most
+    style = {"overflow": "fold", "style": "dim"} if is_remark else _KINDS[column.kind]
+    return style | {"min_width": column.least, "max_width": column.most}
 
-    def cut(name: str, until: int) -> str:
-        return name if len(name) <= longest else f"{name[:head]}..{name[:until][-tail:]}"
 
-    alike = grouped((cut(name, len(name)), name) for name in {*names})
-    # Up to the letter by which no other is left that it could be.
-    until = {
-        name: max(
-            [
-                head + tail,
-                *(len(commonprefix([name, other])) + 1 for other in same if other != name),  # noqa: RUF071
-            ]
-        )
-        for same in alike.values()
-        if len(same) > 1
-        for name in same
+def _cut_names(cells: Sequence[Text], width: int) -> None:
+    for cell, name in zip(cells, _cut([cell.plain for cell in cells], width), strict=True):
+        cell.plain = name
+
+
+def _hidden_columns_note(
+    block: blocks.Table, widths: Sequence[int], layout: ColumnLayout
+) -> str | None:
+    """Return which columns are not shown, and what shows them; None if all are shown."""
+    hidden = [
+        column.heading.replace("\n", " ")
+        for number, column in enumerate(block.columns)
+        if number not in layout.shown
+    ]
+    if not hidden:
+        return None
+    n_at_most = len(_fitting(block.columns, widths, MAX_WIDTH).shown)
+    is_width_enough = n_at_most == len(block.columns)
+    how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
+    names = [name for name in dict.fromkeys(hidden) if name]
+    return f"{how} more columns: {', '.join(names)}."
+
+
+def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> ColumnLayout:
+    """Return which columns a terminal has room for, and how wide names may be.
+
+    Figures and words are never cut.
+    """
+    least = [_least_width(column, size) for column, size in zip(columns, widths, strict=True)]
+    shown = _shown_columns(columns, least, width)
+    names = [number for number in shown if columns[number].kind == "name"]
+    wanted = {
+        number: min(widths[number], columns[number].most or widths[number]) for number in names
     }
-    return [cut(name, until.get(name, len(name))) for name in names]
+    spare = width - _total_width([wanted.get(number, least[number]) for number in shown])
+    name_widths = {}
+    for number in names:
+        name_widths[number] = max(wanted[number] + min(spare, 0), least[number])
+        spare += wanted[number] - name_widths[number]
+    return ColumnLayout(shown, name_widths)
+
+
+def _least_width(column: blocks.Field, size: int) -> int:
+    """Return how wide a column has to be, if its widest cell is so wide."""
+    if column.kind in _UNCUT_KINDS:
+        return size
+    heading_widths = map(len, column.heading.split("\n"))
+    return min(size, max(_MIN_CELL_WIDTH, *heading_widths))
+
+
+def _total_width(widths: Sequence[int]) -> int:
+    """Return the width of columns with the gaps between them."""
+    return sum(size + _GAP for size in widths) - _GAP
+
+
+def _shown_columns(columns: Sequence[blocks.Field], least: Sequence[int], width: int) -> list[int]:
+    """Return the numbers of the columns that a terminal has room for.
+
+    First the columns for the widest terminals go, then from the right those that cannot be cut. A
+    column is shown whole or not at all.
+    """
+    shown = [number for number, column in enumerate(columns) if column.from_width <= width]
+
+    def is_too_wide() -> bool:
+        return _total_width([least[number] for number in shown]) > width
+
+    widths = {column.from_width for column in columns if 0 < column.from_width <= width}
+    for limit in sorted(widths, reverse=True):
+        if is_too_wide():
+            shown = [number for number in shown if columns[number].from_width < limit]
+    while is_too_wide() and len(shown) > 1:
+        uncut = [number for number in shown[1:] if columns[number].kind in _UNCUT_KINDS]
+        shown.remove((uncut or shown)[-1])
+    return shown
+
+
+def _cut(names: Sequence[str], width: int) -> list[str]:
+    """Cut names in the middle, because names often differ at their ends.
+
+    Of names that would be the same then, the part that is left of the end is the one up to where
+    they differ.
+    """
+    tail = (width - 2) // 2
+    head = width - 2 - tail
+
+    def cut(name: str, end: int) -> str:
+        return name if len(name) <= width else f"{name[:head]}..{name[:end][-tail:]}"
+
+    names_by_text = grouped((cut(name, len(name)), name) for name in {*names})
+    ends = {name: len(name) for name in names}
+    for same in names_by_text.values():
+        if len(same) > 1:
+            ends |= {name: max(head + tail, _end_of_difference(name, same)) for name in same}
+    return [cut(name, ends[name]) for name in names]
+
+
+def _end_of_difference(name: str, names: Iterable[str]) -> int:
+    """Return the length of the start of a name that distinguishes it from all other names."""
+    rivals = [rival for rival in names if rival != name]
+    shared = [len(commonprefix([name, rival])) for rival in rivals]  # noqa: RUF071 - not paths
+    return max(shared, default=-1) + 1
 
 
 def _cell(cell: blocks.Cell) -> Text:
-    style = (
-        VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
-    )
+    has_colour = isinstance(cell, blocks.Word) and not cell.is_plain
+    style = VERDICTS.get(blocks.words_of(cell), "") if has_colour else ""
     return Text(printable(blocks.words_of(cell)), style=style)
+
+
+def _notes(block: blocks.Notes, _width: int) -> RenderableType:
+    return _apart(_dim(block.texts))
+
+
+def _tiles_block(block: blocks.Tiles, width: int) -> RenderableType:
+    return _apart(_tiles(block.tiles, 2 if width >= _MIN_WIDTH_FOR_TWO_TILES else 1))
+
+
+def _bars_block(block: blocks.Bars, width: int) -> RenderableType:
+    return _apart(_bars(block, min(width, MAX_WIDTH)))
+
+
+def _lines_block(block: blocks.Lines, width: int) -> RenderableType:
+    return _apart(_lines(block, min(width, _MAX_SENTENCE_WIDTH)))
+
+
+def _table_block(block: blocks.Table, width: int) -> RenderableType:
+    return _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close)
 
 
 _DRAWN: dict[type, Callable[[Any, int], RenderableType]] = {
     blocks.Title: _title,
-    blocks.Sentence: _told,
+    blocks.Sentence: _sentence_block,
     blocks.Facts: _facts,
     blocks.Heading: _heading,
     blocks.Items: _items,
     blocks.Troubles: _troubles,
-    blocks.Notes: lambda block, _: _apart(_dim(block.texts)),
-    blocks.Tiles: lambda block, width: _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1)),
-    blocks.Bars: lambda block, width: _apart(_bars(block, min(width, MAX_WIDTH))),
-    blocks.Lines: lambda block, width: _apart(_lines(block, min(width, _LONGEST_LINE))),
+    blocks.Notes: _notes,
+    blocks.Tiles: _tiles_block,
+    blocks.Bars: _bars_block,
+    blocks.Lines: _lines_block,
     blocks.Commands: _commands,
-    blocks.Table: lambda block, width: _apart(
-        _table(block, min(width, MAX_WIDTH)), is_close=block.is_close
-    ),
+    blocks.Table: _table_block,
 }

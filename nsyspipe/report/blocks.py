@@ -1,4 +1,4 @@
-"""What a subject says, as blocks: sentences, tables, lists. Each format writes the same blocks in its own way."""
+"""Answers as blocks: sentences, tables, lists. Each format writes the same blocks its own way."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby, islice
@@ -17,7 +17,7 @@ Cell: TypeAlias = "str | Bar | Word | Track"
 
 
 class Sentence(Struct, frozen=True):
-    """A sentence; on the terminal with a style, and with an empty line above unless it is close to what stands there."""
+    """A sentence; on the terminal with a style, and with an empty line above unless it is close."""
 
     text: str
     style: str = ""
@@ -26,7 +26,10 @@ class Sentence(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What a subject is, in a line of parts; `about` begins it in Markdown, and if it is one of several, everywhere."""
+    """What a subject is, in a line of parts.
+
+    `about` begins the line in Markdown; if the subject is one of several, in all formats.
+    """
 
     parts: Sequence[str]
     about: str
@@ -59,7 +62,7 @@ class Bars(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A line of a paragraph, which may begin with a label (``Why``); `tag` stands at its end, in brackets."""
+    """A line of a paragraph, which may begin with a label (``Why``) and end with a tag in brackets."""
 
     text: str
     label: str = ""
@@ -95,7 +98,7 @@ class Items(Struct, frozen=True):
 
 
 class Troubles(Struct, frozen=True):
-    """What is wrong: severity, message, where, and what would mend it. On a page they are a section unless close."""
+    """Problems: severity, message, where, and fix. On a page they are a section unless close."""
 
     rows: Sequence[tuple[str, str, str, str | None]]
     n_shown: int | None = None  # but on pages
@@ -129,7 +132,10 @@ class Field(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """A figure with a bar behind it on a page: its `share` of the longest in its column, its `category` of the palette."""
+    """A figure, on a page with a bar behind it.
+
+    `share` is its share of the longest bar of the column, and `category` is one of the palette.
+    """
 
     text: str
     share: float
@@ -145,7 +151,7 @@ class Word(Struct, frozen=True):
 
 
 class Track(Struct, frozen=True):
-    """On a page: a difference as shares of a track from -1 to 1, beyond which what is drawn is cut off."""
+    """On a page, a difference on a track from -1 to 1, beyond which the drawing is cut off."""
 
     at: float | None = None  # where the difference is
     low: float | None = None  # ends of its interval
@@ -214,7 +220,10 @@ def barred(
     write: Callable[[float | None], str] = ms_text,
     unit: str = "",
 ) -> Field:
-    """Return a column of figures with bars, the longest, of ratios 100 %, as long as the column; none where one is null or 0."""
+    """Return a column of figures with bars; a figure that is null or 0 has none.
+
+    The longest bar is as long as the column; of ratios that would be 100 %.
+    """
     most = 1 if write is percent_text else max((value(row) or 0 for row in rows), default=0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
@@ -231,31 +240,39 @@ def table_of(
     note: str | None = None,
     **layout: Any,  # noqa: ANN401 - of `Table`
 ) -> Table:
-    """Return a table of rows by what each column shows of them, times in one unit: a column's, or those of columns that are written alike."""
+    """Return a table of rows, by what each column shows of them.
 
-    def saying(cell: Cell, text: str) -> Cell:
-        return (
-            replace(cell, text=text)
-            if isinstance(cell, Bar)
-            else text
-            if isinstance(cell, str)
-            else cell
-        )
-
-    columns = [[field.cell(row) for row in rows] for field in fields]
-    for _, alike in groupby(range(len(fields)), lambda at: fields[at].decimals_of or at):
-        places = [*alike]
-        cells = [*chain(*(columns[at] for at in places))]
-        said = map(saying, cells, in_one_unit([*map(words_of, cells)], fields[places[0]].unit))
-        for at in places:
-            columns[at] = [*islice(said, len(rows))]
-    return Table(caption, fields, [[*row] for row in zip(*columns, strict=True)], note, **layout)
+    The times of a column, or of columns that are written alike, have one unit.
+    """
+    columns = [list(map(field.cell, rows)) for field in fields]
+    for _, group in groupby(
+        range(len(fields)), lambda number: fields[number].decimals_of or number
+    ):
+        numbers = [*group]
+        cells = [*chain.from_iterable(columns[number] for number in numbers)]
+        texts = in_one_unit([*map(words_of, cells)], fields[numbers[0]].unit)
+        worded = map(_with_text, cells, texts)
+        for number in numbers:
+            columns[number] = [*islice(worded, len(rows))]
+    cell_rows = list(map(list, zip(*columns, strict=True)))
+    return Table(caption, fields, cell_rows, note, **layout)
 
 
-def with_column(table: Table, at: int, column: Field, cells: Sequence[Cell]) -> Table:
-    """Return a table with one more column."""
-    rows = [[*row[:at], cell, *row[at:]] for row, cell in zip(table.rows, cells, strict=True)]
-    return replace(table, columns=[*table.columns[:at], column, *table.columns[at:]], rows=rows)
+def _with_text(cell: Cell, text: str) -> Cell:
+    """Return a cell with another text; verdicts and drawings stay as they are."""
+    if isinstance(cell, Bar):
+        return replace(cell, text=text)
+    return text if isinstance(cell, str) else cell
+
+
+def with_column(table: Table, number: int, column: Field, cells: Sequence[Cell]) -> Table:
+    """Return a table with one more column, which gets this number."""
+    columns = [*table.columns]
+    columns.insert(number, column)
+    rows = [
+        [*row[:number], cell, *row[number:]] for row, cell in zip(table.rows, cells, strict=True)
+    ]
+    return replace(table, columns=columns, rows=rows)
 
 
 def words_of(cell: Cell) -> str:

@@ -1,4 +1,4 @@
-"""What costs most of a run, as tables and as CSV: kernels, collectives by kind and size, communicators by what they serve."""
+"""The most expensive kernels, collectives and communicators of a run, as tables and as CSV."""
 
 import csv
 import io
@@ -16,6 +16,7 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
 from nsyspipe.analysis.traffic import (
     DATA,
     OTHER,
+    Dimension,
     bubble_ns_per_step,
     dimensions,
     mean_over_ranks,
@@ -37,19 +38,20 @@ from nsyspipe.report.words import SEEN
 from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
-# How wide a terminal has room for columns that are not needed most.
-_NARROWEST = 48
-_NARROW = 60
-_USUAL = 79
-_WIDE = 92
-_WIDEST = 100
-_LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
+# Terminal widths from which on columns are shown that are not needed most.
+_NARROWEST_WIDTH = 48
+_NARROW_WIDTH = 60
+_STANDARD_WIDTH = 79
+_WIDE_WIDTH = 92
+_WIDEST_WIDTH = 100
+# Longer names differ in their template arguments, which nobody reads in a table.
+_MAX_NAME_CHARS = 160
 _CAPTIONS = {
     KERNELS: "Top kernels",
     COLLECTIVES: "Collectives by type and size",
     TRAFFIC: "Communication by process group",
 }
-# what stages of a pipeline wait for
+# What stages of a pipeline wait for.
 _OF_STAGES = "in the pipeline bubble, or for a stage that launches late"
 _OF_TRAFFIC = "Means per step over the ranks of a communicator. Rows may overlap in time."
 _WHOLE = "the whole array, as nccl-tests counts"
@@ -57,42 +59,54 @@ SLOWER = (
     "over the whole capture, compared with equal kernels that ran without communication. In "
     "brackets: how many were compared"
 )
-_SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
-_FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-)  # what a spreadsheet takes for one at the start of a cell
+# Of the ranks that communicate, at most so many groups, and so many ranks of each.
+_MAX_SHOWN_GROUPS = 4
+# A spreadsheet takes a cell that begins with one of these for a formula.
+_STARTS_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
-    """Return the costliest rows by table, all of them unless named; one without rows is not there."""
-    fields_of = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
+def cost_tables(run: Run, n_shown: int, *names: str) -> dict[str, Table]:
+    """Return the most expensive rows by table, of all tables unless some are named.
+
+    A table without rows is left out.
+    """
     costs = run.costs().to_pylist()
     tables = {}
     for name in names or TABLES:
         rows = [row for row in costs if row["table"] == name]
-        shown = rows[:most]
-        left = [row["step_share"] for row in rows[most:]]
-        fields = fields_of[name](shown, is_capture=run.is_capture)
-        if (
-            run.is_capture and name != KERNELS
-        ):  # which has nothing per step; that is not the same as not recorded
-            fields = [field for field in fields if any(field.cell(row) != absent for row in shown)]
-        whole = "the capture" if run.is_capture else "step time"
-        share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
-        notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
-        is_staged = any(row["bubble_ns_per_step"] is not None for row in shown)
-        notes += (
-            [f"Wait time of a pipeline is for other stages, {_OF_STAGES}."] if is_staged else []
-        )
-        notes += [f"{len(left)} more{share}. --csv has all rows."] if left else []
         if rows:
-            tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
+            tables[name] = _cost_table(name, rows, n_shown, is_capture=run.is_capture)
     return tables
+
+
+def _cost_table(name: str, rows: Sequence[Row], n_shown: int, *, is_capture: bool) -> Table:
+    shown = rows[:n_shown]
+    fields = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}[name](
+        shown, is_capture=is_capture
+    )
+    if is_capture and name != KERNELS:
+        # A capture has nothing per step, which does not mean that it was not recorded.
+        fields = [field for field in fields if _has_values(field, shown)]
+    notes = []
+    if name == TRAFFIC and not is_capture:
+        notes.append(_OF_TRAFFIC)
+    if any(row["bubble_ns_per_step"] is not None for row in shown):
+        notes.append(f"Wait time of a pipeline is for other stages, {_OF_STAGES}.")
+    if len(rows) > n_shown:
+        notes.append(_left_out_note(rows[n_shown:], is_capture=is_capture))
+    return table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
+
+
+def _has_values(field: Field, rows: Sequence[Row]) -> bool:
+    return any(field.cell(row) != absent for row in rows)
+
+
+def _left_out_note(rows: Sequence[Row], *, is_capture: bool) -> str:
+    """Return how many rows are not shown, what they take of a step, and where they are."""
+    whole = "the capture" if is_capture else "step time"
+    shares = [row["step_share"] for row in rows]
+    share = "" if None in shares else f", {percent_text(sum(shares))} of {whole}"
+    return f"{len(rows)} more{share}. --csv has all rows."
 
 
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
@@ -101,16 +115,22 @@ def _ms(name: str, hint: str, from_width: int = 0) -> Field:
 
 
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    per_step = (
-        "calls_per_step",
-        "time_ns_per_step",
-        "per step",
-        "sum of durations, mean over ranks and steps",
+    """Return the columns of calls and time: per step, of a capture of all ranks."""
+    if is_capture:
+        whole = "of all ranks"
+        calls_column = "n_calls"
+        time_column = "total_ns"
+        hint = "sum of durations, of all ranks"
+    else:
+        whole = "per step"
+        calls_column = "calls_per_step"
+        time_column = "time_ns_per_step"
+        hint = "sum of durations, mean over ranks and steps"
+    calls = of(calls_column, count_text)
+    time = barred(
+        rows, f"ms\n{whole}", itemgetter(time_column), category="accent", hint=hint, unit="ms"
     )
-    in_all = ("n_calls", "total_ns", "of all ranks", "sum of durations, of all ranks")
-    calls, time, unit, hint = in_all if is_capture else per_step
-    bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, unit="ms")
-    return [Field(f"calls\n{unit}", of(calls, count_text), from_width=_NARROWEST), bar]
+    return [Field(f"calls\n{whole}", calls, from_width=_NARROWEST_WIDTH), time]
 
 
 def _rates(*from_widths: int) -> list[Field]:
@@ -131,161 +151,187 @@ def _rates(*from_widths: int) -> list[Field]:
 
 
 def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    def slowdown(row: Row) -> str:
-        return (
-            absent
-            if row["slowdown_ratio"] is None
-            else f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
-        )
-
     calls, time = _amount(rows, is_capture=is_capture)
-    return [
-        Field("kernel", lambda row: printable(row["name"])[:_LONGEST_NAME], "name"),
-        time,
-        Field(
-            "of time" if is_capture else "of\nstep",
-            of("step_share", percent_text),
-            hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at "
-            "the same time",
-        ),
-        *(
-            [Field("phase", of("phase"), "word", from_width=_USUAL)]
-            if any(row["phase"] for row in rows)
-            else []
-        ),
-        calls,
-        barred(
-            rows,
-            "concurrent\nwith comm",
-            itemgetter("beside_comm_ratio"),
-            "hidden",
-            "share of the kernel's time during which communication runs",
-            write=percent_text,
-        ),
-        Field("slowdown under\ncomm (all steps)", slowdown, hint=SLOWER, from_width=_WIDE),
-    ]
+    share = Field(
+        "of time" if is_capture else "of\nstep",
+        of("step_share", percent_text),
+        hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the "
+        "same time",
+    )
+    fields = [Field("kernel", _kernel_name_cell, "name"), time, share]
+    if any(row["phase"] for row in rows):
+        fields.append(Field("phase", of("phase"), "word", from_width=_STANDARD_WIDTH))
+    concurrent = barred(
+        rows,
+        "concurrent\nwith comm",
+        itemgetter("beside_comm_ratio"),
+        category="hidden",
+        hint="share of the kernel's time during which communication runs",
+        write=percent_text,
+    )
+    slowdown = Field(
+        "slowdown under\ncomm (all steps)", _slowdown_cell, hint=SLOWER, from_width=_WIDE_WIDTH
+    )
+    return [*fields, calls, concurrent, slowdown]
+
+
+def _kernel_name_cell(row: Row) -> str:
+    return printable(row["name"])[:_MAX_NAME_CHARS]
+
+
+def _slowdown_cell(row: Row) -> str:
+    """Return the slowdown, and how many kernels were compared."""
+    if row["slowdown_ratio"] is None:
+        return absent
+    return f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
 
 
 def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     sizes = {row["message_bytes"] for row in rows}
-    digits = 2 + (
-        len({*map(bytes_text, sizes)}) < len(sizes)
-    )  # one more where it tells two sizes apart
+    # A third digit if two sizes look the same with two.
+    are_distinct = len({*map(bytes_text, sizes)}) == len(sizes)
+    size_text = partial(bytes_text, digits=2 if are_distinct else 3)
     return [
         Field("collective", of("name"), "word"),
-        Field("message", of("message_bytes", partial(bytes_text, digits=digits)), hint=_WHOLE),
+        Field("message", of("message_bytes", size_text), hint=_WHOLE),
         *_amount(rows, is_capture=is_capture),
-        _ms("exposed", "while no compute runs", _NARROW),
-        _ms("wait", "until the last rank has arrived", _USUAL),
-        _ms("transfer", "after all ranks have arrived", _USUAL),
-        *_rates(_WIDE, _NARROWEST),
+        _ms("exposed", "while no compute runs", _NARROW_WIDTH),
+        _ms("wait", "until the last rank has arrived", _STANDARD_WIDTH),
+        _ms("transfer", "after all ranks have arrived", _STANDARD_WIDTH),
+        *_rates(_WIDE_WIDTH, _NARROWEST_WIDTH),
     ]
 
 
-def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
-    def waits(row: Row) -> str:
-        return ms_text(
-            row["wait_ns_per_step"]
-            if row["bubble_ns_per_step"] is None
-            else row["bubble_ns_per_step"]
-        )
-
+# All functions of tables have the same parameters.
+def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001
+    size = Field(
+        "size",
+        of("bytes_per_step", bytes_text),
+        hint="whole messages, as nccl-tests counts them",
+        from_width=_STANDARD_WIDTH,
+    )
+    time = barred(
+        rows,
+        "ms",
+        itemgetter("time_ns_per_step"),
+        category="accent",
+        hint="union of its operations",
+        unit="ms",
+    )
+    wait = Field(
+        "wait\nms",
+        _wait_cell,
+        hint="for other ranks, or for other stages of a pipeline",
+        from_width=_NARROW_WIDTH,
+        unit="ms",
+    )
+    overlapped = replace(
+        _ms("hidden", "while compute runs", _WIDEST_WIDTH), heading="overlapped\nms"
+    )
+    ranks = Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24)
     return [
         Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
-        Field(
-            "ranks",
-            of("ranks", lambda ranks: ",".join(ranges(map(int, ranks.split(","))))),
-            "name",
-            from_width=_NARROW,
-            most=24,
-        ),
-        Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
-        Field(
-            "size",
-            of("bytes_per_step", bytes_text),
-            hint="whole messages, as nccl-tests counts them",
-            from_width=_USUAL,
-        ),
-        barred(
-            rows,
-            "ms",
-            itemgetter("time_ns_per_step"),
-            "accent",
-            "union of its operations",
-            unit="ms",
-        ),
+        ranks,
+        Field("calls", of("calls_per_step", count_text), from_width=_NARROW_WIDTH),
+        size,
+        time,
         _ms("exposed", "while no compute runs"),
-        replace(_ms("hidden", "while compute runs", _WIDEST), heading="overlapped\nms"),
-        Field(
-            "wait\nms",
-            waits,
-            hint="for other ranks, or for other stages of a pipeline",
-            from_width=_NARROW,
-            unit="ms",
-        ),
-        *_rates(_WIDEST, _NARROW),
-        Field("communicator", of("communicator"), "name", from_width=_WIDEST),
+        overlapped,
+        wait,
+        *_rates(_WIDEST_WIDTH, _NARROW_WIDTH),
+        Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH),
     ]
 
 
+def _ranks_text(ranks: str) -> str:
+    return ",".join(ranges(map(int, ranks.split(","))))
+
+
+def _wait_cell(row: Row) -> str:
+    """Return the wait time; of a pipeline, its bubble."""
+    bubble_ns = row["bubble_ns_per_step"]
+    return ms_text(row["wait_ns_per_step"] if bubble_ns is None else bubble_ns)
+
+
 def is_more_than_data(traffic: pa.Table) -> bool:
-    """Tell whether communication serves anything but gradients of whole models."""
+    """Tell whether communication serves anything but the gradients of whole models."""
     return bool({*parallelism(traffic)} - {DATA, OTHER})
 
 
 def traffic_text(
     traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None
 ) -> str | None:
-    """Return what communication serves, over how many ranks, whose most of a rank's exposed is, and the pipeline's bubble.
+    """Return what communication serves, over how many ranks, and what is exposed most.
 
-    None where there is none or nobody knows what it serves, and of gradients of all ranks where
-    nothing says how many share.
+    None if there is none, if nobody knows what it serves, and if it serves only the gradients of
+    all ranks. `exposed_ns` is the exposed communication of a mean step.
     """
     groups = dimensions(traffic, world_size)
     if not groups:
         return None
-    degrees = []
-    for one in groups:
-        ranks = [few(ranges(group), _SHOWN_GROUPS, ",") for group in one.groups]
-        of_which = (
-            f" (ranks {few(ranks, _SHOWN_GROUPS, ' / ')})" if one.size and len(ranks) > 1 else ""
-        )
-        degrees.append(f"{one}{of_which}")
+    degrees = list(map(_degree_text, groups))
     is_part = world_size not in (None, n_ranks)
-    if not is_part and not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
+    is_plain = degrees[0] in {DATA, f"{DATA} 1"} and not is_more_than_data(traffic)
+    if is_plain and not is_part:
         return None
-    is_grid = math.prod(one.size or 0 for one in groups) == world_size
-    text = "Parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
-    if is_part and None in [one.size for one in groups]:
+    sizes = [group.size for group in groups]
+    text = f"Parallelism: {_separator(sizes, world_size).join(degrees)}"
+    if is_part and None in sizes:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
+    if exposed_ns and is_more_than_data(traffic):
+        text += _most_exposed_text(traffic, n_ranks, exposed_ns)
+    bubble_ns = bubble_ns_per_step(traffic, n_ranks)
+    if bubble_ns:
+        text += f". Ranks wait {ms_text(bubble_ns)} of each step for other stages, {_OF_STAGES}"
+    return text
+
+
+def _separator(sizes: Sequence[int | None], world_size: int | None) -> str:
+    """Return what stands between kinds of parallelism: a times sign if they are a grid of ranks."""
+    is_grid = math.prod(size or 0 for size in sizes) == world_size
+    return " \N{MULTIPLICATION SIGN} " if is_grid else ", "
+
+
+def _degree_text(group: Dimension) -> str:
+    """Return a kind of parallelism with its size, and its groups of ranks if it has several."""
+    ranks = [few(ranges(members), _MAX_SHOWN_GROUPS, ",") for members in group.groups]
+    if not group.size or len(ranks) <= 1:
+        return str(group)
+    return f"{group} (ranks {few(ranks, _MAX_SHOWN_GROUPS, ' / ')})"
+
+
+def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> str:
+    """Return which parallelism, else which collective, has most of the exposed communication.
+
+    Empty if there is only one.
+    """
     key = "role" if len(parallelism(traffic)) > 1 else "collective"
     exposed = _exposed_parts(traffic, key, n_ranks, exposed_ns)
-    if is_more_than_data(traffic) and len(exposed) > 1 and exposed_ns:
-        most = max(exposed, key=lambda name: (exposed[name], name))
-        whose = f"for {most} parallelism" if key == "role" else most
-        whose = "for none of these" if most == OTHER else whose
-        text += (
-            f". {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
-        )
-        whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
-        if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
-            text += " (time with several exposed at once is split evenly)"
-    bubble = bubble_ns_per_step(traffic, n_ranks)
-    return (
-        f"{text}. Ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}"
-        if bubble
-        else text
-    )
+    if len(exposed) <= 1:
+        return ""
+    most = max(exposed, key=lambda name: (exposed[name], name))
+    if most == OTHER:
+        whose = "for none of these"
+    elif key == "role":
+        whose = f"for {most} parallelism"
+    else:
+        whose = most
+    share = percent_text(exposed[most] / exposed_ns, 0)
+    text = f". {share} of exposed communication is {whose}"
+    whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
+    if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
+        text += " (time with several exposed at once is split evenly)"
+    return text
 
 
 def _exposed_parts(
     traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None
 ) -> dict[str, float]:
-    """Return exposed time by role or collective: parts that sum to all of it; nothing where these are not known.
+    """Return exposed time by role or collective, as parts that sum to all of it.
 
-    A run that was saved before there were such parts has whole times: they are parts where they sum
-    to no more.
+    Empty if these are not known. A run that was saved by an older version has whole times, which
+    are parts if they sum to no more.
     """
     parts = mean_over_ranks(traffic, "exposed_part_ns_per_step", key, n_ranks)
     if parts is not None:
@@ -295,33 +341,35 @@ def _exposed_parts(
 
 
 def csv_cell(value: object) -> str:
-    """Write one value: nothing where null; a text that would be taken for a formula begins with an apostrophe."""
+    """Write one value: empty for null, and a text that looks like a formula with an apostrophe."""
     if isinstance(value, str):
         text = printable(value)
-        return f"'{text}" if text.startswith(_FORMULA) else text
+        return f"'{text}" if text.startswith(_STARTS_OF_FORMULAS) else text
     return "" if value is None else str(value)
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Write a table as CSV."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [names, *([*map(csv_cell, row)] for row in rows)]
-    )
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(map(csv_cell, row) for row in rows)
     return text.getvalue()
 
 
 def costs_csv(run: Run) -> str:
-    """Return `schema.COSTS` as CSV: one header, all rows, costliest first; the first column says which run they are of."""
+    """Return `schema.COSTS` as CSV, the most expensive rows first, with the run ID in each row."""
     costs = run.costs()
     run_id = run.header.run_id
-    return csv_text(
-        ["run_id", *costs.column_names], ([run_id, *row.values()] for row in costs.to_pylist())
-    )
+    rows = ([run_id, *row.values()] for row in costs.to_pylist())
+    return csv_text(["run_id", *costs.column_names], rows)
 
 
 def run_id_of_csv(path: Path) -> str | None:
-    """Return the id of the run that a file of `costs_csv` is of; None if it is no such file. Reads only its head."""
+    """Return the run ID of a file that `costs_csv` wrote; None if it is not such a file.
+
+    Only the head of the file is read.
+    """
     try:
         row = next(csv.DictReader(io.StringIO(head_of(path))), {})
     except csv.Error:

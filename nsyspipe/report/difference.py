@@ -1,11 +1,11 @@
-"""A difference: what it says in words and as blocks, verdict first, then where it comes from; and its documents."""
+"""A difference in words and as blocks: the verdict, then where it comes from; and its documents."""
 
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ from nsyspipe.comparison.facts import (
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
+from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause, Change
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS as METRIC_FIGURES, NEITHER
@@ -60,6 +60,7 @@ from nsyspipe.report.units import (
     ms_text,
     percent_text,
     sure_text,
+    upper_first,
     value_text,
 )
 from nsyspipe.report.words import (
@@ -72,36 +73,38 @@ from nsyspipe.report.words import (
 )
 from nsyspipe.version import __version__
 
-# How wide a terminal has room for what metrics, kernels and changes can do without; both sides go
-# last.
-_BOTH = 40
-_VERDICT = 50
-_CHANGE = 62
-_PERCENT = 70
-_WORDS = 79
-_INTERVAL = 95
+# Terminal widths from which on columns are shown; the columns of both sides go last.
+_MIN_WIDTH_FOR_SIDES = 40
+_MIN_WIDTH_FOR_VERDICT = 50
+_MIN_WIDTH_FOR_CHANGE = 62
+_MIN_WIDTH_FOR_PERCENT = 70
+_MIN_WIDTH_FOR_WORDS = 79
+_MIN_WIDTH_FOR_INTERVAL = 95
+# What `why` of a metric says if its mean and its median changed in opposite directions.
 _OPPOSED = "differ in sign"
-# per cent of a baseline: so many say only that it is next to nothing, and units say more
-_NO_PERCENTAGE = 10_000
-# of the step time: nobody asks where less comes from, everybody where so much does
-_LITTLE = 0.001
-_MUCH = 0.05
-_SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
-# What time of communication is split into where all ranks are known.
-_SPLIT = {"wait": "waiting", "transfer": "transfer"}
-# What was given or found beside the reports, and is not used; and what is used that nobody named.
-_OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
-_SHOWN_CHANGES = 20
-_MOST_FACTS = 4
-_LONGEST_FACT = 40
-_LONGEST_VALUE = 20
-_LONGEST_TOLD = 60
+# A change by so many percent only says that the baseline is next to nothing: the unit says more.
+_MAX_SHOWN_PERCENT = 10_000
+# Of the step time: where a smaller change comes from matters to nobody.
+_MIN_EXPLAINED_SHARE = 0.001
+# Of the step time: a figure that changed by this much is shown, whatever it is.
+_MIN_SHARE_SHOWN_ALWAYS = 0.05
+# The finding that has the slowdown of compute by communication.
+_SLOWED_COMPUTE = "comm-slows-compute"
+# The parts of communication time, which are known only if all ranks are.
+_PARTS_OF_COMM = {"wait": "waiting", "transfer": "transfer"}
+# Problems about files: those that are not used, and those that are used without being named.
+_FILE_PROBLEMS = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
+_MAX_SHOWN_CHANGES = 20
+_MAX_FACTS_IN_SENTENCE = 4
+_MAX_FACT_CHARS = 40
+_MAX_VALUE_CHARS = 20
+_MAX_ONE_SIDED_FACT_CHARS = 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = (
     "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, "
     "so its values differ."
 )
-# How facts are shown whose names in tables and documents stay.
+# Names on the screen of facts that have other names in tables and documents.
 _SHOWN_AS = {
     LINK: "interconnect",
     "DtoD copies per step": "D2D copies per step",
@@ -113,22 +116,27 @@ _SHOWN_AS = {
     "copies on the device": "D2D copies",
     "number and bytes of copies on the device": "number and size of D2D copies",
 }
-# Captions of the tables, by which a page knows them.
+# Captions of the tables, by which the page finds them.
 PARTS = "Where the change of the mean step time comes from"
 METRICS = "Metrics of both sides"
-# Of a verdict on one capture per side.
+# Stands below a verdict on one capture per side.
 SCOPE = "This holds for these two captures. Other captures of the programs can differ."
 KERNELS = "Kernels that changed most"
 CHANGES = "What else changed"
+_WITHOUT_STEPS = (
+    "A side is a capture without steps. Only its shares and bandwidths are compared, without "
+    "confidence intervals. "
+    "For a verdict name the steps with --step REGEX, or mark them with NVTX ranges."
+)
 
 
 def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> Iterator[Block]:
-    """Yield everything: verdict and gate, both sides, doubts, where the step time changed, metrics, kernels, facts and notes."""
+    """Yield everything: the verdict, both sides, doubts, and all tables with notes."""
     yield from answer_blocks(difference)
     if has_gate:
         yield from gate_blocks(difference)
     yield from side_blocks(difference)
-    unused = [row for row in difference.problem_rows if row["code"] in _OF_FILES]
+    unused = [row for row in difference.problem_rows if row["code"] in _FILE_PROBLEMS]
     if unused:
         yield Troubles(side_problems(unused), is_close=True)
     yield parts_table(difference)
@@ -142,7 +150,11 @@ def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> It
 
 def side_problems(rows: Sequence[Mapping[str, Any]]) -> list[Trouble]:
     """Return problems of the sides, each once, with the sides that have it."""
-    return same_problems(rows, lambda alike: listed({row["side"]: 0 for row in alike}))
+    return same_problems(rows, _sides_of)
+
+
+def _sides_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    return listed(dict.fromkeys(row["side"] for row in rows))
 
 
 def answer_blocks(difference: RunDifference) -> Iterator[Block]:
@@ -150,12 +162,10 @@ def answer_blocks(difference: RunDifference) -> Iterator[Block]:
     yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
     if difference.verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
         yield Sentence(SCOPE)
-    cause = difference.cause
-    if cause is not None:
-        yield Sentence(cause_text(cause))
-    moved = difference.opposed_parts
-    if moved:
-        yield Sentence(opposed_text(moved))
+    if difference.cause is not None:
+        yield Sentence(cause_text(difference.cause))
+    if difference.opposed_parts:
+        yield Sentence(opposed_text(difference.opposed_parts))
     outlier = difference.outlier
     if outlier is not None:
         times = f"takes {ms_text(outlier.ns)}, but the median is {ms_text(outlier.median_ns)}"
@@ -167,8 +177,9 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what both sides are, and what makes the comparison doubtful or impossible."""
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         run = side.runs[0]
-        first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
-        facts = [side.name, *subject_facts(run), *backward_source(run), *first]
+        facts = [side.name, *subject_facts(run), *backward_source(run)]
+        if len(side.runs) > 1:
+            facts.append(f"the first of {len(side.runs)} captures")
         yield Facts(facts, name, is_of_several=True)
     yield from doubt_blocks(difference)
 
@@ -176,21 +187,21 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
 def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what makes the comparison doubtful or impossible."""
     checks = difference.comparability.to_pylist()
+    is_forced = difference.rules.is_forced
     if checks:
-        yield Troubles(
-            [_doubt(row, is_forced=difference.rules.is_forced) for row in checks], is_close=True
-        )
+        yield Troubles([_doubt(row, is_forced=is_forced) for row in checks], is_close=True)
 
 
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
-    """Return a check of the comparison as a warning, with a hint if an option overrides the check."""
-    is_hinted = row["check"] == OTHER_WORK and not is_forced
-    hint = (
-        " Use --force if you know that the runs are comparable, for example eager and "
-        "torch.compile."
-    )
+    """Return a check of the comparison as a warning, with the option that overrides the check."""
     severity = "not comparable" if row["blocks"] else "warning"
-    return severity, f"{row['message']}{f'.{hint}' if is_hinted else ''}", "", None
+    message = row["message"]
+    if row["check"] == OTHER_WORK and not is_forced:
+        message += (
+            ". Use --force if you know that the runs are comparable, for example eager and "
+            "torch.compile."
+        )
+    return severity, message, "", None
 
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
@@ -207,19 +218,18 @@ def gate_line(gate: Gate) -> str:
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
-    parts = (
+    """Return the parts of the mean step time, the causes of its idle time, and the sum of parts."""
+    parts = [
         {"name": metric_label(part["part"]), **part}
         for part in difference.step_time_parts.to_pylist()
-    )
-    some = (
-        cause
+    ]
+    # Idle is the last part, so its causes follow it.
+    idle_causes = [
+        {"name": f"  {_cause_label(cause['cause'])}", **cause}
         for cause in difference.idle_causes.to_pylist()
         if cause["baseline_ns"] or cause["candidate_ns"]
-    )
-    # Idle is the last part.
-    of_idle = ({"name": f"  {_cause_label(cause['cause'])}", **cause} for cause in some)
-    return [*parts, *of_idle, {"name": "mean step time", **_mean_step_time(difference)}]
+    ]
+    return [*parts, *idle_causes, {"name": "mean step time", **_mean_step_time(difference)}]
 
 
 def _cause_label(cause: str) -> str:
@@ -228,9 +238,8 @@ def _cause_label(cause: str) -> str:
 
 
 def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
-    return dict(
-        zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True)
-    )
+    before_ns, after_ns, delta_ns = difference.mean_step_time
+    return {"baseline_ns": before_ns, "candidate_ns": after_ns, "delta_ns": delta_ns}
 
 
 def parts_table(difference: RunDifference) -> Table:
@@ -243,97 +252,131 @@ def parts_table(difference: RunDifference) -> Table:
 
 
 def _times(suffix: str) -> list[Field]:
-    time = partial(Field, decimals_of="mean")
-    sides = [
-        time(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH)
-        for side in SIDES
-    ]
-    return [*sides, time("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
+    """Return columns of the mean times of both sides and their change, with equal decimals."""
+    fields = []
+    for side in SIDES:
+        cell = of(side + suffix, partial(value_text, "ns"))
+        field = Field(f"{side}\nmean", cell, from_width=_MIN_WIDTH_FOR_SIDES, decimals_of="mean")
+        fields.append(field)
+    change = of(f"delta{suffix}", partial(delta_text, "ns"))
+    return [*fields, Field("change\nof mean", change, decimals_of="mean")]
+
+
+# Places of metrics in their table.
+_JUDGED = 0
+_SHOWN = 1
+_HIDDEN = 2
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
-    """Return all figures, judged ones first, then main ones of both sides and times that changed much for sure; and how many these are."""
+    """Return all metrics in the order of the table, and how many of them the terminal shows.
+
+    Judged metrics come first, then main metrics that the baseline has, and times that certainly
+    changed much.
+    """
     rows = difference.metrics.to_pylist()
-    is_capture = (
-        difference.has_capture_without_steps
-    )  # all that it has is a main one: shares and bandwidths
-    much = _MUCH * max(
-        (row["baseline"] or 0 for row in rows if row["metric"] == DEFAULT_METRIC), default=0
-    )
+    step_ns = next((row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC), None)
+    much_ns = _MIN_SHARE_SHOWN_ALWAYS * (step_ns or 0)
+    # All metrics of a capture without steps are main ones: shares and bandwidths.
+    is_capture = difference.has_capture_without_steps
 
     def place(row: Mapping[str, Any]) -> int:
-        is_main = (is_capture or units.metric_figure(row["metric"])) and row["baseline"] is not None
-        is_sure = row["unit"] == "ns" and row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
         if row["metric"] in difference.judged:
-            return 0
-        return 1 if is_main or (is_sure and abs(row["delta"]) >= much) else 2
+            return _JUDGED
+        is_shown = _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns)
+        return _SHOWN if is_shown else _HIDDEN
 
-    rows.sort(key=place)  # stable
-    return rows, sum(place(row) < 2 for row in rows)  # noqa: PLR2004 - those that stand first
+    # The sort is stable.
+    rows.sort(key=place)
+    return rows, sum(place(row) != _HIDDEN for row in rows)
+
+
+def _is_main(row: Mapping[str, Any], *, is_capture: bool) -> bool:
+    is_main = is_capture or units.metric_figure(row["metric"]) is not None
+    return is_main and row["baseline"] is not None
+
+
+def _is_large_change(row: Mapping[str, Any], much_ns: float) -> bool:
+    """Tell whether a time certainly changed by this much."""
+    is_sure = row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
+    return row["unit"] == "ns" and is_sure and abs(row["delta"]) >= much_ns
 
 
 def metrics_table(difference: RunDifference) -> Table:
     """Return the metrics of both sides with verdicts."""
     rows, n_shown = metric_rows(difference)
-    statistics = {row["statistic"] for row in rows[:n_shown]}
-    what = (
-        "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    shown = rows[:n_shown]
+    statistics = {row["statistic"] for row in shown}
+    fields = [_metric_name_field(difference, statistics), *_metric_side_fields(statistics)]
+    change_cell = partial(_metric, name="delta", write=delta_text)
+    fields.append(Field("change", change_cell, from_width=_MIN_WIDTH_FOR_CHANGE))
+    if any(row["ci_low"] is not None for row in shown):
+        fields.append(_interval_field(difference.rules.confidence))
+    percent_field = Field(
+        "%",
+        _percent_cell,
+        hint="percent of the baseline (ratios have percentage points)",
+        from_width=_MIN_WIDTH_FOR_PERCENT,
     )
-    whose, below = (
-        ("of the capture", "")
-        if statistics == {None}
-        else ("of the rank with\nmost of it", f"\n{what}")
+    verdict_field = Field(
+        "verdict",
+        lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)),
+        "word",
+        from_width=_MIN_WIDTH_FOR_VERDICT,
     )
-    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure = f"{sure_text(difference.rules.confidence)} CI\nof the change"
-    against = _against_parts(difference)
-    fields = [
-        Field(
-            whose,
-            lambda row: (
-                metric_label(row["metric"])
-                + said.get(row["statistic"], "")
-                + against.get(row["metric"], "")
-            ),
-            "word",
-        ),
-        *(
-            Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH)
-            for side in SIDES
-        ),
-        Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
-        *(
-            [
-                Field(
-                    sure,
-                    interval_cell,
-                    hint="confidence interval of the change",
-                    from_width=_INTERVAL,
-                )
-            ]
-            if any(row["ci_low"] is not None for row in rows[:n_shown])
-            else []
-        ),
-        Field(
-            "%",
-            lambda row: (
-                f">{_NO_PERCENTAGE}"
-                if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE
-                else percent_change(row).removesuffix("%")
-            ),
-            hint="percent of the baseline (ratios have percentage points)",
-            from_width=_PERCENT,
-        ),
-        Field(
-            "verdict",
-            lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)),
-            "word",
-            from_width=_VERDICT,
-        ),
-    ]
+    fields += [percent_field, verdict_field]
     note = None if difference.has_capture_without_steps else OF_RANKS
     strong = frozenset(range(len(difference.judged)))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+
+
+def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -> Field:
+    """Return the column of names, with the statistic of each if the metrics do not share one."""
+    suffixes = {MEAN: ", mean"}
+    if MEAN in statistics:
+        suffixes[MEDIAN] = ", median"
+    contradictions = _contradictions(difference)
+
+    def cell(row: Mapping[str, Any]) -> str:
+        suffix = suffixes.get(row["statistic"], "")
+        return f"{metric_label(row['metric'])}{suffix}{contradictions.get(row['metric'], '')}"
+
+    heading = "of the capture" if statistics == {None} else "of the rank with\nmost of it"
+    return Field(heading, cell, "word")
+
+
+def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
+    """Return the columns of both sides, with the statistic in their headings."""
+    if statistics == {None}:
+        second_line = ""
+    elif MEAN not in statistics:
+        second_line = "\nmedian"
+    elif statistics == {MEAN}:
+        second_line = "\nmean"
+    else:
+        second_line = "\nmean or median"
+    return [
+        Field(
+            f"{side}{second_line}",
+            partial(_metric, name=side, write=value_text),
+            from_width=_MIN_WIDTH_FOR_SIDES,
+        )
+        for side in SIDES
+    ]
+
+
+def _interval_field(confidence: float) -> Field:
+    return Field(
+        f"{sure_text(confidence)} CI\nof the change",
+        interval_cell,
+        hint="confidence interval of the change",
+        from_width=_MIN_WIDTH_FOR_INTERVAL,
+    )
+
+
+def _percent_cell(row: Mapping[str, Any]) -> str:
+    is_huge = row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _MAX_SHOWN_PERCENT
+    return f">{_MAX_SHOWN_PERCENT}" if is_huge else percent_change(row).removesuffix("%")
 
 
 def verdict_word(verdict: str) -> str:
@@ -342,17 +385,18 @@ def verdict_word(verdict: str) -> str:
 
 
 def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
-    """Tell whether a figure got worse on which no verdict rests, in a difference that is no regression: no alarm."""
-    return (
-        row["metric"] not in difference.judged
-        and difference.verdict != REGRESSION == row["verdict"]
-    )
+    """Tell whether a metric that is not judged got worse, in a difference that is no regression.
+
+    That is no reason for an alarm.
+    """
+    is_judged = row["metric"] in difference.judged
+    return not is_judged and row["verdict"] == REGRESSION and difference.verdict != REGRESSION
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
-    return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(
-        " steps/s", " /s"
-    )
+    """Return a value of a metric in the unit of both sides."""
+    text = beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES))
+    return text.replace(" steps/s", " /s")
 
 
 def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -360,34 +404,43 @@ def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) 
     fields = [
         Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
-        Field("phase", of("phase"), "word", from_width=_WORDS),
-        Field("status", of("status"), "word", from_width=_WORDS),
+        Field("phase", of("phase"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
+        Field("status", of("status"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
     ]
-    n_others = difference.kernels.num_rows - len(rows)
-    more = f" The {n_others} other kernels changed less." if n_others else ""
-    note = (
-        "These are means over all ranks. The parts of the step above are those of the slowest "
-        "rank. Kernels have no confidence interval, so "
-        f"a small change may be noise.{more}"
-    )
-    if not difference.kernels.num_rows:
-        note = "not available, because a side has no steps or its kernels were not counted by step"
-    elif not rows:
-        note = "no kernel changed by more than 0.1% of the step"
+    note = _kernels_note(difference.kernels.num_rows, len(rows))
     return table_of(KERNELS, rows, fields, note)
 
 
+def _kernels_note(n_kernels: int, n_shown: int) -> str:
+    """Return how to read the table of kernels, or why it is empty."""
+    if not n_kernels:
+        return "not available, because a side has no steps or its kernels were not counted by step"
+    if not n_shown:
+        return "no kernel changed by more than 0.1% of the step"
+    note = (
+        "These are means over all ranks. The parts of the step above are those of the slowest "
+        "rank. Kernels have no confidence interval, so a small change may be noise."
+    )
+    if n_kernels == n_shown:
+        return note
+    return f"{note} The {n_kernels - n_shown} other kernels changed less."
+
+
 def _side_text(unit: str | None, value: float | str | None) -> str:
-    return value_text(unit, value) if isinstance(value, float) else value or "not set"
+    if isinstance(value, float):
+        return value_text(unit, value)
+    return value or "not set"
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
-    return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
+    has_numbers = row["delta"] is not None
+    value = row[f"{side}_value"] if has_numbers else row[side]
+    return _side_text(row["unit"], value)
 
 
 def change_text_of_fact(row: Mapping[str, Any]) -> str:
     """Return a fact that changed in a line: ``collectives per step: 1 -> 37``."""
-    before, after = (shortened(_fact_text(row, side), _LONGEST_FACT) for side in SIDES)
+    before, after = (shortened(_fact_text(row, side), _MAX_FACT_CHARS) for side in SIDES)
     return f"{shown_name(row['what'])}: {before} -> {after}"
 
 
@@ -395,55 +448,68 @@ def changes_table(difference: RunDifference) -> Table:
     """Return the facts that changed."""
     rows = shown_changes(difference)
     fields = [
-        Field("what else changed", lambda row: shown_name(row["what"]), "name", most=_LONGEST_FACT),
-        *(
-            Field(side, partial(_fact_text, side=side), "name", most=_LONGEST_VALUE)
-            for side in SIDES
-        ),
         Field(
-            "change",
-            lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text),
-            from_width=_WORDS,
-        ),
+            "what else changed",
+            lambda row: shown_name(row["what"]),
+            "name",
+            most=_MAX_FACT_CHARS,
+        )
     ]
-    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
+    fields += [
+        Field(side, partial(_fact_text, side=side), "name", most=_MAX_VALUE_CHARS) for side in SIDES
+    ]
+    fields.append(Field("change", _fact_delta_cell, from_width=_MIN_WIDTH_FOR_WORDS))
+    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_MAX_SHOWN_CHANGES)
+
+
+def _fact_delta_cell(row: Mapping[str, Any]) -> str:
+    return "" if row["delta"] is None else _metric(row, "delta", delta_text)
 
 
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command.
+    """Return the rows of the table of what else changed, one for each argument of a command.
 
-    Of what both sides hide there is none: nothing is known of it.
+    What both sides hide has no row, because nothing is known of it.
     """
-    rows = (row for row in difference.changes.to_pylist() if not row["what"].endswith(MAY_HAVE))
-    return [shown for row in rows for shown in _rows_of_change(row)]
+    changes = difference.changes.to_pylist()
+    known = (change for change in changes if not change["what"].endswith(MAY_HAVE))
+    return [row for change in known for row in _rows_of_change(change)]
 
 
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that a change is shown as: of commands each argument that differs."""
+    """Return the rows that a change is shown as: for commands, each argument that differs."""
     if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
         return [row]
-    rows = [
-        _argument_row(row, changed_argument)
-        for changed_argument in changed_arguments(row["baseline"], row["candidate"])
-    ]
-    return rows or [row]
+    arguments = changed_arguments(row["baseline"], row["candidate"])
+    return [_argument_row(row, argument) for argument in arguments] or [row]
 
 
 def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
-    values = {"baseline": argument.before, "candidate": argument.after}
-    shown = {
-        side: "not given" if value is None else value or "given" for side, value in values.items()
+    return {
+        **row,
+        "baseline": _argument_value(argument.before),
+        "candidate": _argument_value(argument.after),
+        "what": _argument_text(argument.name),
     }
-    return {**row, **shown, "what": _argument_text(argument.name)}
+
+
+def _argument_value(value: str | None) -> str:
+    """Return the value of an argument; an option without a value is only given or not."""
+    if value is None:
+        return "not given"
+    return value or "given"
 
 
 def _argument_text(name: str) -> str:
-    """Return what the argument of a name is called; words that are of no option have none."""
+    """Return what an argument is called; words that belong to no option have an empty name."""
     return f"argument {name}" if name else "other arguments"
 
 
 def hidden_facts(difference: RunDifference) -> list[str]:
-    """Return what is hidden on both sides, so that nobody can tell whether it changed: of commands the arguments."""
+    """Return what both sides hide, so that nobody can tell whether it changed.
+
+    Of commands, these are arguments.
+    """
     return [
         _hidden_fact(row)
         for row in difference.changes.to_pylist()
@@ -460,22 +526,24 @@ def _hidden_fact(row: Mapping[str, Any]) -> str:
 
 
 def facts_text(difference: RunDifference) -> str:
-    """Return which facts are the same on both sides, and which are not compared, with what records them."""
+    """Return which facts are the same on both sides, and which are not compared and why."""
+    sentences = []
+    if not shown_changes(difference):
+        verbs = "recorded and do not hide" if hidden_facts(difference) else "recorded"
+        sentences.append(f"No difference was found in the facts that both sides {verbs}.")
     same = same_facts(difference)
-    seen = "recorded and do not hide" if hidden_facts(difference) else "recorded"
-    nothing = (
-        []
-        if shown_changes(difference)
-        else [f"No difference was found in the facts that both sides {seen}."]
-    )
-    alike = [f"Same on both sides: {listed(same)}."] if same else []
-    return " ".join([*nothing, *alike, *not_compared_texts(difference)])
+    if same:
+        sentences.append(f"Same on both sides: {listed(same)}.")
+    return " ".join([*sentences, *not_compared_texts(difference)])
 
 
 def same_facts(difference: RunDifference) -> list[str]:
     """Return the names of the facts that both sides recorded and that are the same."""
-    rows = difference.facts.to_pylist()
-    return [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
+    return [
+        _same_fact(row)
+        for row in difference.facts.to_pylist()
+        if row["is_same"] and row["what"] not in MEASURED
+    ]
 
 
 class NotCompared(Struct, frozen=True):
@@ -504,25 +572,41 @@ def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
 
 
 def not_compared(difference: RunDifference) -> list[NotCompared]:
-    """Return which facts are not compared, and why: what nobody recorded, one side alone, or what is hidden."""
+    """Return which facts are not compared, and why: not recorded, known for one side, or hidden."""
     rows = difference.facts.to_pylist()
-    found = []
+    explained = [_explained_fact(row) for row in rows if _is_explained(row)]
+    return [
+        *_not_recorded([row for row in rows if not _is_explained(row)]),
+        *_hidden(difference),
+        *explained,
+        *_one_sided_figures(difference),
+    ]
+
+
+def _not_recorded(rows: Sequence[Mapping[str, Any]]) -> Iterator[NotCompared]:
+    """Yield facts that a side did not record, by what would record them."""
     for side in (NEITHER_SIDE, *SIDES):
-        of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
-        why = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
-        for fix, of_fix in grouped((row["recorded_by"], row) for row in of_side).items():
-            found.append(NotCompared(listed(_facts_of_one_fix(of_fix)), f"{why}, needs {fix}"))
-    hidden = hidden_facts(difference)
-    if hidden:
-        found.append(
-            NotCompared(", ".join(hidden), "hidden on both sides, so they may have changed")
-        )
-    found += [_explained_fact(row) for row in rows if _is_explained(row)]
+        reason = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
+        recorded = [row for row in rows if row["recorded_on"] == side]
+        for fix, rows_of_fix in grouped((row["recorded_by"], row) for row in recorded).items():
+            facts = listed(_facts_of_one_fix(rows_of_fix))
+            yield NotCompared(facts, f"{reason}, needs {fix}")
+
+
+def _hidden(difference: RunDifference) -> Iterator[NotCompared]:
+    facts = hidden_facts(difference)
+    if facts:
+        yield NotCompared(", ".join(facts), "hidden on both sides, so they may have changed")
+
+
+def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
+    """Yield times of communication that one side lacks, or that the sides define differently."""
     if DEFINITIONS in difference.comparability["check"].to_pylist():
-        found.append(_OTHER_DEFINITIONS)
-    else:
-        found += [_of_one_side(figures) for figures in figures_of_one_side(difference)]
-    return found
+        yield _OTHER_DEFINITIONS
+        return
+    for figures in figures_of_one_side(difference):
+        names = listed(_PARTS_OF_COMM[metric] for metric in figures.metrics)
+        yield NotCompared(names, f"only the {figures.side} has data: {figures.why}")
 
 
 def shown_name(what: str) -> str:
@@ -540,38 +624,35 @@ class FiguresOfOneSide(Struct, frozen=True):
 
 def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
     """Return which of waiting and transfer only one side has, and why the other does not."""
-    of_reason: dict[tuple[str, str], list[str]] = {}
+    metrics_by_reason: dict[tuple[str, str], list[str]] = {}
     for row in difference.metrics.to_pylist():
-        known = [side for side in SIDES if row[f"n_{side}"]]
-        if (
-            row["metric"] in _SPLIT
-            and len(known) == 1
-            and row["baseline"] is row["candidate"] is None
-        ):
-            of_reason.setdefault((known[0], row["why"]), []).append(row["metric"])
+        sides_with_data = [side for side in SIDES if row[f"n_{side}"]]
+        is_compared = row["baseline"] is not None or row["candidate"] is not None
+        if row["metric"] in _PARTS_OF_COMM and len(sides_with_data) == 1 and not is_compared:
+            reason = (sides_with_data[0], row["why"])
+            metrics_by_reason.setdefault(reason, []).append(row["metric"])
     return [
-        FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()
+        FiguresOfOneSide(side, why, tuple(metrics))
+        for (side, why), metrics in metrics_by_reason.items()
     ]
 
 
-def _of_one_side(figures: FiguresOfOneSide) -> NotCompared:
-    names = listed(_SPLIT[metric] for metric in figures.metrics)
-    return NotCompared(names, f"only the {figures.side} has data: {figures.why}")
-
-
-# The environment that reports captured may have settings too, which are compared: only what NCCL's
-# log says is lacking.
+# What only the log of NCCL records. NCCL settings can be known from the environment too.
 _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
 
 def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return facts that one recording would bring; of NCCL's log, which no side has, what it would say."""
-    is_of_log = [row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG for row in rows]
-    of_log = [_OF_LOG[row["what"]] for row, is_one in zip(rows, is_of_log, strict=True) if is_one]
-    others = [
-        _fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one
-    ]
-    return [*others, f"{listed(of_log)} from the NCCL log"] if of_log else others
+    """Return the facts that a recording would bring, at last those from the log of NCCL."""
+    facts = []
+    facts_of_log = []
+    for row in rows:
+        if row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG:
+            facts_of_log.append(_OF_LOG[row["what"]])
+        else:
+            facts.append(_fact_of_one_side(row))
+    if facts_of_log:
+        facts.append(f"{listed(facts_of_log)} from the NCCL log")
+    return facts
 
 
 def _is_explained(row: Mapping[str, Any]) -> bool:
@@ -581,51 +662,53 @@ def _is_explained(row: Mapping[str, Any]) -> bool:
 
 def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
     """Return a fact with the reason of each side that lacks it, or with what would record it."""
+    recorded_on = row["recorded_on"]
     needs = f"not recorded, needs {row['recorded_by']}"
-    lacking = [side for side in SIDES if row["recorded_on"] != side]
-    whys = {side: row[f"{side}_why"] or needs for side in lacking}
-    reason = ", ".join(f"{side}: {why}" for side, why in whys.items())
-    if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
-        reason = f"both sides: {whys[SIDES[0]]}"
-    elif row["recorded_on"] != NEITHER_SIDE:
-        reason = f"only known for the {row['recorded_on']}. Not known for the {reason}"
+    reasons = {side: row[f"{side}_why"] or needs for side in SIDES if side != recorded_on}
+    joined = ", ".join(f"{side}: {reason}" for side, reason in reasons.items())
+    if recorded_on != NEITHER_SIDE:
+        reason = f"only known for the {recorded_on}. Not known for the {joined}"
+    elif len(set(reasons.values())) == 1:
+        reason = f"both sides: {reasons[SIDES[0]]}"
+    else:
+        reason = joined
     return NotCompared(_fact_of_one_side(row), reason)
 
 
+def _is_no_straggler(row: Mapping[str, Any]) -> bool:
+    return bool(row["what"] == STRAGGLER and row["words"] == NONE)
+
+
 def _same_fact(row: Mapping[str, Any]) -> str:
-    return (
-        f"no {STRAGGLER}"
-        if (row["what"], row["words"]) == (STRAGGLER, NONE)
-        else shown_name(row["what"])
-    )
+    return f"no {STRAGGLER}" if _is_no_straggler(row) else shown_name(row["what"])
 
 
 def _fact_of_one_side(row: Mapping[str, Any]) -> str:
-    """Return a fact that is not compared, and what the side that has it says."""
-    if (row["what"], row["words"]) == (STRAGGLER, NONE):
+    """Return a fact that is not compared, with its value on the side that has it."""
+    if _is_no_straggler(row):
         return f"no {STRAGGLER}"
     if row["value"] is not None:
         return f"{row['words']} {value_text(row['unit'], row['value'])}"
     name = shown_name(row["what"])
     if row["words"] is None:
         return name
-    cut = shortened(row["words"], _LONGEST_TOLD)
-    return f"{name} [{cut}]" if " " in cut else f"{name} {cut}"
+    words = shortened(row["words"], _MAX_ONE_SIDED_FACT_CHARS)
+    return f"{name} [{words}]" if " " in words else f"{name} {words}"
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
-    """Return the relative difference with its sign; nothing of ratios, which have points, nor of next to nothing."""
-    if (
-        row["delta_pct"] is None
-        or row["unit"] == "ratio"
-        or abs(row["delta_pct"]) >= _NO_PERCENTAGE
-    ):
+    """Return the relative difference with its sign, ``+3.2%``.
+
+    Ratios have percentage points instead, and a baseline near zero has no percentage.
+    """
+    percent = row["delta_pct"]
+    if percent is None or row["unit"] == "ratio" or abs(percent) >= _MAX_SHOWN_PERCENT:
         return absent
-    return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))}%"
+    return f"{units.signed(percent, row.get('min_effect_pct'))}%"
 
 
 def change_text(row: Mapping[str, Any]) -> str:
-    """Return both values and the difference, in its unit and, where that says something, in per cent."""
+    """Return both values and the difference, in its unit and in percent if that is meaningful."""
     change = _metric(row, "delta", delta_text)
     relative = percent_change(row)
     if relative != absent:
@@ -634,14 +717,17 @@ def change_text(row: Mapping[str, Any]) -> str:
     return f"{_without_unit_of(before, after)} -> {after} ({change})"
 
 
-def _without_unit_of(text: str, other: str) -> str:
-    """Return a quantity without its unit, if another quantity that follows has the same."""
-    unit = other.partition(" ")[2]
+def _without_unit_of(text: str, following: str) -> str:
+    """Return a quantity without its unit, if the quantity that follows has the same unit."""
+    unit = following.partition(" ")[2]
     return text.removesuffix(f" {unit}") if unit else text
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
-    """Return the interval of a metric's difference, ``-74.15 to -71.61 ms``; one unit where both ends have it."""
+    """Return the interval of the difference of a metric, ``-74.15 to -71.61 ms``.
+
+    If both ends have the same unit, it stands once.
+    """
     if row["ci_low"] is None:
         return absent
     low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
@@ -649,160 +735,215 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
-    """Return the same without the unit, where the cell of the difference has that too."""
-    ends = {
-        _metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")
-    }
-    return (
-        interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
-    )
+    """Return the interval; without the unit if the cell of the difference has the same unit."""
+    names = ("delta", "ci_low", "ci_high")
+    ends = {_metric(row, name, delta_text).partition(" ")[2] for name in names}
+    text = interval_text(row)
+    return text.removesuffix(f" {ends.pop()}") if len(ends) == 1 else text
 
 
 def verdict_text(difference: RunDifference) -> str:
-    """Return what became of the judged metric that decides, by how much, how sure that is; then of the other ones."""
-    rows = difference.judged_rows
-    # Of those that know no better, one that is not the same.
-    with_direction = [row for row in rows if row["better"] != NEITHER]
-    deciding = next(
-        (row for row in with_direction or rows if row["verdict"] == difference.verdict),
-        next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0]),
-    )
-    others = [
+    """Return what became of the metric that decides, by how much and how sure, then the rest."""
+    deciding = _deciding_row(difference)
+    rest = [
         f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}"
-        for row in rows
+        for row in difference.judged_rows
         if row["metric"] != deciding["metric"]
     ]
     verdict = verdict_word(difference.verdict).capitalize()
     sentences = [f"{_host_text(difference)}{verdict}: {_decided(deciding, difference.fail_on)}"]
-    if others:
-        sentences.append(f"Other judged metrics: {', '.join(others)}")
+    if rest:
+        sentences.append(f"Other judged metrics: {', '.join(rest)}")
     if difference.rules.is_forced and not difference.is_comparable:
         sentences.append("The runs are not comparable, but you used --force")
     return ". ".join(sentences) + "."
 
 
+def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
+    """Return the judged metric that the verdict of the difference is taken from.
+
+    A metric without a better direction decides only if there is no other one.
+    """
+    rows = difference.judged_rows
+    with_direction = [row for row in rows if row["better"] != NEITHER]
+    for row in with_direction or rows:
+        if row["verdict"] == difference.verdict:
+            return row
+    return next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0])
+
+
 def _host_text(difference: RunDifference) -> str:
-    times = []
-    for side in (difference.baseline, difference.candidate):
-        slowest = [
-            max(
-                (host_figure.median_ns or 0 for host_figure in host_figures(run.host_steps())),
-                default=0,
-            )
-            for run in side.runs
-        ]
-        times += [ms_text(statistics.median(slowest))] if all(slowest) else []
-    if len(times) < len(SIDES):
+    """Return the CPU time per step of both sides; empty if a side has no CPU steps."""
+    before_ns = _host_step_ns(difference.baseline)
+    after_ns = _host_step_ns(difference.candidate)
+    if before_ns is None or after_ns is None:
         return ""
-    of_what = "from NVTX ranges, median of the slowest process"
     return (
-        f"CPU time per step: {times[0]} before, {times[1]} after ({of_what}). This change may be "
-        "noise. "
+        f"CPU time per step: {ms_text(before_ns)} before, {ms_text(after_ns)} after "
+        "(from NVTX ranges, median of the slowest process). This change may be noise. "
     )
+
+
+def _host_step_ns(side: Side) -> float | None:
+    """Return the median CPU time of the steps of the slowest process, the median over captures."""
+    slowest_ns = []
+    for run in side.runs:
+        medians_ns = [process.median_ns or 0 for process in host_figures(run.host_steps())]
+        slowest_ns.append(max(medians_ns, default=0))
+    return statistics.median(slowest_ns) if all(slowest_ns) else None
 
 
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
+    """Return the change of the deciding metric, and how sure it is."""
     name = metric_label(row["metric"])
-    if None in (row["baseline"], row["candidate"]):
+    if row["baseline"] is None or row["candidate"] is None:
         return f"{name} is not available. Reason: {_reason(row)}"
-    text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
+    parts = [row["statistic"], name, change_text(row)]
+    text = " ".join(part for part in parts if part)
     if row["ci_low"] is None:
         return f"{text}. Reason: {_reason(row)}"
-    sure = f"{text}, {sure_text(row['confidence'])} CI"
-    if row["verdict"] != INCONCLUSIVE:
-        is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
-        return f"{sure} {interval_text(row)}{f'. Neither direction of {name} is better' * is_open}"
+    text = f"{text}, {sure_text(row['confidence'])} CI"
+    if row["verdict"] == INCONCLUSIVE:
+        return f"{text} {_inconclusive_text(row, fail_on)}"
+    text = f"{text} {interval_text(row)}"
+    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
+        return f"{text}. Neither direction of {name} is better"
+    return text
+
+
+def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
+    """Return the interval of an inconclusive metric, why it decides nothing, and what would."""
+    relative = _relative_interval(row)
+    if relative is None:
+        sentences = [interval_text(row), f"Reason: {_reason(row)}"]
+    else:
+        sentences = [f"{relative.interval} (minimum effect {relative.min_effect})"]
     is_gated = fail_on == REGRESSION
-    hint = settle_text(row, "gate" if is_gated else "settle")
     if is_gated and row["no_regression"]:
         hint = "A regression above the minimum effect is excluded, so the gate passes"
-    found = _interval_and_limit(row)
-    sentences = [f"{sure} {interval_text(row)}", f"Reason: {_reason(row)}"]
-    if found:
-        sentences = [f"{sure} {found[0]} (minimum effect {found[1]})"]
-    return ". ".join([*sentences, *([f"{hint[:1].upper()}{hint[1:]}"] if hint else [])])
+    else:
+        hint = settle_text(row, "gate" if is_gated else "settle")
+    if hint:
+        sentences.append(upper_first(hint))
+    return ". ".join(sentences)
 
 
 def _reason(row: Mapping[str, Any]) -> str:
+    """Return why a metric is not decided, with the option that would decide it."""
     why: str = row["why"] or "not decided"
     if "not comparable" in why:
-        return (
-            f"{why.replace('not comparable', 'the runs are not comparable')} (--force compares "
-            "anyway)"
-        )
-    if "without steps" in why:
-        return f"{why} (name the steps with --step REGEX)"
-    if LEFT_OUT in why:
-        return f"{why} ({WHOLE_STEP})"
+        reason = why.replace("not comparable", "the runs are not comparable")
+        return f"{reason} (--force compares anyway)"
+    fix = _fix_of(row, why)
+    if fix is not None:
+        return f"{why} ({fix})"
     if row["ci_low"] is None:
-        is_known = None not in (row["baseline"], row["candidate"])
-        return f"{why} (capture more steps)" if is_known and "step" in why else why
+        return why
     if row["baseline_mean"] is not None and _OPPOSED in why:
-        sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
-        apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)
-        return "mean and median differ in sign ({}, {})".format(*apart)
-    found = _interval_and_limit(row)
-    return why if found is None else f"the change may be {found[0]} (minimum effect {found[1]})"
+        return _opposed_reason(row)
+    relative = _relative_interval(row)
+    if relative is None:
+        return why
+    return f"the change may be {relative.interval} (minimum effect {relative.min_effect})"
 
 
-def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return interval and what counts, in per cent of the baseline unless that is next to nothing, of ratios in points, where they say why it is inconclusive."""
-    why = row["why"] or ""
-    base = row["baseline"]
-    least = row["min_effect"]
-    if (
-        least is None
-        or not (base or row["unit"] == "ratio")
-        or _OPPOSED in why
-        or "not comparable" in why
-    ):
+def _fix_of(row: Mapping[str, Any], why: str) -> str | None:
+    """Return what brings an interval for a metric that has none; None if nothing is known to."""
+    if "without steps" in why:
+        return "name the steps with --step REGEX"
+    if LEFT_OUT in why:
+        return WHOLE_STEP
+    is_known = row["baseline"] is not None and row["candidate"] is not None
+    if row["ci_low"] is None and is_known and "step" in why:
+        return "capture more steps"
+    return None
+
+
+def _opposed_reason(row: Mapping[str, Any]) -> str:
+    """Return by how much the mean and the median changed, in opposite directions."""
+    mean_delta, median_delta = (
+        delta_text(row["unit"], row[f"candidate_{name}"] - row[f"baseline_{name}"])
+        for name in (MEAN, MEDIAN)
+    )
+    return f"mean and median differ in sign ({mean_delta}, {median_delta})"
+
+
+class RelativeInterval(NamedTuple):
+    """The interval of a change and the minimum effect, in the same unit."""
+
+    interval: str
+    min_effect: str
+
+
+def _relative_interval(row: Mapping[str, Any]) -> RelativeInterval | None:
+    """Return interval and minimum effect, if they explain why a metric is inconclusive.
+
+    In percent of the baseline; of ratios in percentage points, and in the unit of the metric if the
+    baseline is next to nothing.
+    """
+    if not _is_explained_by_interval(row):
         return None
+    base = row["baseline"]
+    min_effect = row["min_effect"]
     is_ratio = row["unit"] == "ratio"
-    if not is_ratio and 100 * max(
-        abs(row[name]) for name in ("ci_low", "ci_high")
-    ) >= _NO_PERCENTAGE * abs(base):
-        return interval_text(row), value_text(row["unit"], least)
-    unit, word = (1, units.POINTS) if is_ratio else (abs(base), "%")
-    counts = 100 * least / unit
-    low, high = (units.signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
-    return f"{low} to {high} {word}", f"{units.decimals(counts)} {word}"
+    largest = max(abs(row["ci_low"]), abs(row["ci_high"]))
+    if not is_ratio and 100 * largest >= _MAX_SHOWN_PERCENT * abs(base):
+        return RelativeInterval(interval_text(row), value_text(row["unit"], min_effect))
+    scale = 1 if is_ratio else abs(base)
+    unit = units.POINTS if is_ratio else "%"
+    limit = 100 * min_effect / scale
+    low, high = (units.signed(100 * row[name] / scale, limit) for name in ("ci_low", "ci_high"))
+    return RelativeInterval(f"{low} to {high} {unit}", f"{units.decimals(limit)} {unit}")
+
+
+def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
+    why = row["why"] or ""
+    if row["min_effect"] is None or _OPPOSED in why or "not comparable" in why:
+        return False
+    return bool(row["baseline"]) or row["unit"] == "ratio"
 
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
-    """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
+    """Return how many more steps or captures would settle an inconclusive metric, or the gate.
+
+    `what` is ``settle`` or ``gate``. Empty if that is not known.
+    """
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
     aim = "settle it" if what == "settle" else "settle the gate"
-    is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
     hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
-    return (
-        hint
-        or "the change is so close to the minimum effect that more steps would not settle it"
-        * is_close
-    )
+    if hint:
+        return hint
+    is_close = row["ci_low"] is not None and "interval" in (row["why"] or "")
+    if what == "settle" and is_close:
+        return "the change is so close to the minimum effect that more steps would not settle it"
+    return ""
 
 
 def notes(difference: RunDifference) -> list[str]:
-    """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
-    method = next(
-        (row["method"] for row in difference.metrics.to_pylist() if row["ci_low"] is not None), None
-    )
-    uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
-    texts = []
-    if difference.has_capture_without_steps:
-        texts.append(
-            "A side is a capture without steps. Only its shares and bandwidths are compared, "
-            "without confidence intervals. "
-            "For a verdict name the steps with --step REGEX, or mark them with NVTX ranges."
-        )
-    elif uneven:
-        texts += [*uneven, "Steps are uneven, so nsyspipe judges means."]
+    """Return how to read the metrics: the method, what intervals leave out, and the thresholds."""
+    texts = _notes_about_steps(difference)
+    rows = difference.metrics.to_pylist()
+    method = next((row["method"] for row in rows if row["ci_low"] is not None), None)
     if method:
-        least = percent_text(difference.rules.min_effect)
+        min_effect = percent_text(difference.rules.min_effect)
         texts.append(f"Confidence intervals of the difference: {method}.")
-        texts.append(f"Unchanged means that the whole confidence interval is within ±{least}.")
+        texts.append(f"Unchanged means that the whole confidence interval is within ±{min_effect}.")
         texts += spread_text(difference, "LABEL=REPORTS")
-    texts += filter(None, [_beside_text(difference)])
-    return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
+    overlap = _overlap_note(difference)
+    if overlap is not None:
+        texts.append(overlap)
+    if difference.settings.file:
+        texts.append(f"Thresholds from {difference.settings.file}.")
+    return texts
+
+
+def _notes_about_steps(difference: RunDifference) -> list[str]:
+    """Return what missing or uneven steps change in the comparison."""
+    if difference.has_capture_without_steps:
+        return [_WITHOUT_STEPS]
+    sides = map(str.capitalize, SIDES)
+    uneven = uneven_notes(zip(sides, difference.evenness, strict=True))
+    return [*uneven, "Steps are uneven, so nsyspipe judges means."] if uneven else []
 
 
 def is_of_one_capture_each(difference: RunDifference) -> bool:
@@ -812,58 +953,59 @@ def is_of_one_capture_each(difference: RunDifference) -> bool:
 
 
 def spread_text(difference: RunDifference, several: str) -> list[str]:
-    """Return how to include the spread between captures where each side is one, and how `several` are named; else nothing."""
+    """Return how to include the spread between captures, if each side is one capture.
+
+    `several` is how the reader names several captures.
+    """
     if not is_of_one_capture_each(difference):
         return []
     return [f"To include the spread between captures, pass several captures as {several}."]
 
 
-def _beside_text(difference: RunDifference) -> str | None:
-    """Return what now runs beside compute where that got slower and communication is hidden more."""
-    compute = next(row for row in difference.metrics.to_pylist() if row["metric"] == "compute")
+def _overlap_note(difference: RunDifference) -> str | None:
+    """Return that compute got slower as communication overlaps it more; None if it did not."""
+    metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
+    compute = metrics["compute"]
     if compute["verdict"] != REGRESSION or difference.hidden_comm_ns is None:
         return None
-    before, after = difference.hidden_comm_ns
-    if after - before < max(compute["min_effect"], compute["delta"]):
+    before_ns, after_ns = difference.hidden_comm_ns
+    if after_ns - before_ns < max(compute["min_effect"], compute["delta"]):
         return None
     text = (
         f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped "
-        "communication from "
-        f"{ms_text(before)} to {ms_text(after)}. Both share the GPU, and the step time "
-        "includes both"
+        f"communication from {ms_text(before_ns)} to {ms_text(after_ns)}. Both share the GPU, and "
+        "the step time includes both."
     )
-    findings = {
-        row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()
-    }
-    is_told = _SLOWED_COMPUTE in findings
-    where = f"nsyspipe analyze of the candidate shows the slowdown ({_SLOWED_COMPUTE})."
-    return f"{text}. {where}" if is_told else f"{text}."
+    if not _has_slowdown_finding(difference.candidate):
+        return text
+    return f"{text} nsyspipe analyze of the candidate shows the slowdown ({_SLOWED_COMPUTE})."
 
 
-def _against_parts(difference: RunDifference) -> dict[str, str]:
-    """Return what stands behind a figure that changes the other way than the part of its name: how much that changes, on the slowest rank."""
-    deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
-    parts = [
-        (row["part"], row["delta_ns"] or 0, deltas[row["part"]])
-        for row in difference.step_time_parts.to_pylist()
-    ]
-    little = _LITTLE * (difference.mean_step_time[0] or 0)
-    opposed = {
-        name: delta
-        for name, delta, own in parts
-        if min(delta, own) < -little and max(delta, own) > little
-    }
-    return {
-        name: f" (on the slowest rank {delta_text('ns', delta)})" for name, delta in opposed.items()
-    }
+def _has_slowdown_finding(side: Side) -> bool:
+    findings = (row for run in side.runs for row in run.judged_findings().to_pylist())
+    return any(finding["id"] == _SLOWED_COMPUTE for finding in findings)
+
+
+def _contradictions(difference: RunDifference) -> dict[str, str]:
+    """Return a remark for each metric that changed the other way than the part of its name.
+
+    A metric uses the rank with most of it, and the part of the step the slowest rank.
+    """
+    deltas_ns = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
+    min_delta_ns = _MIN_EXPLAINED_SHARE * (difference.mean_step_time[0] or 0)
+    remarks = {}
+    for row in difference.step_time_parts.to_pylist():
+        part_delta_ns = row["delta_ns"] or 0
+        low_ns, high_ns = sorted((part_delta_ns, deltas_ns[row["part"]]))
+        if low_ns < -min_delta_ns and high_ns > min_delta_ns:
+            remarks[row["part"]] = f" (on the slowest rank {delta_text('ns', part_delta_ns)})"
+    return remarks
 
 
 def gate_text(gate: Gate) -> str:
     """Return in one line what a gate found."""
     if gate.failed:
-        return ", ".join(
-            f"{row['verdict']} of {_judged(row)}, {change_text(row)}" for row in gate.failed
-        )
+        return ", ".join(_failed_text(row) for row in gate.failed)
     if gate.undecided:
         return _undecided_text(gate)
     names = listed(map(_judged, gate.judged))
@@ -871,23 +1013,30 @@ def gate_text(gate: Gate) -> str:
     return f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect}% or more"
 
 
+def _failed_text(row: Mapping[str, Any]) -> str:
+    return f"{row['verdict']} of {_judged(row)}, {change_text(row)}"
+
+
 def _undecided_text(gate: Gate) -> str:
+    """Return why each undecided metric is so, and what would decide it."""
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
     texts = [
         f"{_judged(row)} is {row['verdict']}, because {_reason(row)}" for row in gate.undecided
     ]
-    hints = dict.fromkeys(hint for row in gate.undecided if (hint := settle_text(row, aim)))
-    return ". ".join([", ".join(texts), *(f"{hint[:1].upper()}{hint[1:]}" for hint in hints)])
+    hints = dict.fromkeys(settle_text(row, aim) for row in gate.undecided)
+    return ". ".join([", ".join(texts), *(upper_first(hint) for hint in hints if hint)])
 
 
 def _judged(row: Mapping[str, Any]) -> str:
-    return " ".join(
-        filter(None, [row["statistic"], row["metric"]])
-    )  # which number of it is compared
+    """Return a judged metric, with the statistic that is compared."""
+    return f"{row['statistic']} {row['metric']}" if row["statistic"] else str(row["metric"])
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
-    """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
+    """Return the options of a gate, and who set each if a command has the gate.
+
+    The options are the metrics, the minimum effect and the confidence.
+    """
     first = gate.judged[0]
     names = ",".join(row["metric"] for row in gate.judged)
     options = {
@@ -896,63 +1045,69 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%",
         "confidence": f"--confidence {first['confidence']:g}",
     }
-    sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
-    return (
-        "Rule of the gate: "
-        f"{', '.join(option + sources[name] for name, option in options.items())}."
-    )
+    texts = [
+        f"{option} ({settings.source(name)})" if settings.fail_on else option
+        for name, option in options.items()
+    ]
+    return f"Rule of the gate: {', '.join(texts)}."
 
 
 def cause_text(cause: Cause) -> str:
-    """Return which part of the step time changed, and what changed in structure that such a part depends on."""
-    told = []
-    for (
-        what,
-        unit,
-        *both,
-    ) in cause.facts:  # of words that are too long for a sentence only that they differ
-        texts = [_side_text(unit, value) for value in both]
-        arguments = (
-            [changed_argument.name or "others" for changed_argument in changed_arguments(*texts)]
-            if what in COMMANDS
-            else []
-        )
-        if arguments:
-            told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")
-            continue
-        is_long = max(map(len, texts)) > _LONGEST_FACT
-        told.append(
-            f"another {shown_name(what)}" if is_long else f"{shown_name(what)} {' -> '.join(texts)}"
-        )
+    """Return which part of the step time changed, and which changed facts may be the cause."""
     sentences = [
         f"Most of the change is {metric_label(cause.part)}: {_short_delta(cause.delta_ns)}."
     ]
-    if told:
-        facts = listed(told, _MOST_FACTS)
-        likely = f"Likely cause: {facts}."
-        several = f"Possible causes: {facts}. The data do not show which of them it is."
-        sentences.append(likely if cause.n_matters <= 1 else several)
+    if cause.facts:
+        sentences.append(_possible_causes_text(cause))
     if cause.bandwidth is not None:
-        what, unit, *both = cause.bandwidth
-        sentences.append(
-            f"Also changed: {what} {' -> '.join(_side_text(unit, value) for value in both)}."
-        )
+        what, *_ = cause.bandwidth
+        sentences.append(f"Also changed: {what} {' -> '.join(_sides_texts(cause.bandwidth))}.")
         if not cause.is_link_compared:
             sentences.append(
                 "The interconnect may be the cause, but was not recorded for both sides."
             )
-    for (what, unit, *both), ns in cause.beside:
-        copies = " -> ".join(_side_text(unit, value) for value in both)
-        exposed = f"exposed copies {_short_delta(ns)}"
+    for change, exposed_delta_ns in cause.beside:
+        what, *_ = change
+        copies = f"{what} {' -> '.join(_sides_texts(change))}"
+        exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
         sentences.append(
-            f"Also changed: {what} {copies}, as with gradient_as_bucket_view=True ({exposed})."
+            f"Also changed: {copies}, as with gradient_as_bucket_view=True ({exposed})."
         )
     return " ".join(sentences)
 
 
+def _possible_causes_text(cause: Cause) -> str:
+    facts = listed([_changed_fact_text(change) for change in cause.facts], _MAX_FACTS_IN_SENTENCE)
+    if cause.n_matters <= 1:
+        return f"Likely cause: {facts}."
+    return f"Possible causes: {facts}. The data do not show which of them it is."
+
+
+def _changed_fact_text(change: Change) -> str:
+    """Return a changed fact with both values; without them if they are too long for a sentence."""
+    what, *_ = change
+    before, after = _sides_texts(change)
+    if what in COMMANDS:
+        arguments = [argument.name or "others" for argument in changed_arguments(before, after)]
+        if arguments:
+            return f"arguments of the command ({listed(arguments, _MAX_FACTS_IN_SENTENCE)})"
+    if max(len(before), len(after)) > _MAX_FACT_CHARS:
+        return f"another {shown_name(what)}"
+    return f"{shown_name(what)} {before} -> {after}"
+
+
+def _sides_texts(change: Change) -> list[str]:
+    """Return the values of a changed fact on both sides."""
+    _, unit, before, after = change
+    return [_side_text(unit, before), _side_text(unit, after)]
+
+
 def _short_delta(ns: float) -> str:
     """Return a difference of times with its sign and three significant digits."""
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{ms_text(abs(ns), 3)}"
+    if not ns:
+        return ms_text(ns, 3)
+    sign = "+" if ns > 0 else "-"
+    return f"{sign}{ms_text(abs(ns), 3)}"
 
 
 def difference_document(difference: RunDifference) -> dict[str, Any]:
@@ -962,76 +1117,109 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
     label and the run ids of all captures. ``step_time_parts`` sum to ``mean_step_time`` and
     ``idle_causes`` to the part idle, exactly.
     """
-    changes = difference.changes.to_pylist()
-    for row in changes:  # numbers in the place of the words, which numbers do not have
-        values = {side: row.pop(f"{side}_value") for side in SIDES}
-        row.update({} if values["baseline"] is None else values)
-    evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = (
-        None
-        if (gate := difference.gate) is None
-        else {
-            **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
-            **{
-                name: [row["metric"] for row in getattr(gate, name)]
-                for name in ("failed", "undecided")
-            },
-        }
-    )
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
-        "verdict": difference.verdict,
-        "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.rules.min_effect, 12),
-        "statistic": difference.statistic,
-        "evenness": {
-            name: [asdict(capture) for capture in captures] for name, captures in evenness
-        },
-        "confidence": difference.rules.confidence,
-        "settings_file": difference.settings.file,
-        "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable,
-        "comparability": difference.comparability.to_pylist(),
-        "gate": judged_by,
+    document = _judgement_document(difference)
+    document |= {
         "baseline": _side(difference.baseline),
         "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
-        "step_time_parts": difference.step_time_parts.to_pylist(),
-        "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": difference.top_kernels.to_pylist(),
-        "changes": changes,
+    }
+    document |= _parts_document(difference)
+    document |= {
+        "changes": _changes_document(difference),
         "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
     }
+    return document
+
+
+def _judgement_document(difference: RunDifference) -> dict[str, Any]:
+    """Return the verdict, and what it rests on."""
+    rules = difference.rules
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "verdict": difference.verdict,
+        "judged": list(difference.judged),
+        "min_effect_pct": round(100 * rules.min_effect, 12),
+        "statistic": difference.statistic,
+        "evenness": _evenness_document(difference),
+        "confidence": rules.confidence,
+        "settings_file": difference.settings.file,
+    }
+    document |= {
+        "has_spread_between_captures": difference.has_spread_between_captures,
+        "comparable": difference.is_comparable,
+        "comparability": difference.comparability.to_pylist(),
+        "gate": None if difference.gate is None else _gate_document(difference.gate),
+    }
+    return document
+
+
+def _parts_document(difference: RunDifference) -> dict[str, Any]:
+    return {
+        "step_time_parts": difference.step_time_parts.to_pylist(),
+        "idle_causes": difference.idle_causes.to_pylist(),
+        "kernels": difference.top_kernels.to_pylist(),
+    }
+
+
+def _evenness_document(difference: RunDifference) -> dict[str, list[dict[str, Any]]]:
+    sides = zip(SIDES, difference.evenness, strict=True)
+    return {side: list(map(asdict, captures)) for side, captures in sides}
+
+
+def _gate_document(gate: Gate) -> dict[str, Any]:
+    return {
+        "fail_on": gate.fail_on,
+        "outcome": gate.outcome,
+        "exit_code": gate.exit_code,
+        "failed": [row["metric"] for row in gate.failed],
+        "undecided": [row["metric"] for row in gate.undecided],
+    }
+
+
+def _changes_document(difference: RunDifference) -> list[dict[str, Any]]:
+    """Return what else changed: numbers as numbers, all else in words."""
+    changes: list[dict[str, Any]] = difference.changes.to_pylist()
+    for row in changes:
+        values = {side: row.pop(f"{side}_value") for side in SIDES}
+        if values["baseline"] is not None:
+            row.update(values)
+    return changes
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {
         **asdict(side.runs[0].header),
         "label": side.label,
-        "captures": [run.header.run_id for run in side.runs],
+        "captures": _run_ids(side),
     }
 
 
+def _run_ids(side: Side) -> list[str]:
+    return [run.header.run_id for run in side.runs]
+
+
 def identity_of(difference: RunDifference) -> str:
-    """Return what tells differences apart: the run ids of both sides, as JSON."""
-    return json.dumps(
-        [_side(side)["captures"] for side in (difference.baseline, difference.candidate)]
-    )
+    """Return what identifies a difference: the run ids of both sides, as JSON."""
+    sides = (difference.baseline, difference.candidate)
+    return json.dumps([_run_ids(side) for side in sides])
+
+
+def _identity_in(document: Mapping[str, Any]) -> str:
+    """Return the identity of the difference that a document is about."""
+    return json.dumps([list(map(str, document[side]["captures"])) for side in SIDES])
 
 
 def difference_formats(difference: RunDifference) -> dict[str, Format]:
-    """Return how a difference is written in each format, and how a file of it says which runs it is of."""
+    """Return how a difference is written in each format, and how to identify one in a file."""
     return formats_of(
         "diff",
         identity_of(difference),
         document=partial(difference_document, difference),
-        identity_in=lambda document: json.dumps(
-            [list(map(str, document[side]["captures"])) for side in SIDES]
-        ),
+        identity_in=_identity_in,
         blocks=partial(difference_blocks, difference),
         usage="nsyspipe diff BASELINE CANDIDATE",
         meta=DIFF_RUNS,

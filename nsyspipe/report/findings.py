@@ -10,10 +10,6 @@ from typing import Any
 from msgspec import Struct
 
 from nsyspipe.findings.judge import (
-    EXPOSURE,
-    LESSEN_EXPOSURE,
-    OF_HOSTS,
-    STRAGGLER,
     is_conditional,
     is_nvlink_assumed,
     is_wait_included,
@@ -395,41 +391,3 @@ def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether bounds are known, and all are little."""
     return 0 < max((finding.share for finding in findings), default=0.0) < LITTLE
-
-
-def order_notes(findings: Sequence[Finding]) -> list[str]:
-    """Return in which order findings stand, and at last that their bounds do not add up."""
-    by = (
-        "estimate, else by upper bound"
-        if any(finding.expected for finding in findings)
-        else "upper bound"
-    )
-    if_so = " (if available: over that interconnect)" * any(
-        finding.is_conditional and finding.expected for finding in findings
-    )
-    lasts = {
-        "bounds that may include wait time": "is_wait_included",
-        f"conditional ones{if_so}": "is_conditional",
-    }
-    bounds = [
-        finding
-        for finding in findings
-        if finding.share and (finding.is_conditional or finding.is_limit or not finding.expected)
-    ]
-    there = (
-        those for those, name in lasts.items() if any(getattr(bound, name) for bound in bounds)
-    )
-    notes = [f"largest first, by {by}", *(f"{those} last" for those in there)]
-    names = {finding.id for finding in findings}
-    late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
-    is_behind = any(
-        finding.id in OF_HOSTS and finding.worth < findings[late].worth
-        for finding in findings[:late]
-    )
-    notes += ["straggler after the cause of late launches"] * is_behind
-    notes += (
-        ["comm-bound after what reduces it"]
-        if EXPOSURE in names and names & LESSEN_EXPOSURE
-        else []
-    )
-    return [*notes, "savings overlap, so do not add them"]

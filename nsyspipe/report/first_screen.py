@@ -1,17 +1,17 @@
-"""The first screen of a run in words: what run it is, where a step goes, what to change first, and what to type next."""
+"""The first screen of a run in words.
+
+Where the time of a step goes, what to change first, and what to type next.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import means_of_slowest
-from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
-from nsyspipe.findings.judge import STRAGGLER
-from nsyspipe.model.figures import FIGURES, Figure
+from nsyspipe.model.figures import Figure
 from nsyspipe.model.names import few, listed, ranges
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report import blocks, overview, words
@@ -23,29 +23,29 @@ from nsyspipe.report.overview import (
     Checks,
     Recommendation,
     Recommendations,
+    StepPart,
     StepTime,
+    Straggler,
 )
 from nsyspipe.report.units import (
     absent,
+    counted,
     in_one_unit,
     ms_text,
+    noun_for,
     percent_text,
     rate_text,
     short_percent,
+    upper_first,
 )
 from nsyspipe.run.run import Run
 
-_PARALLELISM = {
-    DATA: "data parallel",
-    SHARDED: "FSDP/ZeRO",
-    TENSOR: "tensor parallel",
-    PIPELINE: "pipeline parallel",
-    EXPERT: "expert parallel",
-}
-_MOST_WARNINGS = 3
-_MOST_CODES = 4
-_MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
-_NOTHING = 0.0005  # a smaller share is shown as 0%
+_MAX_SHOWN_WARNINGS = 3
+_MAX_SHOWN_CODES = 4
+# At this share of the step the main cause of idle time is named.
+_MIN_IDLE_SHARE_WITH_CAUSE = 0.05
+# Below this share of communication, overlap is shown as none.
+_MIN_SHOWN_OVERLAP = 0.0005
 _ESTIMATE_DIGITS = 3
 MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
@@ -60,51 +60,6 @@ _UNKNOWN_COMM = {
         "yours with --comm-kernel REGEX."
     ),
 }
-_OVERLAP = FIGURES["overlap_ratio"]
-_BACKWARD = FIGURES["backward_overlap_ratio"]
-
-
-def title_of(run: Run) -> blocks.Title:
-    """Return what the run is called and what it ran on."""
-    header = run.header
-    facts = [_machines(run)]
-    if header.hosts:
-        facts.append("one node" if len(header.hosts) == 1 else f"{len(header.hosts)} nodes")
-    parallelism = _parallelism(run)
-    if parallelism:
-        facts.append(parallelism)
-    return blocks.Title(header.label, [fact for fact in facts if fact])
-
-
-def _machines(run: Run) -> str:
-    header = run.header
-    if not header.n_ranks:
-        n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
-        return (
-            f"{words.of_world(n_processes, header.world_size, 'process', 'es')} without GPU "
-            "activity"
-        )
-    names = listed(header.gpu_names) if header.gpu_names else ""
-    n_job_ranks = header.n_job_ranks or header.n_ranks
-    if header.has_shared_processes or header.n_ranks < n_job_ranks or len(header.gpu_names) != 1:
-        return f"{words.ranks_text(header)}{f' on {names}' if names else ''}"
-    return f"{header.n_ranks} x {names}"
-
-
-def _parallelism(run: Run) -> str:
-    """Return the kinds of parallelism with their sizes where there are several; nothing where communication is not known."""
-    groups = dimensions(run.traffic(), run.header.world_size)
-    named = [group for group in groups if set(group.roles) - {OTHER}]
-    if len(named) == 1:
-        return listed(_PARALLELISM[role] for role in named[0].roles if role in _PARALLELISM)
-    return " x ".join(_sized(group.roles, group.size) for group in named)
-
-
-def _sized(roles: Sequence[str], size: int | None) -> str:
-    names = listed(
-        _PARALLELISM[role].removesuffix(" parallel") for role in roles if role in _PARALLELISM
-    )
-    return names if size is None else f"{names} {size}"
 
 
 def headline_of(run: Run, step: StepTime | None) -> str:
@@ -123,13 +78,13 @@ def headline_of(run: Run, step: StepTime | None) -> str:
 
 
 def _mean_step_time(step: StepTime) -> str:
-    """Return the mean step time, which the parts of a step add up to; of one step its time."""
+    """Return the mean step time, which is the sum of the parts of a step."""
     name = "Step time" if step.n_used == 1 else "Mean step time"
     return f"{name} {ms_text(step.mean_ns)}"
 
 
 def warnings_of(run: Run) -> Iterator[str]:
-    """Yield why one may not trust the figures: what matters most first."""
+    """Yield reasons to doubt the metrics, the most important first."""
     if overview.is_of_mixed_runs(run):
         yield MIXED
     codes = {row["code"] for row in run.problem_rows}
@@ -140,16 +95,17 @@ def warnings_of(run: Run) -> Iterator[str]:
     n_ranks = run.header.n_ranks
     n_job_ranks = run.header.n_job_ranks or 0
     if 0 < n_ranks < n_job_ranks:
-        yield f"Only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
+        seen = f"Only {n_ranks} of {n_job_ranks} ranks are in the reports."
+        yield f"{seen} The other ranks may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
         yield words.uneven_sentence(evenness)
 
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
-    """Yield warnings: those of the figures, then problems that are no mere notes, the gravest first."""
+    """Yield warnings about the metrics, then problems above mere notes, the gravest first."""
     rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
-    rows += _grave(run)[:_MOST_WARNINGS]
+    rows += _grave(run)[:_MAX_SHOWN_WARNINGS]
     if rows:
         yield blocks.Troubles(rows)
 
@@ -162,30 +118,43 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
     """Yield where a step goes, as bars, with what overlaps and whether ranks differ."""
     if step is None:
         return
+    if step.parts:
+        yield _step_bars(run, step)
+    elif _unknown_comm(run) is None:
+        # An error about communication stands above, among the problems.
+        yield blocks.Sentence(unknown_text(run), is_close=False)
+
+
+def _step_bars(run: Run, step: StepTime) -> Bars:
     (summary,) = run.summary().to_pylist()
-    if not step.parts:
-        is_said = any(_has_error(run, code) for code in _UNKNOWN_COMM)
-        if not is_said:
-            yield blocks.Sentence(unknown_text(run), is_close=False)
-        return
     unseen = words.unseen_idle(run)
+    # All in the unit of the whole step, which is not shown among the parts.
     _, *times = in_one_unit([ms_text(step.mean_ns), *(ms_text(part.ns) for part in step.parts)])
-    rows = [
-        BarRow(
-            label=_part_label(part.figure, unseen),
-            time=time,
-            percent=short_percent(part.share),
-            share=part.share,
-            category=part.figure.category or "",
-        )
-        for part, time in zip(step.parts, times, strict=True)
-        if part.ns
-    ]
-    whole = "the capture" if run.is_capture else "a step"
-    of_ranks = "" if run.header.n_ranks == 1 else " (slowest rank of each step)"
-    of_ranks = " (longest rank)" if run.is_capture and of_ranks else of_ranks
+    timed_parts = zip(step.parts, times, strict=True)
+    rows = [_bar_row(part, time, unseen) for part, time in timed_parts if part.ns]
     notes = [*comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
-    yield Bars(f"Where {whole} goes{of_ranks}", rows, notes)
+    return Bars(_step_caption(run), rows, notes)
+
+
+def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
+    return BarRow(
+        label=_part_label(part.figure, unseen),
+        time=time,
+        percent=short_percent(part.share),
+        share=part.share,
+        category=part.figure.category or "",
+    )
+
+
+def _step_caption(run: Run) -> str:
+    whole = "the capture" if run.is_capture else "a step"
+    if run.header.n_ranks == 1:
+        whose = ""
+    elif run.is_capture:
+        whose = " (longest rank)"
+    else:
+        whose = " (slowest rank of each step)"
+    return f"Where {whole} goes{whose}"
 
 
 def _part_label(part: Figure, unseen: str) -> str:
@@ -195,9 +164,9 @@ def _part_label(part: Figure, unseen: str) -> str:
 
 def unknown_text(run: Run) -> str:
     """Return why it is not known where a step goes."""
-    known = next((text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), None)
-    if known is not None:
-        return known
+    unknown_comm = _unknown_comm(run)
+    if unknown_comm is not None:
+        return unknown_comm
     ranks = ranks_without_kernels(run)
     return (
         f"The parts of a step are unknown, because kernels{ranks}, copies or their names were not "
@@ -205,11 +174,22 @@ def unknown_text(run: Run) -> str:
     )
 
 
+def _unknown_comm(run: Run) -> str | None:
+    """Return why communication is not known, if an error of the run explains that."""
+    return next((text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), None)
+
+
+def _has_error(run: Run, code: str) -> bool:
+    return any(row["code"] == code and row["severity"] == "error" for row in run.problem_rows)
+
+
 def ranks_without_kernels(run: Run) -> str:
-    """Return the ranks without recorded kernels, as `` of ranks 1-3``; nothing where there are none."""
+    """Return the ranks without recorded kernels, as `` of ranks 1-3``; empty if there are none."""
     codes = {"no-kernels", "no-kernel-names"}
     ranks = {row["rank"] for row in run.problem_rows if row["code"] in codes} - {None}
-    return f" of rank{'s'[: len(ranks) > 1]} {few(ranges(sorted(ranks)), 3)}" if ranks else ""
+    if not ranks:
+        return ""
+    return f" of {noun_for(len(ranks), 'rank')} {few(ranges(sorted(ranks)), 3)}"
 
 
 def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -217,28 +197,21 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
     share = summary["comm_share"]
     overlap = summary["overlap_ratio"]
     if share is None:
-        yield next(
-            (text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)),
-            "Communication is not known.",
-        )
+        yield _unknown_comm(run) or "Communication is not known."
     elif share == 0:
         if run.header.n_ranks > 1:
             yield "The ranks do not communicate."
     elif overlap is not None:
-        if overlap < _NOTHING:
+        if overlap < _MIN_SHOWN_OVERLAP:
             yield "Communication does not overlap with compute."
         else:
             yield f"{short_percent(overlap)} of communication overlaps with compute."
 
 
-def _has_error(run: Run, code: str) -> bool:
-    return any(row["code"] == code and row["severity"] == "error" for row in run.problem_rows)
-
-
 def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
-    """Yield the main cause of idle time, where there is much of it and the causes are known."""
+    """Yield the main cause of idle time, if there is much of it and the causes are known."""
     share = next((part.share for part in step.parts if part.figure.name == "idle"), 0.0)
-    if share < _MUCH_IDLE:
+    if share < _MIN_IDLE_SHARE_WITH_CAUSE:
         return
     means = means_of_slowest(run.breakdown(), IDLE_CAUSES)
     causes_ns = {name: ns for name, ns in means.items() if ns is not None}
@@ -250,69 +223,48 @@ def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
 
 
 def _rank_notes(run: Run) -> Iterator[str]:
-    """Yield that ranks are alike; where they differ a table shows them."""
+    """Yield that ranks are alike; if they differ, a table shows them."""
     spread = overview.rank_spread(run)
-    if spread is None or spread.is_visible or has_straggler(run):
+    if spread is None or spread.is_visible or overview.has_straggler(run):
         return
     yield f"Ranks are balanced: each part differs by at most {ms_text(spread.ns, 2)}."
 
 
-def has_straggler(run: Run) -> bool:
-    """Tell whether a rank was found that the others wait for."""
-    return any(row["id"] == STRAGGLER for row in run.finding_rows)
+def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
+    """Yield how long the other ranks wait for a late rank, and in which phases it is slow.
 
-
-def late_rank(run: Run) -> int | None:
-    """Return the rank that the others wait for, if it is only one; None for other runs."""
-    late = [row["rank"] for row in run.stragglers().to_pylist() if row["lateness_ns"]]
-    return late[0] if has_straggler(run) and len(late) == 1 else None
-
-
-def delay_texts(run: Run, rank: int) -> Iterator[str]:
-    """Yield how long the others wait for a late rank, and in which phases it is slow: its own step time does not show that."""
-    n_steps = run.summary()["n_summary_steps"][0].as_py()
-    delays = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
-    delay = ms_text(delays[rank] / n_steps, _ESTIMATE_DIGITS)
-    text = f"Rank {run.rank_names.name(rank)} delays the other ranks by {delay} per step"
-    evidence = next(
-        json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER
-    )
-    if evidence.get("rank") == rank and (late_ns := evidence.get("late_before_first_step_ns")):
+    Its own step time does not show that.
+    """
+    delay = ms_text(straggler.delay_ns, _ESTIMATE_DIGITS)
+    name = run.rank_names.name(straggler.rank)
+    text = f"Rank {name} delays the other ranks by {delay} per step"
+    if straggler.late_at_start_ns:
         first_step = pc.min(run.breakdown()["step"]).as_py()
-        text += (
-            f", and was {ms_text(late_ns, _ESTIMATE_DIGITS)} late at the start of step {first_step}"
-        )
+        late = ms_text(straggler.late_at_start_ns, _ESTIMATE_DIGITS)
+        text += f", and was {late} late at the start of step {first_step}"
     yield f"{text}."
-    phases = words.phases_of_rank_text(run, rank)
+    phases = words.phases_of_rank_text(run, straggler.rank)
     if phases:
         yield phases
 
 
-def do_ranks_differ(run: Run) -> bool:
-    """Tell whether the first screen has a table of ranks: they differ visibly, or one is late."""
-    spread = overview.rank_spread(run)
-    return spread is not None and (spread.is_visible or has_straggler(run))
-
-
 def estimate_text(change: Recommendation, step_ns: float) -> str:
-    """Return what a recommendation makes of the step time: an estimate with its range, else an upper bound."""
+    """Return the step time after a change: an estimate with its range, else an upper bound."""
     if change.step_ns is None or change.saving_ns is None or change.saved_share is None:
         return "The saving is not known."
     share = short_percent(change.saved_share)
     if change.known == BOUNDED or change.low_ns is None:
-        return (
-            f"saves at most {ms_text(change.saving_ns, _ESTIMATE_DIGITS)} per step ({share}), an "
-            "upper bound"
-        )
+        saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
+        return f"saves at most {saving} per step ({share}), an upper bound"
     now = _number(step_ns, 4)
     then = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     return f"{now} -> {then} per step (estimated {_range_text(change)}), {share} less"
 
 
 def _range_text(change: Recommendation) -> str:
-    return (
-        f"{_number(change.low_ns, _ESTIMATE_DIGITS)} to {_number(change.high_ns, _ESTIMATE_DIGITS)}"
-    )
+    low = _number(change.low_ns, _ESTIMATE_DIGITS)
+    high = _number(change.high_ns, _ESTIMATE_DIGITS)
+    return f"{low} to {high}"
 
 
 def _number(ns: float | None, n_digits: int) -> str:
@@ -320,35 +272,31 @@ def _number(ns: float | None, n_digits: int) -> str:
 
 
 def as_clause(sentence: str) -> str:
-    """Return a sentence as it goes on after a label: its first letter is small, unless the word is a name."""
+    """Return a sentence to follow a label: its first letter is small, unless a name comes first."""
     first = sentence.partition(" ")[0]
     is_name = not first[1:].islower() and first != "A"
     return sentence if is_name else f"{sentence[:1].lower()}{sentence[1:]}"
 
 
-def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Block]:
+def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[blocks.Block]:
     """Yield what to change first: the recommendation, its effect, and the reason."""
-    first = found.first
+    first = recommendations.first
     if first is None:
         return
     finding = first.finding
     lines = [
         Line(finding.action, tag=finding.id, style="bold"),
-        Line(_upper(estimate_text(first, step_ns))),
+        Line(upper_first(estimate_text(first, step_ns))),
         Line(f"{as_clause(finding.title)}.", "Why:"),
     ]
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
-    lines += [Line(text) for text in (*assumptions_of(first), *why_first(found))]
+    lines += [Line(text) for text in (*assumptions_of(first), *why_first(recommendations))]
     yield Lines("Change first", lines)
 
 
-def _upper(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 def assumptions_of(change: Recommendation) -> Iterator[str]:
-    """Yield what a recommendation takes for granted that was not recorded."""
+    """Yield what a recommendation assumes, because it was not recorded."""
     finding = change.finding
     if finding.is_nvlink_assumed:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
@@ -356,158 +304,181 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
         yield "May include wait time for other ranks, which is not known."
 
 
-def why_first(found: Recommendations) -> Iterator[str]:
+def why_first(recommendations: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although another could save more."""
-    first = found.first
+    first = recommendations.first
     if first is None:
         return
-    for other in overview.outranked_by(first, found.alternatives)[:1]:
-        if overview.is_cause_of(first, other):
-            yield (
-                f"Comes before {other.finding.id}, because late launches are the cause of the "
-                "delay."
-            )
-        elif other.known == CONDITIONAL or other.finding.is_conditional:
-            place = found.shown.index(other) + 1
-            yield (
-                f"Change {place} ({other.finding.id}) could save more, but only if NVLink connects "
-                "the GPUs."
-            )
-        elif other.known == BOUNDED:
-            yield f"{other.finding.id} has a larger upper bound, but no estimate."
+    larger = overview.outranked_by(first, recommendations.alternatives)
+    if not larger:
+        return
+    rival = larger[0]
+    rule = rival.finding.id
+    if overview.is_cause_of(first, rival):
+        yield f"Comes before {rule}, because late launches are the cause of the delay."
+    elif rival.known == CONDITIONAL or rival.finding.is_conditional:
+        number = recommendations.shown.index(rival) + 1
+        yield f"Change {number} ({rule}) could save more, but only if NVLink connects the GPUs."
+    elif rival.known == BOUNDED:
+        yield f"{rule} has a larger upper bound, but no estimate."
 
 
-def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator[blocks.Block]:
-    """Yield the alternatives with the lowest step time first, then notes about all of them."""
-    shown = found.alternatives[:n_shown]
+def alternatives_blocks(
+    recommendations: Recommendations, n_shown: int | None
+) -> Iterator[blocks.Block]:
+    """Yield a table of the first `n_shown` alternatives (None: all), with notes about all changes."""
+    shown = recommendations.alternatives[:n_shown]
     if not shown:
         return
-    numbers = {id(change): at for at, change in enumerate(found.shown, start=1)}
-
-    def step_cell(change: Recommendation) -> str:
-        if change.known == UNBOUNDED:
-            return absent
-        if change.low_ns is None:
-            return f"at least {ms_text(change.step_ns, _ESTIMATE_DIGITS)}"
-        return f"{ms_text(change.step_ns, _ESTIMATE_DIGITS)} ({_range_text(change)})"
-
-    def saved_cell(change: Recommendation) -> str:
-        if change.saved_share is None:
-            return absent
-        condition = "if available " if change.known == CONDITIONAL else ""
-        most = "at most " if change.low_ns is None else ""
-        return f"{condition}{most}{short_percent(change.saved_share)}"
-
+    # Equal recommendations have different numbers.
+    numbers = {id(change): number for number, change in enumerate(recommendations.shown, start=1)}
     is_estimated = all(change.low_ns is not None or change.known == UNBOUNDED for change in shown)
-    heading = "est. step time" if is_estimated else "step time after"
+    step_heading = "est. step time" if is_estimated else "step time after"
     fields = [
         blocks.Field("", lambda change: str(numbers[id(change)])),
-        blocks.Field(
-            "Alternatives", lambda change: f"{change.finding.action} [{change.finding.id}]", "prose"
-        ),
-        blocks.Field(heading, step_cell),
-        blocks.Field("saved", saved_cell),
+        blocks.Field("Alternatives", _action_cell, "prose"),
+        blocks.Field(step_heading, _step_cell),
+        blocks.Field("saved", _saved_cell),
     ]
-    yield blocks.table_of("Alternatives", shown, fields, _notes_text(found, shown) or None)
+    notes = _notes_text(recommendations, shown)
+    yield blocks.table_of("Alternatives", shown, fields, notes or None)
 
 
-def notes_of_all(found: Recommendations) -> str:
-    """Return what is true of all recommendations together: they overlap, what they assume, and their limit."""
-    return _notes_text(found, found.alternatives)
+def _action_cell(change: Recommendation) -> str:
+    return f"{change.finding.action} [{change.finding.id}]"
 
 
-def _notes_text(found: Recommendations, shown: Sequence[Recommendation]) -> str:
-    return " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
+def _step_cell(change: Recommendation) -> str:
+    if change.known == UNBOUNDED:
+        return absent
+    step_time = ms_text(change.step_ns, _ESTIMATE_DIGITS)
+    if change.low_ns is None:
+        return f"at least {step_time}"
+    return f"{step_time} ({_range_text(change)})"
 
 
-def _notes_of_alternatives(
-    found: Recommendations, shown: Sequence[Recommendation]
-) -> Iterator[str]:
-    if sum(change.known != UNBOUNDED for change in found.shown) > 1:
-        yield "Savings overlap: do not add them."
+def _saved_cell(change: Recommendation) -> str:
+    if change.saved_share is None:
+        return absent
+    condition = "if available " if change.known == CONDITIONAL else ""
+    most = "at most " if change.low_ns is None else ""
+    return f"{condition}{most}{short_percent(change.saved_share)}"
+
+
+def notes_of_all(recommendations: Recommendations) -> str:
+    """Return what holds for all recommendations: overlap, assumptions, and their limit."""
+    return _notes_text(recommendations, recommendations.alternatives)
+
+
+def _notes_text(recommendations: Recommendations, shown: Sequence[Recommendation]) -> str:
+    notes = [
+        _overlap_note(recommendations),
+        _assumption_note(recommendations, len(shown) + 1),
+        limit_text(recommendations),
+    ]
+    return " ".join(note for note in notes if note)
+
+
+def _overlap_note(recommendations: Recommendations) -> str:
+    n_bounded = sum(change.known != UNBOUNDED for change in recommendations.shown)
+    return "Savings overlap: do not add them." if n_bounded > 1 else ""
+
+
+def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
+    """Return which of the first recommendations have estimates that assume a fast enough CPU."""
+    shown = recommendations.shown[:n_shown]
     assuming = [
-        at for at, change in enumerate(found.shown, start=1) if change.finding.replay_assumes
+        str(number) for number, change in enumerate(shown, start=1) if change.finding.replay_assumes
     ]
-    assuming = [at for at in assuming if at <= len(shown) + 1]
-    estimated = [change for change in found.shown[: len(shown) + 1] if change.low_ns is not None]
-    if assuming and len(assuming) == len(estimated):
-        yield "The estimates assume that the CPU can keep up."
-    elif assuming:
-        verb = "assumes" if len(assuming) == 1 else "assume"
-        noun = "estimate" if len(assuming) == 1 else "estimates"
-        yield f"The {noun} for {listed(map(str, assuming))} {verb} that the CPU can keep up."
+    if not assuming:
+        return ""
+    n_estimated = sum(change.low_ns is not None for change in shown)
+    if len(assuming) == n_estimated:
+        return "The estimates assume that the CPU can keep up."
+    if len(assuming) == 1:
+        return f"The estimate for {assuming[0]} assumes that the CPU can keep up."
+    return f"The estimates for {listed(assuming)} assume that the CPU can keep up."
 
 
-def limit_text(found: Recommendations) -> str | None:
-    """Return the step time without communication, which no change of communication beats; None where it is not known."""
-    exposure = found.exposure
-    if exposure is None or exposure is found.first or not exposure.finding.saving_ns:
+def limit_text(recommendations: Recommendations) -> str | None:
+    """Return the step time without communication, the limit of all changes to communication.
+
+    None if it is not known.
+    """
+    exposure = recommendations.exposure
+    if exposure is None or exposure is recommendations.first or not exposure.finding.saving_ns:
         return None
     whole_ns = (exposure.step_ns or 0.0) + (exposure.saving_ns or 0.0)
     least_ns = whole_ns - exposure.finding.saving_ns
     return f"Without communication time, a step would take {ms_text(least_ns, _ESTIMATE_DIGITS)}."
 
 
-def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None:
-    """Return that there is nothing to change, as far as it was checked; None where there is, or nothing was judged."""
-    return " ".join(nothing_sentences(run, found, checks)) or None
+def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
+    """Return that there is nothing to change, as far as nsyspipe could check.
+
+    None if there is something to change, or if nothing was judged.
+    """
+    return " ".join(nothing_sentences(run, recommendations, checks)) or None
 
 
-def nothing_sentences(run: Run, found: Recommendations, checks: Checks) -> list[str]:
-    """Return the same, a sentence each: that there is nothing to change, then the figures behind it."""
+def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
+    """Return that there is nothing to change, then the figures behind that, each as a sentence."""
     (summary,) = run.summary().to_pylist()
-    if (
-        found.first is not None
-        or run.is_capture
-        or not summary["n_summary_steps"]
-        or summary["comm_share"] is None
-    ):
+    is_judged = not run.is_capture and summary["n_summary_steps"]
+    if recommendations.first is not None or not is_judged or summary["comm_share"] is None:
         return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
-    lead = "Little to gain" if found.little else "Nothing to fix was found"
+    lead = "Little to gain" if recommendations.little else "Nothing to fix was found"
     facts = []
     if summary["exposed_comm_share"]:
-        facts.append(
-            f"Exposed communication is {short_percent(summary['exposed_comm_share'])} of the step."
-        )
-    if found.little:
-        most = max(change.finding.share for change in found.little)
+        exposed = short_percent(summary["exposed_comm_share"])
+        facts.append(f"Exposed communication is {exposed} of the step.")
+    if recommendations.little:
+        most = max(change.finding.share for change in recommendations.little)
         facts.append(f"No change would save more than {percent_text(most)} of the step.")
     return [f"{lead}{reservation}.", *facts]
 
 
-def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int | None) -> str:
-    """Return which checks passed or were skipped, and what -v adds: other recommendations, and notes by their codes."""
-    hidden = []
-    n_more = max(len(found.alternatives) - n_shown, 0) if n_shown is not None else 0
-    if n_more:
-        hidden.append(f"{n_more} more recommendation{'s'[: n_more != 1]}")
-    if found.within_noise:
-        hidden.append(f"{_changes(len(found.within_noise))} with a saving within noise")
-    if found.little:
-        hidden.append(f"{_changes(len(found.little))} with a small saving")
-    codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
-    if codes:
-        hidden.append(f"{len(codes)} note{'s'[: len(codes) != 1]} ({few(codes, _MOST_CODES)})")
-    parts = []
-    if checks.passed:
-        n_passed = len(checks.passed)
-        parts.append(
-            f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}."
-        )
-    elif checks.skipped:
-        parts.append(f"No check could be made: {checks.skipped[0].reason}.")
+def closing_text(
+    run: Run, recommendations: Recommendations, checks: Checks, n_shown: int | None
+) -> str:
+    """Return which checks passed or were skipped, and what -v would show.
+
+    `n_shown` is the number of alternatives on the screen; None for all.
+    """
+    parts = [_checks_text(checks)] if checks.passed or checks.skipped else []
+    hidden = [*_hidden_recommendations(recommendations, n_shown), *_hidden_notes(run)]
     parts.append(f"-v also shows {listed(hidden)}." if hidden else "Use -v for details.")
     return " ".join(parts)
 
 
-def _changes(n_changes: int) -> str:
-    return f"{n_changes} change{'s'[: n_changes != 1]}"
+def _checks_text(checks: Checks) -> str:
+    if not checks.passed:
+        return f"No check could be made: {checks.skipped[0].reason}."
+    return f"{counted(len(checks.passed), 'check')} found nothing{_skipped_text(checks)}."
 
 
 def _skipped_text(checks: Checks) -> str:
     names = checks.skipped_rules
     return f", {len(names)} skipped ({few(names, 2)})" if names else ""
+
+
+def _hidden_recommendations(recommendations: Recommendations, n_shown: int | None) -> Iterator[str]:
+    """Yield how many recommendations of each kind are not on the screen."""
+    n_alternatives = len(recommendations.alternatives)
+    if n_shown is not None and n_alternatives > n_shown:
+        yield counted(n_alternatives - n_shown, "more recommendation")
+    if recommendations.within_noise:
+        yield f"{counted(len(recommendations.within_noise), 'change')} with a saving within noise"
+    if recommendations.little:
+        yield f"{counted(len(recommendations.little), 'change')} with a small saving"
+
+
+def _hidden_notes(run: Run) -> Iterator[str]:
+    """Yield how many notes are not on the screen, with the first of their codes."""
+    codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
+    if codes:
+        yield f"{counted(len(codes), 'note')} ({few(codes, _MAX_SHOWN_CODES)})"
 
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:
@@ -520,17 +491,28 @@ def _notes(run: Run) -> list[Mapping[str, Any]]:
 
 
 def next_commands(
-    found: Recommendations, step: StepTime | None, reports: str | None, *, is_comment: bool = False
+    recommendations: Recommendations,
+    step: StepTime | None,
+    reports: str | None,
+    *,
+    is_comment: bool = False,
 ) -> blocks.Commands:
-    """Return what to type next; the last is what explains the first recommendation. A comment has the first anyway."""
-    commands = [] if is_comment else [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
-    lost = (
-        [part.figure.name for part in step.parts if part.figure.name != "compute"] if step else []
-    )
-    main_loss = lost[0] if lost else "step_time"
-    explained = found.shown or found.little or found.within_noise
-    if explained:
-        commands.append(f"nsyspipe explain {explained[0].finding.id}")
-    else:
-        commands.append(f"nsyspipe explain {main_loss}")
+    """Return what to type next; the last command explains the first recommendation.
+
+    The readers of a comment have the page already, so a comment does not name its command.
+    """
+    commands = []
+    if not is_comment:
+        commands.append(f"nsyspipe analyze {reports or 'REPORTS'} --html run.html")
+    commands.append(f"nsyspipe explain {_term_to_explain(recommendations, step)}")
     return blocks.Commands("Next", commands)
+
+
+def _term_to_explain(recommendations: Recommendations, step: StepTime | None) -> str:
+    """Return the ID of the first finding, else the metric of the largest loss."""
+    changes = recommendations.shown or recommendations.little or recommendations.within_noise
+    if changes:
+        return changes[0].finding.id
+    parts = step.parts if step is not None else ()
+    losses = (part.figure.name for part in parts if part.figure.name != "compute")
+    return next(losses, "step_time")

@@ -1,8 +1,12 @@
-"""What the first screen of a run says, decided before it is worded: where a step goes, what to change first, what was checked."""
+"""What the first screen of a run says, decided before it is worded.
+
+Where the time of a step goes, what to change first, which rank is late, and what was checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -23,10 +27,10 @@ from nsyspipe.run.run import Run
 # nothing is.
 Known = Literal["estimated", "conditional", "bounded", "unbounded"]
 ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
-MUCH_OF_STEP = (
-    0.02  # ranks differ if a part of their step differs by more than this share of the step
-)
-SHOWN_ABOVE = {"few-steps"}  # problems that the headline shows in other words
+# Ranks differ if a part of their step differs by more than this share of the step.
+MAX_BALANCED_SHARE_OF_STEP = 0.02
+# Codes of problems that the headline shows in other words.
+SHOWN_ABOVE = {"few-steps"}
 
 
 class StepPart(Struct, frozen=True):
@@ -69,17 +73,18 @@ class Recommendations(Struct, frozen=True):
     """Everything that was found, by how it is shown."""
 
     first: Recommendation | None  # None where nothing saves a visible part of the step
-    alternatives: tuple[
-        Recommendation, ...
-    ]  # those with the lowest step time first, then those with upper bounds only
+    # The lowest step time first, then those with an upper bound only.
+    alternatives: tuple[Recommendation, ...]
     within_noise: tuple[Recommendation, ...]
     little: tuple[Recommendation, ...]  # those that save nothing visible of the step
     exposure: Recommendation | None  # what all communication costs, which is no change by itself
 
     @property
     def shown(self) -> tuple[Recommendation, ...]:
-        """The ones that have a number on the screen, in its order."""
-        return (*([self.first] if self.first else []), *self.alternatives)
+        """The recommendations that have a number on the screen, in its order."""
+        if self.first is None:
+            return self.alternatives
+        return (self.first, *self.alternatives)
 
 
 class Checks(Struct, frozen=True):
@@ -104,7 +109,22 @@ class RankSpread(Struct, frozen=True):
     @property
     def is_visible(self) -> bool:
         """Whether ranks differ so much that a table shows them."""
-        return self.share > MUCH_OF_STEP
+        return self.share > MAX_BALANCED_SHARE_OF_STEP
+
+
+class RankDelay(Struct, frozen=True):
+    """How long the other ranks wait for a rank."""
+
+    rank: int
+    delay_ns: float  # mean per step
+
+
+class Straggler(Struct, frozen=True):
+    """The only rank that the other ranks wait for."""
+
+    rank: int
+    delay_ns: float  # mean per step
+    late_at_start_ns: int | None  # how late it was when the first step began, where that is known
 
 
 def step_time_of(run: Run) -> StepTime | None:
@@ -122,11 +142,19 @@ def step_time_of(run: Run) -> StepTime | None:
     if len(parts) < len(STEP_PARTS):
         parts = []
     parts.sort(key=lambda part: -part.ns)
-    return StepTime(whole, tuple(parts), summary["n_summary_steps"], summary["n_steps"])
+    return StepTime(
+        mean_ns=whole,
+        parts=tuple(parts),
+        n_used=summary["n_summary_steps"],
+        n_captured=summary["n_steps"],
+    )
 
 
 def rank_spread(run: Run) -> RankSpread | None:
-    """Return by how much ranks differ most in a part of their mean step; None for one rank, or without a known part."""
+    """Return the part of the mean step in which ranks differ most.
+
+    None for a single rank, and if no part is known.
+    """
     rows = run.breakdown()
     whole = pc.mean(rows["wall_ns"]).as_py()
     if run.header.n_ranks < 2 or not whole:  # noqa: PLR2004 - two ranks can differ
@@ -145,83 +173,196 @@ def _spread(values: pa.ChunkedArray) -> float:
     return float(ends["max"] - ends["min"])
 
 
+def do_ranks_differ(run: Run) -> bool:
+    """Tell whether the first screen has a table of ranks: they differ visibly, or one is late."""
+    spread = rank_spread(run)
+    return spread is not None and (spread.is_visible or has_straggler(run))
+
+
+def has_straggler(run: Run) -> bool:
+    """Tell whether nsyspipe reports a rank that the other ranks wait for."""
+    return any(row["id"] == STRAGGLER for row in run.finding_rows)
+
+
+def rank_delays(run: Run) -> list[RankDelay]:
+    """Return how long the other ranks wait for each rank; no ranks if that is not known."""
+    n_steps = run.summary()["n_summary_steps"][0].as_py()
+    if not n_steps:
+        return []
+    return [
+        RankDelay(row["rank"], row["lateness_ns"] / n_steps)
+        for row in run.stragglers().to_pylist()
+        if row["lateness_ns"] is not None
+    ]
+
+
+def latest_rank(run: Run) -> RankDelay | None:
+    """Return the rank with the largest straggler delay.
+
+    None for a single rank, and if delays are not known.
+    """
+    delays = rank_delays(run)
+    if len(delays) < 2:  # noqa: PLR2004 - two ranks can wait for each other
+        return None
+    return max(delays, key=lambda delay: delay.delay_ns)
+
+
+def only_straggler(run: Run) -> Straggler | None:
+    """Return the rank that the other ranks wait for, if it is only one; None for other runs."""
+    late = [delay for delay in rank_delays(run) if delay.delay_ns]
+    if len(late) != 1 or not has_straggler(run):
+        return None
+    evidence = next(
+        json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER
+    )
+    is_same_rank = evidence.get("rank") == late[0].rank
+    late_at_start_ns = evidence.get("late_before_first_step_ns") if is_same_rank else None
+    return Straggler(late[0].rank, late[0].delay_ns, late_at_start_ns)
+
+
 def recommendations_of(run: Run) -> Recommendations:
-    """Return what was found, sorted into what to change first, alternatives, and what saves nothing visible."""
+    """Return what nsyspipe found, sorted by how it is shown."""
     (summary,) = run.summary().to_pylist()
     findings = findings_of(run)
     step_ns = mean_step_ns(summary)
-    judged = [_recommendation(finding, step_ns) for finding in findings]
-    return sort_recommendations(judged, is_all_little=is_little(findings))
+    recommendations = [_recommendation(finding, step_ns) for finding in findings]
+    return sort_recommendations(recommendations, is_all_little=is_little(findings))
 
 
 def sort_recommendations(
-    found: Sequence[Recommendation], *, is_all_little: bool
+    recommendations: Sequence[Recommendation], *, is_all_little: bool
 ) -> Recommendations:
-    """Sort what was found, in the order of `findings.judge.in_order`, by how it is shown.
+    """Sort recommendations, in the order of `findings.judge.in_order`, by how they are shown.
 
-    The first with a bound comes first: a cause stands before its consequence. Alternatives go by
-    the number that is shown.
+    The first with a bound comes first, because a cause stands before its consequence. Alternatives
+    are sorted by the number that is shown.
     """
-    exposure = next((one for one in found if one.finding.id == EXPOSURE), None)
+    exposure = next((change for change in recommendations if change.finding.id == EXPOSURE), None)
     if is_all_little:
-        settings = tuple(one for one in found if one.known == UNBOUNDED)
-        little = tuple(one for one in found if one.known != UNBOUNDED)
-        return Recommendations(None, settings, (), little, exposure)
-    # Exposed communication is no change by itself: it stands for one only where nothing else
-    # lessens it.
-    changes = [one for one in found if one is not exposure]
-    is_only_exposure = exposure is not None and not any(_saves(change) for change in changes)
-    candidates = [exposure, *changes] if exposure is not None and is_only_exposure else changes
-    noise = tuple(candidate for candidate in candidates if not candidate.is_clear)
-    clear = [candidate for candidate in candidates if candidate.is_clear]
-    first = next((one for one in clear if one.known != UNBOUNDED), None)
-    rest = sorted((one for one in clear if one is not first), key=_place)
-    little = tuple(one for one in rest if one.saved_share is not None and one.saved_share < LITTLE)
-    alternatives = tuple(one for one in rest if one not in little)
-    return Recommendations(first, alternatives, noise, little, exposure)
+        bounded, settings = _split(recommendations, _has_bound)
+        return Recommendations(
+            first=None,
+            alternatives=tuple(settings),
+            within_noise=(),
+            little=tuple(bounded),
+            exposure=exposure,
+        )
+    candidates = _candidates(recommendations, exposure)
+    clear, within_noise = _split(candidates, lambda change: change.is_clear)
+    first = next(filter(_has_bound, clear), None)
+    rest = sorted((change for change in clear if change is not first), key=_order_of_alternatives)
+    little, alternatives = _split(rest, _saves_little)
+    return Recommendations(
+        first=first,
+        alternatives=tuple(alternatives),
+        within_noise=tuple(within_noise),
+        little=tuple(little),
+        exposure=exposure,
+    )
 
 
-def _saves(change: Recommendation) -> bool:
-    return change.known != UNBOUNDED and change.is_clear
+def _candidates(
+    recommendations: Sequence[Recommendation], exposure: Recommendation | None
+) -> list[Recommendation]:
+    """Return what can be recommended.
+
+    Exposed communication is no change by itself: it stands for one only where no other change
+    saves time.
+    """
+    changes = [change for change in recommendations if change is not exposure]
+    if exposure is None or any(_has_bound(change) and change.is_clear for change in changes):
+        return changes
+    return [exposure, *changes]
 
 
-def _place(change: Recommendation) -> tuple[bool, bool, float]:
-    is_estimate = change.known in {ESTIMATED, CONDITIONAL}
-    return change.known == UNBOUNDED, not is_estimate, change.step_ns or 0.0
+def _split(
+    changes: Iterable[Recommendation], is_in_first: Callable[[Recommendation], bool]
+) -> tuple[list[Recommendation], list[Recommendation]]:
+    """Return the recommendations that meet a condition, and the rest."""
+    chosen: list[Recommendation] = []
+    rest: list[Recommendation] = []
+    for change in changes:
+        (chosen if is_in_first(change) else rest).append(change)
+    return chosen, rest
+
+
+def _has_bound(change: Recommendation) -> bool:
+    return bool(change.known != UNBOUNDED)
+
+
+def _saves_little(change: Recommendation) -> bool:
+    return change.saved_share is not None and change.saved_share < LITTLE
+
+
+def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
+    """Return a sort key: estimates, then upper bounds, then unknown savings, each by step time."""
+    if change.known in {ESTIMATED, CONDITIONAL}:
+        group = 0
+    elif change.known == BOUNDED:
+        group = 1
+    else:
+        group = 2
+    return group, change.step_ns or 0.0
 
 
 def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
-    """Return what a finding's advice saves: as a simulation estimates it, else at most."""
-    if finding.expected_ns is not None and step_ns and not finding.is_limit:
-        known: Known = CONDITIONAL if finding.is_conditional else ESTIMATED
-        predicted_ns = step_ns - finding.expected_ns
-        low_ns, high_ns = _range_of_mean(finding, predicted_ns)
-        is_outside = low_ns is None or high_ns is None or not low_ns <= step_ns <= high_ns
-        is_clear = finding.is_clear and is_outside and finding.expected_ns > 0
-        return Recommendation(
-            finding, known, finding.expected_ns, predicted_ns, low_ns, high_ns, is_clear
-        )
-    if finding.saving_ns and step_ns:
-        saving_ns = min(finding.saving_ns, step_ns)
-        known = (
-            CONDITIONAL if finding.is_conditional and finding.expected_ns is not None else BOUNDED
-        )
-        return Recommendation(finding, known, saving_ns, step_ns - saving_ns)
-    return Recommendation(finding, UNBOUNDED, None, None)
+    """Return what the advice of a finding saves: as a simulation estimates it, else at most."""
+    if step_ns and finding.expected_ns is not None and not finding.is_limit:
+        return _estimated(finding, finding.expected_ns, step_ns)
+    if step_ns and finding.saving_ns:
+        return _bounded(finding, finding.saving_ns, step_ns)
+    return Recommendation(finding, UNBOUNDED, saving_ns=None, step_ns=None)
+
+
+def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommendation:
+    """Return what a change saves by a simulation."""
+    predicted_ns = step_ns - expected_ns
+    low_ns, high_ns = _range_of_mean(finding, predicted_ns)
+    is_outside = low_ns is None or high_ns is None or not low_ns <= step_ns <= high_ns
+    return Recommendation(
+        finding,
+        CONDITIONAL if finding.is_conditional else ESTIMATED,
+        saving_ns=expected_ns,
+        step_ns=predicted_ns,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        is_clear=finding.is_clear and is_outside and expected_ns > 0,
+    )
+
+
+def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
+    """Return what a change saves at most."""
+    has_condition = finding.is_conditional and finding.expected_ns is not None
+    saving_ns = min(bound_ns, step_ns)
+    return Recommendation(
+        finding,
+        CONDITIONAL if has_condition else BOUNDED,
+        saving_ns=saving_ns,
+        step_ns=step_ns - saving_ns,
+    )
 
 
 def _range_of_mean(finding: Finding, predicted_ns: float) -> tuple[float | None, float | None]:
-    """Return the range of the predicted mean step: the simulation has that of the median, which is as wide in proportion."""
+    """Return the range of the predicted mean step.
+
+    The simulation gives the range of the median, and that of the mean is as wide in proportion.
+    """
     if finding.replayed is None or not finding.replayed[0]:
         return None, None
     median_ns, low_ns, high_ns = finding.replayed
     return predicted_ns * low_ns / median_ns, predicted_ns * high_ns / median_ns
 
 
-def outranked_by(first: Recommendation, others: Iterable[Recommendation]) -> list[Recommendation]:
-    """Return the alternatives that could save more than the first recommendation, the most first."""
-    more = [one for one in others if (one.saving_ns or 0.0) > (first.saving_ns or 0.0)]
-    return sorted(more, key=lambda one: -(one.saving_ns or 0.0))
+def outranked_by(
+    first: Recommendation, alternatives: Iterable[Recommendation]
+) -> list[Recommendation]:
+    """Return alternatives that could save more than the first recommendation, the most first."""
+    larger = [change for change in alternatives if _saved_ns(change) > _saved_ns(first)]
+    return sorted(larger, key=_saved_ns, reverse=True)
+
+
+def _saved_ns(change: Recommendation) -> float:
+    return change.saving_ns or 0.0
 
 
 def is_cause_of(first: Recommendation, consequence: Recommendation) -> bool:
@@ -233,7 +374,8 @@ def checks_of(run: Run) -> Checks:
     """Return which rules found nothing, and which could not be judged."""
     fired = {row["id"] for row in run.finding_rows}
     silent = fired.union(*(check.rules for check in run.skipped_checks))
-    return Checks(tuple(rule for rule in rule_names() if rule not in silent), run.skipped_checks)
+    passed = tuple(rule for rule in rule_names() if rule not in silent)
+    return Checks(passed, run.skipped_checks)
 
 
 def is_of_mixed_runs(run: Run) -> bool:

@@ -1,10 +1,9 @@
-"""A run as blocks: verdict first, then what it is, its figures, a row per rank, what to change, and what is missing."""
+"""A run as blocks: the first screen, a row per rank, what to change, and below it the details."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from operator import attrgetter, itemgetter
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
-from nsyspipe.analysis.summary import host_figures
+from nsyspipe.analysis.summary import HostFigures, host_figures
 from nsyspipe.errors import shortened
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
@@ -22,27 +21,33 @@ from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import (
-    Finding,
-    finding_lines,
-    findings_of,
-    is_little,
-    of_capture,
-    order_notes,
-)
+from nsyspipe.report.findings import finding_lines, findings_of, of_capture
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
     checks_of,
+    do_ranks_differ,
+    has_straggler,
+    only_straggler,
+    rank_delays,
     recommendations_of,
     step_time_of,
 )
-from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
+from nsyspipe.report.subject import title_of
+from nsyspipe.report.units import (
+    absent,
+    bytes_text,
+    ms_text,
+    percent_text,
+    upper_first,
+    value_text,
+)
 from nsyspipe.run.run import Run
 
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
-_SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
+_MESSAGES = ("message_bytes_per_step", "busbw_bytes_per_s")
+_SIZES = ("collectives_per_step", "dtod_ns_per_step", *_MESSAGES)
 SHARES = (
     "comm_share",
     "exposed_comm_share",
@@ -51,12 +56,15 @@ SHARES = (
     "wait_share",
     "idle_share",
 )
-_LONGEST_REASON = 90
-_MANY_RANKS = 16
-_ROOMY = 60
-_FULL_WIDTH = 79
-_WIDE = 92
-_WIDEST = 99
+_MAX_REASON_CHARS = 90
+# Tables show all ranks of a run with at most this many.
+_MAX_RANKS_SHOWN_IN_FULL = 16
+_N_RANKS_OF_LARGER_RUNS = 8
+# Terminal widths from which on columns that can be missed are shown.
+_MEDIUM_WIDTH = 60
+_STANDARD_WIDTH = 79
+_WIDE_WIDTH = 92
+_WIDEST_WIDTH = 99
 _RANK_TIMES = (
     "wall_ns",
     "compute_ns",
@@ -66,63 +74,63 @@ _RANK_TIMES = (
     "comm_ns",
     "wait_ns",
 )
-_TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
+_TIMES_FROM_WIDTH = {"comm_ns": _STANDARD_WIDTH, "exposed_memory_ns": _MEDIUM_WIDTH}
 _STEP_NAME = FIGURES["step_time_ns"].short
-_PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (
-    OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before")
-)
+_PHASE_CPU = OTHER_FIGURES["phase_host"]
+_PHASE_GPU = OTHER_FIGURES["phase_device"]
+_IDLE_BEFORE = OTHER_FIGURES["idle_before"]
 _LENGTH = "length_ns"
 _LATENESS = "lateness_ns_per_step"
 _DELAY = OTHER_FIGURES["straggler_delay"]
-# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits
-# for whom) goes last.
+# The main questions (exposed, hidden, who waits for whom) keep their columns longest.
 _FROM_WIDTH = {
     _LATENESS: 44,
     "wait_share": 52,
     "comm_share": 60,
     "compute_share": 70,
-    "idle_share": _FULL_WIDTH,
-    "exposed_memory_share": _WIDE,
+    "idle_share": _STANDARD_WIDTH,
+    "exposed_memory_share": _WIDE_WIDTH,
 }
-# Which problems explain that a figure is null, the most telling first.
+# Codes of problems that explain why a figure is null, the clearest explanation first.
+_NO_STEPS = ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu")
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
+_NO_BACKWARD = (
+    "backward-in-graphs",
+    "comm-in-graphs",
+    "no-comm-kernels",
+    "no-backward",
+    "comm-between-steps",
+    "no-steps",
+    "no-nvtx",
+    "no-nvtx-ranges",
+    "no-launches",
+    "no-kernels",
+)
+_NO_WAITS = (
+    "comm-between-steps",
+    "different-runs",
+    "unmatched-collectives",
+    "no-common-clock",
+    *_NO_COMM,
+    "ranks-missing",
+    "ranks-not-captured",
+    "ranks-not-read",
+)
+_NO_COPIES = ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels")
+_NO_IDLE = ("no-kernels", "no-memcpy", "no-memset")
+_NO_IDLE_CAUSES = (*_NO_IDLE, "device-clock-unknown", "no-launches")
 _CAUSES = {
-    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
-    "backward_overlap_ratio": (
-        "backward-in-graphs",
-        "comm-in-graphs",
-        "no-comm-kernels",
-        "no-backward",
-        "comm-between-steps",
-        "no-steps",
-        "no-nvtx",
-        "no-nvtx-ranges",
-        "no-launches",
-        "no-kernels",
-    ),
-    "wait_share": (
-        "comm-between-steps",
-        "different-runs",
-        "unmatched-collectives",
-        "no-common-clock",
-        *_NO_COMM,
-        "ranks-missing",
-        "ranks-not-captured",
-        "ranks-not-read",
-    ),
-    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "idle_causes": ("no-kernels", "no-memcpy", "no-memset", "device-clock-unknown", "no-launches"),
-    "exposed_memory_share": (
-        "comm-in-graphs",
-        "graphs-as-a-whole",
-        "no-memcpy",
-        "no-memset",
-        "no-kernels",
-    ),
+    "step_time_ns": _NO_STEPS,
+    "comm_share": _NO_COMM,
+    "exposed_comm_share": _NO_COMM,
+    "overlap_ratio": _NO_COMM,
+    "backward_overlap_ratio": _NO_BACKWARD,
+    "wait_share": _NO_WAITS,
+    "idle_share": _NO_IDLE,
+    "idle_causes": _NO_IDLE_CAUSES,
+    "exposed_memory_share": _NO_COPIES,
 }
 _NOT_KNOWN = "not known"
-_OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
 class Extent(Struct, frozen=True):
@@ -135,14 +143,18 @@ class Extent(Struct, frozen=True):
     is_brief: bool = False  # of findings what to change, in a few words, and no phases
     is_comment: bool = False  # a few dozen lines
     is_verbose: bool = False  # everything below the first screen
-    n_top: int | None = (
-        None  # of kernels, collectives and communicators the costliest; None for none
-    )
-    width: int = 80  # of the terminal
+    # Of the most expensive kernels, collectives and communicators; None for no such tables.
+    n_top: int | None = None
     reports: str | None = None  # as they were named, for the next command
 
 
-COMMENT = Extent((*_STEPS, *SHARES, "grad_copy_ns"), 8, 8, 8, is_comment=True)
+COMMENT = Extent(
+    figures=(*_STEPS, *SHARES, "grad_copy_ns"),
+    n_ranks=_N_RANKS_OF_LARGER_RUNS,
+    n_findings=8,
+    n_problems=8,
+    is_comment=True,
+)
 
 
 def summary_text(
@@ -172,130 +184,173 @@ def summary_text(
         The reports as they were named on the command line, for the next command; None where they
         are not worth repeating.
     """
-    n_ranks = (
-        _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks
-    )  # of more those that tell most
+    is_large = run.header.n_ranks > _MAX_RANKS_SHOWN_IN_FULL
+    n_ranks = _N_RANKS_OF_LARGER_RUNS if is_large else _MAX_RANKS_SHOWN_IN_FULL
     extent = Extent(
-        (*_STEPS, *SHARES, *_SIZES),
-        n_ranks,
-        None if is_verbose else n_findings,
+        figures=(*_STEPS, *SHARES, *_SIZES),
+        n_ranks=n_ranks,
+        n_findings=None if is_verbose else n_findings,
         is_brief=n_findings is not None and not is_verbose,
         n_top=n_top,
         is_verbose=is_verbose,
-        width=console.width,
         reports=reports,
     )
     return as_text(run_blocks(run, extent), console)
 
 
 def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield what a run says: the first screen, then details if they are wanted, and what to type next."""
+    """Yield the blocks of a run: the first screen, then details if they are wanted."""
     step = step_time_of(run)
-    found = recommendations_of(run)
+    recommendations = recommendations_of(run)
     checks = checks_of(run)
-    yield first_screen.title_of(run)
+    yield title_of(run)
     yield blocks.Sentence(first_screen.headline_of(run, step), "bold")
     yield from first_screen.trust_blocks(run)
     yield from first_screen.step_blocks(run, step)
-    if extent.is_verbose or first_screen.do_ranks_differ(run):
-        yield rank_time_table(run, extent.n_ranks)
-    if first_screen.has_straggler(run) and not extent.is_verbose:
-        yield from (blocks.Sentence(text) for text in _straggler_texts(run))
+    yield from _rank_blocks(run, extent)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.n_findings != 0:
-        yield from _recommendation_blocks(run, extent, found, checks)
+        yield from _recommendation_blocks(run, extent, recommendations, checks)
+    yield from _cost_blocks(run, extent)
+    if extent.is_verbose:
+        yield from _details(run, extent, checks)
+    else:
+        if not extent.is_brief and not extent.is_comment:
+            yield from _finding_details(run)
+        yield _closing(run, extent, recommendations, checks)
+    if extent.is_comment:
+        yield blocks.Sentence(_origin_text(run))
+    yield first_screen.next_commands(
+        recommendations, step, extent.reports, is_comment=extent.is_comment
+    )
+
+
+def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
+    """Yield a table of ranks if they differ, and which rank is late."""
+    if extent.is_verbose or do_ranks_differ(run):
+        yield rank_time_table(run, extent.n_ranks)
+    if has_straggler(run) and not extent.is_verbose:
+        yield from map(blocks.Sentence, _straggler_texts(run))
+
+
+def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
+    """Yield the most expensive kernels and collectives; a comment has those of communicators."""
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
     elif extent.is_comment and is_more_than_data(run.traffic()):
-        yield from (blocks.Sentence(text) for text in [traffic_of(run)] if text)
+        traffic = traffic_of(run)
+        if traffic:
+            yield blocks.Sentence(traffic)
         yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
-    if extent.is_verbose:
-        yield from _details(run, extent, checks)
-    elif not extent.is_brief and not extent.is_comment:
-        yield from _finding_details(run)
-    if not extent.is_verbose:
-        n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
-        yield blocks.Sentence(
-            first_screen.closing_text(run, found, checks, n_alternatives), is_close=False
-        )
-    if extent.is_comment:
-        yield blocks.Sentence(_origin_text(run))
-    yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
+
+
+def _closing(
+    run: Run, extent: Extent, recommendations: Recommendations, checks: Checks
+) -> blocks.Sentence:
+    # The first recommendation is no alternative.
+    n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
+    text = first_screen.closing_text(run, recommendations, checks, n_alternatives)
+    return blocks.Sentence(text, is_close=False)
 
 
 def _origin_text(run: Run) -> str:
-    """Return which run a comment is about, and what it was captured with as far as a sidecar records it."""
+    """Return the ID of the run of a comment, and the versions that a sidecar recorded."""
     versions = words.captured_versions_text(run.header.capture)
-    return f"Run {run.header.run_id}{f', captured with {versions}' if versions else ''}."
+    captured_with = f", captured with {versions}" if versions else ""
+    return f"Run {run.header.run_id}{captured_with}."
 
 
 def _straggler_texts(run: Run) -> Iterator[str]:
-    """Yield how late the one late rank is, and where; of several late ranks, by what phases differ between ranks."""
-    rank = first_screen.late_rank(run)
-    if rank is not None:
-        yield from first_screen.delay_texts(run, rank)
-    elif text := words.phases_text(run):
-        yield text
+    """Yield how late the only late rank is, and where; for several, how phases differ."""
+    straggler = only_straggler(run)
+    if straggler is not None:
+        yield from first_screen.straggler_texts(run, straggler)
+        return
+    phases = words.phases_text(run)
+    if phases:
+        yield phases
 
 
 def _recommendation_blocks(
-    run: Run, extent: Extent, found: Recommendations, checks: Checks
+    run: Run, extent: Extent, recommendations: Recommendations, checks: Checks
 ) -> Iterator[blocks.Block]:
-    """Yield what to change first, the alternatives, and the limit; or that there is nothing to change."""
+    """Yield what to change first, the alternatives, and the limit.
+
+    If there is nothing to change, yield that first.
+    """
     n_alternatives = None if extent.n_findings is None else extent.n_findings - 1
-    nothing = first_screen.nothing_text(run, found, checks)
+    nothing = first_screen.nothing_text(run, recommendations, checks)
     if nothing is not None:
         yield blocks.Sentence(nothing, "bold", is_close=False)
     step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
     if step_ns is not None:
-        yield from first_screen.change_blocks(found, step_ns)
-    yield from first_screen.alternatives_blocks(found, n_alternatives)
+        yield from first_screen.change_blocks(recommendations, step_ns)
+    yield from first_screen.alternatives_blocks(recommendations, n_alternatives)
 
 
 def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]:
-    """Yield everything below the first screen: all figures, what was captured with, what was checked, all problems."""
+    """Yield everything below the first screen: all figures, versions, checks and problems."""
     (summary,) = run.summary().to_pylist()
     yield blocks.Heading("Details", "bold")
-    subject = [*words.subject_parts(run, summary)[1:]]
+    yield from _origin_blocks(run, summary)
+    if summary["n_summary_steps"] or run.is_capture:
+        yield from _figure_blocks(run, extent)
+    yield from _finding_details(run)
+    yield from _check_blocks(checks)
+    # The rules that were not judged stand among the checks.
+    rows = [row for row in run.problem_rows if row["code"] != "not-judged"]
+    yield from _problems(rows, extent)
+
+
+def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Block]:
+    """Yield what a run ran on, the versions, the interconnect, and what communication serves."""
+    subject = words.subject_parts(run, summary)[1:]
     yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
     versions = words.captured_versions_text(run.header.capture)
     if versions:
         yield blocks.Facts((versions,), "Captured with")
-    yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
-    has_figures = summary["n_summary_steps"] or run.is_capture
-    if has_figures and (tiles := key_figures(run, extent.figures)):
-        yield blocks.Tiles(
-            [
-                replace(tile, name="median step time") if tile.name == _STEP_NAME else tile
-                for tile in tiles
-            ]
-        )
-    if has_figures:
-        texts = (
-            words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),
-            words.stream_text(run),
-            words.phases_text(run),
-        )
-        yield from (blocks.Sentence(f"{text[:1].upper()}{text[1:]}") for text in texts if text)
-    yield from _finding_details(run)
+    for text in (words.link_text(run), traffic_of(run)):
+        if text:
+            yield blocks.Sentence(text)
+
+
+def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
+    """Yield the figures as tiles, and sentences about idle time, streams and phases."""
+    tiles = key_figures(run, extent.figures)
+    if tiles:
+        yield blocks.Tiles([_with_name_of_median(tile) for tile in tiles])
+    texts = (
+        words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),
+        words.stream_text(run),
+        words.phases_text(run),
+    )
+    for text in texts:
+        if text:
+            yield blocks.Sentence(upper_first(text))
+
+
+def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
+    """Return a tile; the first screen has the mean step time, so the median is named as such."""
+    return replace(tile, name="median step time") if tile.name == _STEP_NAME else tile
+
+
+def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
     if checks.passed:
         yield blocks.Heading("Checks that found nothing", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
     if checks.skipped:
         yield blocks.Heading("Skipped checks", "bold")
         yield blocks.Items([skipped_text(check) for check in checks.skipped])
-    told = [row for row in run.problem_rows if row["code"] != "not-judged"]
-    yield from _problems(told, extent)
 
 
 def skipped_text(check: SkippedCheck) -> str:
-    """Return which rules could not be judged, why, and what would change that."""
+    """Return which rules could not be judged, why, and how to change that."""
     fix = f" Fix: {check.fix}." if check.fix else ""
     return f"{', '.join(check.rules)}: {check.reason}.{fix}"
 
 
 def _finding_details(run: Run) -> Iterator[blocks.Block]:
-    """Yield the phases, and of each finding its reason, its advice, its bound and what the bound rests on."""
+    """Yield the phases, and each finding with its reason, its advice and its bound."""
     phases = phase_table(run)
     if phases:
         yield phases
@@ -308,424 +363,440 @@ def _finding_details(run: Run) -> Iterator[blocks.Block]:
 
 
 def traffic_of(run: Run) -> str | None:
-    """Return what communication serves, and whose most of the exposed communication is that the figures have."""
-    exposed = pc.mean(run.breakdown()[RATIOS["exposed_comm_share"][0]], skip_nulls=False).as_py()
-    return traffic_text(run.traffic(), run.header.n_ranks, run.header.n_job_ranks, exposed)
+    """Return what communication serves, and which of it has most of the exposed time."""
+    exposed_ns = _mean_of_steps(run, RATIOS["exposed_comm_share"][0])
+    return traffic_text(run.traffic(), run.header.n_ranks, run.header.n_job_ranks, exposed_ns)
+
+
+def _mean_of_steps(run: Run, column: str) -> float | None:
+    """Return the mean of a column over ranks and steps; None if a value is not known."""
+    mean: float | None = pc.mean(run.breakdown()[column], skip_nulls=False).as_py()
+    return mean
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
-    """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
-    summary = run.summary().to_pylist()[0]
-    breakdown = run.breakdown()
-    dtod = pc.mean(breakdown["dtod_ns"], skip_nulls=False).as_py()
-    texts = {
-        name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES
-    }
-    texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
-    if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
-        dtod = summary["dtod_ns_per_step"]
-        texts["dtod_ns_per_step"] = f"{ms_text(dtod)}, {bytes_text(summary['dtod_bytes_per_step'])}"
-    more = {
-        "throughput_steps_per_s": [
-            (
-                "that is "
-                f"{ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
-            )
-        ],
-        "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"all D2D memcpy: {ms_text(dtod)}"],
-    }
-    tiles = []
-    for name in names:
-        is_of_steps = not name.endswith(("_share", "_ratio"))
-        is_of_messages = name in _SIZES[2:]
-        if (run.is_capture and is_of_steps) or (
-            is_of_messages and not summary["message_bytes_per_step"]
-        ):
-            continue
-        figure = FIGURES.get(name)
-        label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
-        meaning = meaning.replace("step time,", "the capture,") if run.is_capture else meaning
-        if name == "step_time_ns":  # of one rank, and of one step, as far as there are more
-            parts = zip(
-                meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True
-            )
-            meaning = ", ".join(part for part, n in parts if n != 1)
-        meaning = ", ".join(filter(None, [meaning, *more.get(name, ())]))
-        missing = None
-        time = ""
-        if (name in RATIOS or name in _STEPS) and summary[name] is None:
-            missing, meaning = why_null(name, run, summary)
-        elif name in RATIOS:
-            unseen = words.unseen_idle(run) if name == "idle_share" else ""
-            time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
-            meaning = f"{time} {meaning}{unseen and f', {unseen}'}"
-        value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(
-            blocks.Tile(
-                label, value, unit, meaning, missing, figure.category if figure else None, time
-            )
+    """Return figures of the run as tiles; one that is null has the reason.
+
+    Without training steps, and without recorded message sizes, figures of these are left out.
+    """
+    (summary,) = run.summary().to_pylist()
+    return [_tile(run, name, summary) for name in names if _has_tile(run, name, summary)]
+
+
+def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
+    is_of_steps = not name.endswith(("_share", "_ratio"))
+    if run.is_capture and is_of_steps:
+        return False
+    return name not in _MESSAGES or bool(summary["message_bytes_per_step"])
+
+
+def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
+    figure = FIGURES.get(name)
+    label = figure.short if figure else "gradient copies"
+    category = figure.category if figure else None
+    text = _figure_text(run, name, summary)
+    value, unit = text.rsplit(" ", 1) if " " in text else (text, "")
+    is_explained = name in RATIOS or name in _STEPS
+    if is_explained and summary[name] is None:
+        absence = why_null(name, run, summary)
+        return blocks.Tile(
+            label, value, unit, absence.reason, missing=absence.text, category=category
         )
-    return tiles
+    meaning = _meaning(run, name, summary)
+    if name not in RATIOS:
+        return blocks.Tile(label, value, unit, meaning, category=category)
+    unseen = words.unseen_idle(run) if name == "idle_share" else ""
+    at_least = "at least " if unseen else ""
+    time = f"{at_least}{ms_text(pc.mean(run.breakdown()[RATIOS[name][0]]).as_py())}"
+    reservation = f", {unseen}" if unseen else ""
+    timed_meaning = f"{time} {meaning}{reservation}"
+    return blocks.Tile(label, value, unit, timed_meaning, category=category, time=time)
 
 
-def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
-    if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
-        return "\N{EN DASH}", "there is only one rank"
-    if (
-        figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"}
-        and summary["comm_share"] == 0
-    ):
-        return "\N{EN DASH}", "there is no communication"
-    reasons = {
-        row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problem_rows)
-    }
-    if not summary["n_summary_steps"] and "no-steps" not in reasons:
+def _figure_text(run: Run, name: str, summary: Mapping[str, Any]) -> str:
+    """Return the value of a figure with its unit."""
+    if name == "grad_copy_ns":
+        return ms_text(_mean_of_steps(run, name))
+    if name == "dtod_ns_per_step" and summary[name] is not None:
+        return f"{ms_text(summary[name])}, {bytes_text(summary['dtod_bytes_per_step'])}"
+    return value_text(FIGURES[name].unit, summary[name])
+
+
+def _meaning(run: Run, name: str, summary: Mapping[str, Any]) -> str:
+    """Return what a figure means in this run, in a few words."""
+    figure = FIGURES.get(name)
+    meaning = figure.meaning if figure else ""
+    if run.is_capture:
+        meaning = meaning.replace("step time,", "the capture,")
+    if name == "step_time_ns":
+        # What was combined is named only if there are several ranks, or steps, to combine.
+        counts = (run.header.n_ranks, summary["n_summary_steps"])
+        combined = zip(meaning.split(", "), counts, strict=True)
+        meaning = ", ".join(part for part, count in combined if count != 1)
+    parts = [meaning, *_remarks(run, name, summary)]
+    return ", ".join(part for part in parts if part)
+
+
+def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
+    """Return what else there is to know of a figure."""
+    match name:
+        case "throughput_steps_per_s":
+            whose = ", of each step the slowest rank" if run.header.n_ranks > 1 else ""
+            return [f"that is {ms_text(words.mean_step_ns(summary))}{whose}"]
+        case "backward_overlap_ratio":
+            return words.backward_source(run)
+        case "exposed_memory_share":
+            copies_ns = summary["dtod_ns_per_step"]
+            if copies_ns is None:
+                # A capture without steps has no figures per step.
+                copies_ns = _mean_of_steps(run, "dtod_ns")
+            return [f"all D2D memcpy: {ms_text(copies_ns)}"]
+        case _:
+            return []
+
+
+class Absence(NamedTuple):
+    """What is shown in place of a figure that is null, and why it is null."""
+
+    text: str  # a dash where nothing could have been recorded
+    reason: str
+
+
+def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
+    """Return what stands for a figure that is null, and why it is null."""
+    is_only_rank = run.header.n_ranks == 1 == (run.header.n_job_ranks or 1)
+    if figure == "wait_share" and is_only_rank:
+        return Absence("\N{EN DASH}", "there is only one rank")
+    needs_comm = figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"}
+    if needs_comm and summary["comm_share"] == 0:
+        return Absence("\N{EN DASH}", "there is no communication")
+    return Absence(_NOT_KNOWN, _reason_of_problems(figure, run, summary))
+
+
+def _reason_of_problems(figure: str, run: Run, summary: Mapping[str, Any]) -> str:
+    """Return why a figure is null by the problems of the run, with the option that records it."""
+    # The first problem of a code counts.
+    problems = {row["code"]: row for row in reversed(run.problem_rows)}
+    if not summary["n_summary_steps"] and "no-steps" not in problems:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
-    text = shortened(
-        text.partition(": ")[0], _LONGEST_REASON
-    )  # what is missing; which answers that costs is seen
-    option = re.search(r"--[a-z-]+=[\w,]+", fix)
-    return _NOT_KNOWN, f"{text} (capture with {option[0]})" if option else text
+    problem = next((problems[code] for code in codes if code in problems), None)
+    if problem is None:
+        return "see Problems"
+    # Before the colon a message says what is missing, and behind it what that makes unknown.
+    missing = shortened(problem["message"].partition(": ")[0], _MAX_REASON_CHARS)
+    option = re.search(r"--[a-z-]+=[\w,]+", problem["fix"] or "")
+    return f"{missing} (capture with {option[0]})" if option else missing
 
 
 def without_waits(run: Run) -> str:
-    """Return why there is nothing to show of who waits for whom."""
+    """Return why nothing can be shown of who waits for whom."""
     summary = run.summary().to_pylist()[0]
     if summary["wait_share"] is not None and summary["comm_share"]:
         return "Not known: who is late is counted in each step, and there are no steps."
-    missing, why = why_null("wait_share", run, summary)
-    return f"{f'Not known: {why}' if missing == _NOT_KNOWN else why.capitalize()}."
+    absence = why_null("wait_share", run, summary)
+    if absence.text == _NOT_KNOWN:
+        return f"Not known: {absence.reason}."
+    return f"{absence.reason.capitalize()}."
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:
-    """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
-    n_steps = run.summary()["n_summary_steps"][0].as_py()
-    late = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist() if n_steps}
-    walls = (
-        {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()}
-        if run.is_capture
-        else {}
-    )
+    """Return the figures of each rank, with the length of its step and its straggler delay.
+
+    Without training steps, the length is that of the capture.
+    """
+    delays = {delay.rank: delay.delay_ns for delay in rank_delays(run)}
+    lengths = {}
+    if run.is_capture:
+        lengths = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()}
     rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
-        row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
-        row[_LATENESS] = None if (ns := late.get(row["rank"])) is None else ns / n_steps
+        row[_LENGTH] = lengths.get(row["rank"], row["step_time_ns"])
+        row[_LATENESS] = delays.get(row["rank"])
     return rows
 
 
-class LatestRank(Struct, frozen=True):
-    """The rank that the others wait for longest."""
-
-    rank: int
-    delay_ns: float  # mean per step
-
-
-def latest_rank(run: Run) -> LatestRank | None:
-    """Return the rank with the largest straggler delay; None for one rank, or where delays are not known."""
-    delays = [
-        LatestRank(row["rank"], row[_LATENESS])
-        for row in rank_rows(run)
-        if row[_LATENESS] is not None
-    ]
-    if len(delays) < 2:  # noqa: PLR2004 - two ranks can wait for each other
-        return None
-    return max(delays, key=lambda latest: latest.delay_ns)
-
-
 def rank_table(run: Run, n_shown: int) -> blocks.Table:
-    """Return a row per rank, of many ranks only for those that tell most."""
+    """Return a row per rank with its shares of a step, for at most `n_shown` ranks."""
     rows = rank_rows(run)
-    known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
-    # As in the verdict: what hides under compute is said where backward was not marked.
-    widths = _FROM_WIDTH | {
-        "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio": _WIDEST
-    }
+    shares = [name for name in PLACES["ranks"].split() if _is_shown_share(name, rows)]
+    length_heading = "capture" if run.is_capture else "step\ntime"
     fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
-        Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
-        *(
-            Field(
-                FIGURES[name].short.replace(" ", "\n"),
-                of(name, percent_text),
-                from_width=widths.get(name, 0),
-            )
-            for name in _OF_RANKS
-            if name != "wait_share" or name in known
-        ),
-        *(
-            [
-                Field(
-                    _DELAY.heading,
-                    of(_LATENESS, ms_text),
-                    from_width=_FROM_WIDTH[_LATENESS],
-                    hint=_DELAY.meaning,
-                )
-            ]
-            if _LATENESS in known
-            else []
-        ),
+        Field(length_heading, of(_LENGTH, ms_text)),
     ]
-    shown = set(run.telling_ranks(n_shown))
-    unseen = words.unseen_idle(run)
-    notes = filter(
-        None,
-        [
-            unseen and f"Idle time is a lower bound, because {unseen}.",
-            table_note(len(shown), len(rows)),
-        ],
-    )
-    return table_of(
-        "Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None
-    )
+    fields += [_share_field(name, _share_from_width(name, rows)) for name in shares]
+    if _is_known(_LATENESS, rows):
+        delay_field = Field(
+            _DELAY.heading,
+            of(_LATENESS, ms_text),
+            from_width=_FROM_WIDTH[_LATENESS],
+            hint=_DELAY.meaning,
+        )
+        fields.append(delay_field)
+    return _table_of_ranks(run, rows, fields, n_shown)
+
+
+def _is_known(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a figure is known for any rank."""
+    return any(row[name] is not None for row in rows)
+
+
+def _is_shown_share(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    return name != "wait_share" or _is_known(name, rows)
+
+
+def _share_from_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the terminal width from which on a share is shown.
+
+    As in the verdict: if backward was not marked, the overlap with all compute is shown first.
+    """
+    has_backward = _is_known("backward_overlap_ratio", rows)
+    second_overlap = "overlap_ratio" if has_backward else "backward_overlap_ratio"
+    return _WIDEST_WIDTH if name == second_overlap else _FROM_WIDTH.get(name, 0)
+
+
+def _share_field(name: str, from_width: int) -> Field:
+    heading = FIGURES[name].short.replace(" ", "\n")
+    return Field(heading, of(name, percent_text), from_width=from_width)
 
 
 def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
-    """Return a row per rank with the mean times of its steps, of many ranks only for those that tell most."""
-    means = run.breakdown().group_by("rank").aggregate([(name, "mean") for name in _RANK_TIMES])
-    delays = {row["rank"]: row[_LATENESS] for row in rank_rows(run)}
-    rows = [
-        {
-            **{name: row[f"{name}_mean"] for name in _RANK_TIMES},
-            "rank": row["rank"],
-            _LATENESS: delays[row["rank"]],
-        }
-        for row in means.sort_by("rank").to_pylist()
-    ]
+    """Return a row per rank with the mean times of its steps, for at most `n_shown` ranks."""
+    rows = _rank_time_rows(run)
     headings = {"wall_ns": "capture" if run.is_capture else "step time"}
     headings |= {name: FIGURES[name].short for name in _RANK_TIMES if name in FIGURES}
-    headings[_LATENESS] = OTHER_FIGURES["straggler_delay"].short
-    known = [name for name in headings if any(row[name] is not None for row in rows)]
-    fields = [
-        Field("rank", lambda row: run.rank_names.name(row["rank"])),
-        *(
-            Field(
-                _two_lines(headings[name]),
-                of(name, ms_text),
-                from_width=_TIMES_FROM_WIDTH.get(name, 0),
-                unit="ms",
-            )
-            for name in known
-        ),
+    headings[_LATENESS] = _DELAY.short
+    fields = [Field("rank", lambda row: run.rank_names.name(row["rank"]))]
+    fields += [
+        _time_field(name, heading) for name, heading in headings.items() if _is_known(name, rows)
     ]
-    shown = set(run.telling_ranks(n_shown))
+    return _table_of_ranks(run, rows, fields, n_shown)
+
+
+def _rank_time_rows(run: Run) -> list[dict[str, Any]]:
+    """Return the mean times of the steps of each rank, and its straggler delay."""
+    means = run.breakdown().group_by("rank").aggregate([(name, "mean") for name in _RANK_TIMES])
+    means = means.rename_columns([name.removesuffix("_mean") for name in means.column_names])
+    rows: list[dict[str, Any]] = means.sort_by("rank").to_pylist()
+    delays = {delay.rank: delay.delay_ns for delay in rank_delays(run)}
+    for row in rows:
+        row[_LATENESS] = delays.get(row["rank"])
+    return rows
+
+
+def _time_field(name: str, heading: str) -> Field:
+    return Field(
+        _two_lines(heading),
+        of(name, ms_text),
+        from_width=_TIMES_FROM_WIDTH.get(name, 0),
+        unit="ms",
+    )
+
+
+def _table_of_ranks(
+    run: Run, rows: Sequence[Mapping[str, Any]], fields: Sequence[Field], n_shown: int
+) -> blocks.Table:
+    """Return a table of the ranks that differ most, with notes about what it leaves out."""
+    shown_ranks = set(run.telling_ranks(n_shown))
+    shown = [row for row in rows if row["rank"] in shown_ranks]
     unseen = words.unseen_idle(run)
-    notes = filter(
-        None,
-        [
-            unseen and f"Idle time is a lower bound, because {unseen}.",
-            table_note(len(shown), len(rows)),
-        ],
-    )
-    caption = "Ranks"
-    return table_of(
-        caption, [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None
-    )
+    notes = [
+        f"Idle time is a lower bound, because {unseen}." if unseen else None,
+        table_note(len(shown_ranks), len(rows)),
+    ]
+    text = " ".join(note for note in notes if note)
+    return table_of("Ranks", shown, fields, text or None)
 
 
 def _two_lines(heading: str) -> str:
+    """Return a heading with its unit in two lines."""
     first, _, rest = heading.partition(" ")
-    return f"{first}\n{rest or 'ms'}" + (" ms" if rest else "")
+    return f"{first}\n{rest} ms" if rest else f"{first}\nms"
 
 
 def left_out_note(n_shown: int, n_all: int) -> str:
-    """Return which `telling_ranks` are shown; nothing if all are."""
+    """Return which ranks are shown (`Run.telling_ranks`); empty if all are."""
+    if n_shown == n_all:
+        return ""
     which = (
         "the ranks with the most straggler delay, the slowest, the most exposed, the fastest, and "
         "some between"
     )
-    return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
+    return f"{n_shown} of {n_all} ranks: {which}."
 
 
 def table_note(n_shown: int, n_all: int) -> str | None:
-    """Return the same below a table; None if it has all ranks."""
-    return f"{which} --json has all." if (which := left_out_note(n_shown, n_all)) else None
+    """Return which ranks a table shows, and where the rest is; None if it has all ranks."""
+    note = left_out_note(n_shown, n_all)
+    return f"{note} --json has all." if note else None
 
 
 def phase_table(run: Run) -> blocks.Table | None:
-    """Return what each phase takes of a step, in the order of a training loop; None without phases."""
-    rows = sorted(run.phase_summary().to_pylist(), key=lambda row: LOOP.index(row["phase"]))
-    step_ns = words.rank_step_ns(run)
+    """Return what each phase takes of a step, in the order of a training loop.
+
+    None without phases.
+    """
     medians = words.host_medians_of(run)
+    rows = _phase_rows(run, medians)
+    if not rows:
+        return None
+    fields = [field if field.kind == "word" else _as_time(field) for field in _phase_fields(rows)]
+    notes = " ".join(_phase_notes(run, rows, medians))
+    return table_of("Phases, mean per step", rows, fields, notes or None)
+
+
+def _as_time(field: Field) -> Field:
+    """Return a column whose decimals are those of all other columns of times."""
+    return replace(field, decimals_of="time")
+
+
+def _phase_rows(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Return the figures of each phase, with the CPU time as the mean of medians if there are any.
+
+    `medians` has the median CPU time of each rank by phase.
+    """
+    rows = sorted(run.phase_summary().to_pylist(), key=lambda row: LOOP.index(row["phase"]))
     for row in rows:
-        of_ranks = medians.get(row["phase"])
-        if of_ranks:
-            row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
-    fields = [
-        Field("phase", of("phase"), "word"),
-        Field(_PHASE_CPU.short, of("host_ns_per_step", ms_text), hint=_PHASE_CPU.definition),
-        barred(
-            rows,
-            _PHASE_GPU.short,
-            itemgetter("device_ns_per_step"),
-            "compute",
-            _PHASE_GPU.definition,
-        ),
-        Field(
-            FIGURES["compute_ns"].short, of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH
-        ),
-        Field(FIGURES["comm_ns"].short, of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        barred(
-            rows,
-            FIGURES["exposed_comm_ns"].heading,
-            itemgetter("exposed_comm_ns_per_step"),
-            "exposed",
-            "communication of the phase while no compute runs",
-        ),
-        barred(
-            rows,
-            _IDLE_BEFORE.short,
-            itemgetter("idle_ns_per_step"),
-            "idle",
-            _IDLE_BEFORE.definition,
-        ),
-    ]
-    fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
-    in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
-    note = words.host_note(run, in_host) or ""
-    of_data = (row["device_ns_per_step"] for row in rows if row["phase"] == "data")
-    has_copies = any(of_data) or bool(pc.sum(run.breakdown()["n_blocking_copies"]).as_py())
-    ends = words.NEXT_COPIES if has_copies else words.NEXT_IDLE
-    # No step begins with backward: of that phase alone, nothing follows from where steps end.
-    is_first_shown = any(row["phase"] != "backward" for row in rows)
-    notes = [ends] * (bool(step_ns) and is_first_shown) + [note] * bool(note)
-    if medians:
-        notes.append(words.host_median_note(medians))
-    return (
-        table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None
+        rank_medians = medians.get(row["phase"])
+        if rank_medians:
+            row["host_ns_per_step"] = sum(rank_medians.values()) / len(rank_medians)
+    return rows
+
+
+def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
+    phase = Field("phase", of("phase"), "word")
+    host = Field(_PHASE_CPU.short, of("host_ns_per_step", ms_text), hint=_PHASE_CPU.definition)
+    device = barred(
+        rows,
+        heading=_PHASE_GPU.short,
+        value=itemgetter("device_ns_per_step"),
+        category="compute",
+        hint=_PHASE_GPU.definition,
     )
+    compute_text = of("compute_ns_per_step", ms_text)
+    compute = Field(FIGURES["compute_ns"].short, compute_text, from_width=_STANDARD_WIDTH)
+    comm_text = of("comm_ns_per_step", ms_text)
+    comm = Field(FIGURES["comm_ns"].short, comm_text, from_width=_STANDARD_WIDTH)
+    exposed = barred(
+        rows,
+        heading=FIGURES["exposed_comm_ns"].heading,
+        value=itemgetter("exposed_comm_ns_per_step"),
+        category="exposed",
+        hint="communication of the phase while no compute runs",
+    )
+    idle = barred(
+        rows,
+        heading=_IDLE_BEFORE.short,
+        value=itemgetter("idle_ns_per_step"),
+        category="idle",
+        hint=_IDLE_BEFORE.definition,
+    )
+    return [phase, host, device, compute, comm, exposed, idle]
+
+
+def _phase_notes(
+    run: Run,
+    rows: Sequence[Mapping[str, Any]],
+    medians: Mapping[str, Mapping[int, float]],
+) -> Iterator[str]:
+    """Yield where a step ends, why CPU times may sum to more than it, and which are medians."""
+    # If backward is the only phase, where a step ends changes nothing in the table.
+    is_only_backward = all(row["phase"] == "backward" for row in rows)
+    if words.rank_step_ns(run) and not is_only_backward:
+        yield words.NEXT_COPIES if _has_data_copies(run, rows) else words.NEXT_IDLE
+    host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
+    host_note = words.host_note(run, host_ns)
+    if host_note:
+        yield host_note
+    if medians:
+        yield words.host_median_note(medians)
+
+
+def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether batches are copied to the GPU, in the data phase or by blocking copies."""
+    data_ns = [row["device_ns_per_step"] for row in rows if row["phase"] == "data"]
+    return any(data_ns) or bool(pc.sum(run.breakdown()["n_blocking_copies"]).as_py())
 
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
-    """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
-    figures = host_figures(host_steps)
-    if not figures:
+    """Yield a row per process, of more than `n_shown` the slowest by median step, and notes."""
+    processes = host_figures(host_steps)
+    if not processes:
         return
-    slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[
-        :n_shown
-    ]
-    shown = [figures[at] for at in sorted(slowest)]
-    # One name is enough where there is little room: the rank where every process has one, else the
-    # report.
-    of_rank, of_report = (
-        (0, _WIDE) if all(figure.rank is not None for figure in figures) else (_WIDE, 0)
+    shown = _slowest(processes, n_shown)
+    note = "Times in ms. Phases and the rest (other) are medians."
+    yield table_of("Host steps", shown, _host_fields(processes, shown), note)
+    yield from map(blocks.Sentence, words.host_notes(processes, n_shown))
+
+
+def _slowest(processes: Sequence[HostFigures], n_shown: int) -> list[HostFigures]:
+    """Return the processes with the slowest median steps, in the order of all."""
+    by_median = sorted(
+        range(len(processes)), key=lambda number: -(processes[number].median_ns or 0)
     )
-    fields = [
-        Field(
-            "rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank
-        ),
-        Field("report", words.report_name, "name", from_width=of_report),
-        Field(
-            "steps",
-            lambda one: str(one.n_steps),
-            hint="step ranges that were closed",
-            from_width=_FULL_WIDTH,
-        ),
-        barred(
-            shown,
-            "median\nstep",
-            lambda one: one.median_ns,
-            "accent",
-            "from the start to the end of the NVTX range, on the host",
-            write=_short_ms,
-        ),
-        Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
-        Field(
-            "at\nstep",
-            lambda one: absent if one.slowest_step is None else str(one.slowest_step),
-            hint="number of the slowest step",
-            from_width=_WIDE,
-        ),
-        *(
-            Field(
-                name,
-                partial(lambda name, one: _short_ms(one.phase_ns[name]), name),
-                hint="median on the host, inside the step",
-                from_width=0 if name == "backward" else _FULL_WIDTH,
-            )
-            for name in LOOP
-        ),
-        Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
-    ]
-    yield table_of(
-        "Host steps", shown, fields, "Times in ms. Phases and the rest (other) are medians."
+    return [processes[number] for number in sorted(by_median[:n_shown])]
+
+
+def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures]) -> list[Field]:
+    # A narrow terminal has one name: the rank if every process has one, else the report.
+    has_ranks = all(process.rank is not None for process in processes)
+    rank = Field("rank", _rank_cell, from_width=0 if has_ranks else _WIDE_WIDTH)
+    report_width = _WIDE_WIDTH if has_ranks else 0
+    report = Field("report", words.report_name, "name", from_width=report_width)
+    n_steps = Field(
+        "steps",
+        lambda process: str(process.n_steps),
+        hint="step ranges that were closed",
+        from_width=_STANDARD_WIDTH,
     )
-    yield from map(blocks.Sentence, words.host_notes(figures, n_shown))
+    median = barred(
+        shown,
+        heading="median\nstep",
+        value=lambda process: process.median_ns,
+        category="accent",
+        hint="from the start to the end of the NVTX range, on the host",
+        write=_short_ms,
+    )
+    slowest = Field(
+        "slowest\nstep",
+        lambda process: _short_ms(process.slowest_ns),
+        from_width=_STANDARD_WIDTH,
+    )
+    slowest_step = Field(
+        "at\nstep",
+        _slowest_step_cell,
+        hint="number of the slowest step",
+        from_width=_WIDE_WIDTH,
+    )
+    phases = [_host_phase_field(phase) for phase in LOOP]
+    rest = Field(
+        "other",
+        lambda process: _short_ms(process.other_ns),
+        hint="median of the rest of the step",
+    )
+    return [rank, report, n_steps, median, slowest, slowest_step, *phases, rest]
+
+
+def _rank_cell(process: HostFigures) -> str:
+    return absent if process.rank is None else str(process.rank)
+
+
+def _slowest_step_cell(process: HostFigures) -> str:
+    return absent if process.slowest_step is None else str(process.slowest_step)
+
+
+def _host_phase_field(phase: str) -> Field:
+    return Field(
+        phase,
+        lambda process: _short_ms(process.phase_ns[phase]),
+        hint="median on the host, inside the step",
+        from_width=0 if phase == "backward" else _STANDARD_WIDTH,
+    )
 
 
 def _short_ms(ns: float | None) -> str:
     return words.host_ms(ns).removesuffix(" ms")
-
-
-def change_blocks(
-    findings: Sequence[Finding], extent: Extent, step_ns: float | None
-) -> Iterator[blocks.Block]:
-    """Yield what to change first, each with the most that it could bring."""
-    shown = findings[: extent.n_findings]
-    if not shown:
-        return
-    is_replayed = any(one.expected for one in shown)
-
-    def what(one: Finding) -> str:
-        return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
-
-    fields = [
-        Field("at most", attrgetter("share_text")),
-        Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
-        Field("estimated", attrgetter("likely")),
-        Field(
-            "in ms",
-            lambda one: one.expected[1] if one.expected else absent,
-            from_width=_ROOMY,
-            unit="ms",
-        ),
-        Field("recommendation", what, "prose"),
-    ]
-    if not is_replayed:
-        del fields[2:4]
-    n_more = len(findings) - len(shown)
-    parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
-    hint = f" ({more}: --findings all)" if (more := ", and ".join(parts)) else ""
-    notes = [f"shares are of the mean step time, {ms_text(step_ns)}"] if step_ns else []
-    bounds = [] if extent.is_brief or extent.is_comment else shown
-    notes += [f"the upper bound of {ids} holds{text}" for text, ids in _alike(bounds, "assumed")]
-    notes += [f"upper bound of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
-    reasons = [f"no estimate for {ids}: {text}" for text, ids in _alike(shown, "refused")]
-    notes += ["estimates are simulated"] if is_replayed else reasons[:1]
-    notes += [
-        f"the estimate for {ids} holds if {text}" for text, ids in _alike(shown, "replay_assumes")
-    ]
-    notes += [
-        f"{one.id}: with perfect overlap, which is a limit and not a setting"
-        for one in shown
-        if one.is_limit
-    ]
-    notes += (
-        ["within noise: the range of the estimate includes the captured step time"]
-        if not all(one.is_clear or one.is_limit for one in shown)
-        else []
-    )
-    if len(shown) > 1:
-        notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
-    note = ". ".join(f"{text[:1].upper()}{text[1:]}" for text in notes)
-    little = "Little to gain. " if is_little(findings) else ""
-    yield blocks.Heading(f"{little}Recommendations, and what they save per step{hint}", "bold")
-    yield table_of(
-        "Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True
-    )
-
-
-def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
-    texts = [getattr(finding, name) for finding in findings]
-    ids = {
-        text: [finding.id for finding in findings if getattr(finding, name) == text]
-        for text in texts
-        if text
-    }
-    return [(text, ", ".join(names)) for text, names in ids.items()]
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:

@@ -1,4 +1,4 @@
-"""A scoreboard: what it says in words and as blocks, who is fastest first; its JSON, CSV and page."""
+"""A scoreboard in words and as blocks, who is fastest first; its JSON, CSV and page."""
 
 import csv
 import hashlib
@@ -8,16 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_WORK, UNLIKE
+from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import NO_CHANGE
 from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.statistics import MEDIAN
-from nsyspipe.model.figures import FIGURES, shown
+from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.problems import MORE_STEPS, OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -52,197 +52,223 @@ from nsyspipe.version import __version__
 
 Row = dict[str, Any]
 RESULTS = "Runs and their speed"  # caption of the table that says who is fastest
-_SHOWN_TROUBLES = 8  # but on pages
-# How wide a terminal has room for the columns of results; of figures each needs so much more.
-_CHANGED = 101
-_INTERVAL = 75
-_OVER = 73
-_STEPS = 70
-_RATE = 68
-_RANKS = 60
-_VERDICT = 46
-_TIME = 45
-_FIGURE = 10
+# A terminal shows this many warnings; pages show all.
+_MAX_SHOWN_TROUBLES = 8
+# Terminal widths from which on columns of results are shown.
+_MIN_WIDTH_FOR_CHANGE = 101
+_MIN_WIDTH_FOR_INTERVAL = 75
+_MIN_WIDTH_FOR_OVER_FIRST = 73
+_MIN_WIDTH_FOR_STEPS = 70
+_MIN_WIDTH_FOR_RATE = 68
+_MIN_WIDTH_FOR_RANKS = 60
+_MIN_WIDTH_FOR_VERDICT = 46
+_MIN_WIDTH_FOR_TIME = 45
+# Each further metric needs this much more width.
+_WIDTH_OF_METRIC = 10
 _IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
-_LARGEST_FILE = 2**26
-_PAIR = 2  # runs
-_GROUP = "Group"  # of runs that are ranked together
-_TOLD = {
-    SHARED_BATCH,
-    OTHER_WORK,
-    UNKNOWN_WORK,
-    UNLIKE,
-}  # what parts runs that no heading tells apart
-_APART = {
-    SHARED_BATCH: ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch",
+_MAX_CSV_BYTES = 2**26
+# Begins the name of a group of runs that are ranked together.
+_GROUP = "Group"
+# Checks that part runs although the headings of their groups are alike.
+_INVISIBLE_IN_HEADINGS = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}
+_NOT_RANKED_BECAUSE = {
+    SHARED_BATCH: (
+        ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch"
+    ),
     OTHER_WORK: (
         ". Not ranked together. Use --force if you know that they are comparable, for example with "
         "torch.compile"
     ),
 }
 RUNS = "nsyspipe-compare"  # the meta element of a page
-_SHORT = 12  # letters of a label
+# Runs with longer labels have a column that may be cut.
+_MAX_SHORT_LABEL_CHARS = 12
 _FIRST_FIGURES = {"exposed_comm_share", "overlap_ratio", "wait_share", "idle_share"}
 
 
+class Group(NamedTuple):
+    """Runs that can be compared with each other."""
+
+    kind: Kind
+    rows: list[Row]  # in the order of the table
+    title: str
+
+
 def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator[Block]:
-    """Yield who is fastest, the runs of each group with their speed-ups, what steps go to, doubts and notes.
+    """Yield who is fastest, the runs of each group with their speed-ups, metrics and notes.
 
     Verbose, also all metrics of the table, files that were found beside the reports, and formulas.
     """
     yield from (Sentence(line, "bold") for line in headlines(board))
     yield subject(board)
-    kinds = rows_by_kind(board)
-    for _, rows, kind_text in kinds:
-        if len(kinds) > 1:
-            yield Heading(kind_text, "dim")
-        yield results_table(board, rows)
+    groups = rows_by_kind(board)
+    for group in groups:
+        if len(groups) > 1:
+            yield Heading(group.title, "dim")
+        yield results_table(board, group.rows)
     yield figures_table(board, is_verbose=is_verbose)
-    doubtful = warnings(board, is_verbose=is_verbose)
-    if doubtful:
-        yield Troubles(doubtful, _SHOWN_TROUBLES)
+    troubles = warnings(board, is_verbose=is_verbose)
+    if troubles:
+        yield Troubles(troubles, _MAX_SHOWN_TROUBLES)
     yield Notes(notes(board) if is_verbose else short_notes(board))
 
 
 def subject(board: Scoreboard) -> Facts:
     """Return how many runs there are, on what, and which one is the baseline."""
-    kinds = rows_by_kind(board)
-    # --force shows runs of several groups in one table.
-    has_one_size = len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1
-    common = [kinds[0][2]] if has_one_size else []
-    return Facts(
-        [of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"],
-        "Runs",
-    )
+    facts = [of_world(len(board.sides), None, "run", "s")]
+    groups = rows_by_kind(board)
+    # --force shows runs of several sizes in one table.
+    if len(groups) == 1 and len({row["n_ranks"] for row in groups[0].rows}) == 1:
+        facts.append(groups[0].title)
+    return Facts([*facts, f"baseline: {board.reference}"], "Runs")
 
 
 def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
     """Return what makes comparisons doubtful or undecided, and the problems of the runs."""
-    rows = board.problem_rows
-    grave = [
-        row
-        for row in rows
-        if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)
-    ]
-    problems = same_problems(
-        grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows))
-    )
-    return [("warning", doubt, "", None) for doubt in doubts(board)] + problems
+    rows = [row for row in board.problem_rows if _is_warning(row, is_verbose=is_verbose)]
+    warnings_of_board: list[Trouble] = [("warning", doubt, "", None) for doubt in doubts(board)]
+    return warnings_of_board + same_problems(rows, _labels_of)
+
+
+def _is_warning(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
+    if row["severity"] != "info":
+        return True
+    return is_verbose and row["code"] in OF_FILES_BESIDE
+
+
+def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    return _listed(dict.fromkeys(row["label"] for row in rows))
 
 
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     """Return the runs of a group with their step times, speed-ups and verdicts."""
-
-    def interval(row: Row) -> str:
-        low = row["peer_speedup_low"]
-        high = row["peer_speedup_high"]
-        return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} to {high:.3f}"
-
-    def change(row: Row) -> str:
-        if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
-            return absent
-        delta, low, high = (
-            signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_")
-        )
-        return f"{delta}% ({low} to {high})"
-
-    has_kinds = len(board.kinds) > 1
-    others = _of_other_work(board)
-    peer = "the first of its group" if has_kinds else board.reference
-    judged = " or ".join(
-        sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True)
-    )
-    has_change = {*map(change, rows)} != {absent}
-    effect = percent_text(board.rules.min_effect)
+    has_groups = len(board.kinds) > 1
+    peer = "the first of its group" if has_groups else board.reference
+    statistics = {row["peer_statistic"] for row in rows} - {None} or {MEDIAN}
+    statistic = " or ".join(sorted(statistics, reverse=True))
     fields = [
         run_field(board.table.to_pylist()),
-        *(
-            []
-            if has_kinds
-            else [
-                Field(
-                    "ranks", lambda row: str(_job_ranks(row) or row["n_ranks"]), from_width=_RANKS
-                )
-            ]
-        ),
-        Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
-        Field(
-            "step time\nmedian",
-            of("step_time_ns", ms_text),
-            hint=_DOCS["step_time_ns"],
-            from_width=0 if board.sort == "step_time" else _TIME,
-        ),
-        Field(
-            "steps/s",
-            of("throughput_steps_per_s", rate_text),
-            hint=_DOCS["throughput_steps_per_s"],
-            unit="steps/s",
-            from_width=0 if board.sort == "throughput" else _RATE,
-        ),
-        Field(
-            "speed-up\nof means",
-            lambda row: _speedup_text(row["peer_speedup"]),
-            hint=_DOCS["peer_speedup"].replace("the peer", peer),
-        ),
-        Field(
-            f"{units.sure_text(board.rules.confidence)} CI",
-            interval,
-            hint="of the speed-up of means (the verdict uses the CI of the change)",
-            from_width=_INTERVAL,
-        ),
-        *(
-            [
-                Field(
-                    "over the\nfirst",
-                    lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]),
-                    hint=_DOCS["speedup"],
-                    from_width=_OVER,
-                )
-            ]
-            if _has_over_first(board, rows)
-            else []
-        ),
-        *(
-            [
-                Field(
-                    f"change\nof {judged}",
-                    change,
-                    hint=f"of the step time against {peer}, and its CI (the verdict is an "
-                    "improvement or a regression if the CI excludes 0 and the change is at "
-                    f"least {effect})",
-                    from_width=_CHANGED,
-                )
-            ]
-            if has_change
-            else []
-        ),
-        Field(
-            f"verdict\non {judged}",
-            lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]),
-            "word",
-            _DOCS["peer_verdict"].replace("the peer", peer),
-            _VERDICT,
-        ),
+        *_speed_fields(board, has_ranks=not has_groups),
+        *_speedup_fields(board, peer),
     ]
-    return table_of(RESULTS, rows, fields, is_close=has_kinds)
+    if _has_over_first(board, rows):
+        fields.append(_over_first_field(board))
+    if any(_change_cell(row) != absent for row in rows):
+        fields.append(_change_field(board, peer, statistic))
+    verdict_field = Field(
+        f"verdict\non {statistic}",
+        lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]),
+        "word",
+        hint=_DOCS["peer_verdict"].replace("the peer", peer),
+        from_width=_MIN_WIDTH_FOR_VERDICT,
+    )
+    return table_of(RESULTS, rows, [*fields, verdict_field], is_close=has_groups)
+
+
+def _speed_fields(board: Scoreboard, *, has_ranks: bool) -> Iterator[Field]:
+    """Yield the columns of ranks, steps, step time and throughput."""
+    if has_ranks:
+        yield Field("ranks", _ranks_cell, from_width=_MIN_WIDTH_FOR_RANKS)
+    yield Field(
+        "steps",
+        of("n_summary_steps"),
+        hint=_DOCS["n_summary_steps"],
+        from_width=_MIN_WIDTH_FOR_STEPS,
+    )
+    yield Field(
+        "step time\nmedian",
+        of("step_time_ns", ms_text),
+        hint=_DOCS["step_time_ns"],
+        from_width=0 if board.sort == "step_time" else _MIN_WIDTH_FOR_TIME,
+    )
+    yield Field(
+        "steps/s",
+        of("throughput_steps_per_s", rate_text),
+        hint=_DOCS["throughput_steps_per_s"],
+        unit="steps/s",
+        from_width=0 if board.sort == "throughput" else _MIN_WIDTH_FOR_RATE,
+    )
+
+
+def _ranks_cell(row: Row) -> str:
+    return str(_job_ranks(row) or row["n_ranks"])
+
+
+def _speedup_fields(board: Scoreboard, peer: str) -> Iterator[Field]:
+    """Yield the columns of the speed-up over the first run of a group, and its interval."""
+    yield Field(
+        "speed-up\nof means",
+        lambda row: _speedup_text(row["peer_speedup"]),
+        hint=_DOCS["peer_speedup"].replace("the peer", peer),
+    )
+    yield Field(
+        f"{units.sure_text(board.rules.confidence)} CI",
+        _speedup_interval_cell,
+        hint="of the speed-up of means (the verdict uses the CI of the change)",
+        from_width=_MIN_WIDTH_FOR_INTERVAL,
+    )
+
+
+def _speedup_interval_cell(row: Row) -> str:
+    low = row["peer_speedup_low"]
+    high = row["peer_speedup_high"]
+    if low is None or row["peer"] == row["label"]:
+        return absent
+    return f"{low:.3f} to {high:.3f}"
+
+
+def _over_first_field(board: Scoreboard) -> Field:
+    """Return the column of the speed-up over the first run that was given."""
+    not_comparable = _of_other_work(board)
+
+    def cell(row: Row) -> str:
+        return absent if row["label"] in not_comparable else _speedup_text(row["speedup"])
+
+    return Field(
+        "over the\nfirst", cell, hint=_DOCS["speedup"], from_width=_MIN_WIDTH_FOR_OVER_FIRST
+    )
+
+
+def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
+    """Return the column of the change of the step time, on which the verdict rests."""
+    effect = percent_text(board.rules.min_effect)
+    hint = (
+        f"of the step time against {peer}, and its CI (the verdict is an improvement or a "
+        f"regression if the CI excludes 0 and the change is at least {effect})"
+    )
+    return Field(
+        f"change\nof {statistic}", _change_cell, hint=hint, from_width=_MIN_WIDTH_FOR_CHANGE
+    )
+
+
+def _change_cell(row: Row) -> str:
+    if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
+        return absent
+    delta, low, high = (
+        signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_")
+    )
+    return f"{delta}% ({low} to {high})"
 
 
 def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
-    """Whether runs of a kind have a speed-up over the first that was given which is not that over their own first."""
+    """Tell whether runs of a group can be compared with the first run that was given.
+
+    The first run of their own group has a column already.
+    """
     labels = {row["label"] for row in rows}
     return board.reference not in labels and not labels <= _of_other_work(board)
 
 
 def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
-    """Return the column of what runs are called."""
-    return Field(
-        heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word"
-    )
+    """Return the column with the labels of runs."""
+    is_long = any(len(row["label"]) > _MAX_SHORT_LABEL_CHARS for row in rows)
+    return Field(heading, of("label"), "name" if is_long else "word")
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
+    """Return the labels of runs that do not do the work of the first run that was given."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
     return {
         row["label"]
@@ -257,30 +283,38 @@ def verdict_word(verdict: str) -> str:
 
 
 def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
-    """Return the metrics of all runs; verbose all that a table of several runs shows."""
-    rows = [row for _, of_kind, _ in rows_by_kind(board) for row in of_kind]
-    sort = board.sort
-    if_known = [
-        one
-        for one in shown("scoreboard, if known")
-        if any(row[one.column] is not None for row in rows)
-    ]
+    """Return the metrics of all runs; verbose, all that a table of several runs shows."""
+    rows = [row for group in rows_by_kind(board) for row in group.rows]
+    sorted_by = SORTS[board.sort][0] if board.sort else None
     fields = [run_field(rows, "mean over\nall ranks")]
-    asked_for = SORTS[sort][0] if sort else None
-    figures = [*shown("scoreboard"), *if_known]
+    if sorted_by == "rank_steps_per_s":
+        rate_field = Field(
+            "rank\nsteps/s", of(sorted_by, rate_text), hint=_DOCS[sorted_by], unit="steps/s"
+        )
+        fields.append(rate_field)
+    figures = _shown_figures(rows, sorted_by, is_verbose=is_verbose)
+    for number, figure in enumerate(figures, start=2):
+        # The metric that sorts the table is always shown.
+        from_width = 0 if figure.column == sorted_by else _WIDTH_OF_METRIC * number
+        cell = of(figure.column, partial(value_text, figure.unit))
+        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=from_width))
+    return table_of("What steps go to", rows, fields)
+
+
+def _shown_figures(rows: Sequence[Row], sorted_by: str | None, *, is_verbose: bool) -> list[Figure]:
+    """Return the metrics of the table, first the one that sorts it if no other table has that."""
+    figures = [*shown("scoreboard")]
+    figures += [figure for figure in shown("scoreboard, if known") if _is_known(figure, rows)]
     if not is_verbose:
         figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
-    if asked_for in FIGURES and FIGURES[asked_for] not in figures and asked_for not in _IN_RESULTS:
-        figures.insert(0, FIGURES[asked_for])
-    if asked_for == "rank_steps_per_s":
-        fields.append(
-            Field("rank\nsteps/s", of(asked_for, rate_text), hint=_DOCS[asked_for], unit="steps/s")
-        )
-    for at, figure in enumerate(figures, start=2):
-        cell = of(figure.column, partial(value_text, figure.unit))
-        width = 0 if figure.column == asked_for else _FIGURE * at
-        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
-    return table_of("What steps go to", rows, fields)
+    if sorted_by in FIGURES and sorted_by not in _IN_RESULTS:
+        sorting = FIGURES[sorted_by]
+        return figures if sorting in figures else [sorting, *figures]
+    return figures
+
+
+def _is_known(figure: Figure, rows: Sequence[Row]) -> bool:
+    return any(row[figure.column] is not None for row in rows)
 
 
 def _speedup_text(value: float | None, digits: int = 3) -> str:
@@ -288,204 +322,249 @@ def _speedup_text(value: float | None, digits: int = 3) -> str:
 
 
 def _job_ranks(row: Row) -> int | None:
-    """Return how many ranks the job of a run had, as far as one knows."""
+    """Return how many ranks the job of a run had, if that is known."""
     return job_ranks(row["n_ranks"], row["n_processes"], row["world_size"])
 
 
-def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
-    """Return the kinds of runs that can be compared with each other, their rows in the order of the table, and what each is called."""
+def rows_by_kind(board: Scoreboard) -> list[Group]:
+    """Return the groups of runs that can be compared with each other."""
     rows = {row["label"]: row for row in board.table.to_pylist()}
-    of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
-    sizes = (of_world(first["n_ranks"], _job_ranks(first), "rank", "s") for first, *_ in of_kind)
-    texts = [
-        ", ".join(filter(None, [size, rows[0]["gpu_names"]]))
-        for size, rows in zip(sizes, of_kind, strict=True)
-    ]
-    if len(texts) > 1:
-        texts = [f"{_GROUP} {number}: {text}" for number, text in enumerate(texts, 1)]
-    return list(zip(board.kinds, of_kind, texts, strict=True))
+    groups = []
+    for number, kind in enumerate(board.kinds, start=1):
+        rows_of_kind = [rows[label] for label in kind.labels]
+        title = _hardware_text(rows_of_kind[0])
+        if len(board.kinds) > 1:
+            title = f"{_GROUP} {number}: {title}"
+        groups.append(Group(kind, rows_of_kind, title))
+    return groups
+
+
+def _hardware_text(row: Row) -> str:
+    size = of_world(row["n_ranks"], _job_ranks(row), "rank", "s")
+    return f"{size}, {row['gpu_names']}" if row["gpu_names"] else size
 
 
 def headlines(board: Scoreboard) -> list[str]:
-    """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
-    is_alone = len(board.sides) == 1
-    if is_alone and not board.checks.num_rows:
+    """Return at least one sentence: who is fastest in each group of several runs, largest first."""
+    if len(board.sides) == 1 and not board.checks.num_rows:
         return [f"{board.reference} is the only run, so there is nothing to compare."]
-    kinds = rows_by_kind(board)
-    several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
+    groups = rows_by_kind(board)
+    several = [group for group in groups if len(group.rows) > 1]
     if not several:
-        checks = {
-            row["message"].partition(": ")[0]: row["check"]
-            for row in board.checks.to_pylist()
-            if row["blocks"]
-        }
-        whole = [
-            what for what, check in checks.items() if check in {UNKNOWN_WORK, UNLIKE}
-        ]  # sentences of their own
-        facts = [what for what in checks if what not in whole]
-        whole = [*([f"the runs have {_listed(facts)}"] if facts else []), *whole]
-        why = ", and ".join(whole) or "nsyspipe does not know which runs do the same work"
-        n_runs = len(board.sides)
-        none = (
-            f"No two of the {n_runs} runs can be compared"
-            if n_runs > _PAIR
-            else "The runs cannot be compared"
-        )
-        alone = (
-            f"{board.reference} is the only run, and its captures do not seem to have one "
-            "configuration"
-        )
-        return [f"{alone if is_alone else none}: {why}."]
-    is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
-    unknown = [
-        row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())
-    ]
-    unseen = [{row["label"], row["against"]} for row in unknown]
+        return [_not_comparable_text(board)]
+    several.sort(key=lambda group: -len(group.rows))
+    unchecked = _unchecked_pairs(board)
     lines = []
-    for one in several:
-        caution = " nsyspipe cannot check that these runs do the same work." * any(
-            pair.issubset(one[0].labels) for pair in unseen
-        )
-        lines.append(f"{_headline(board, *one, of_kind=len(kinds) > 1)}{caution}")
+    for group in several:
+        line = _headline(board, group, is_only_group=len(groups) == 1)
+        if any(pair.issubset(group.kind.labels) for pair in unchecked):
+            line += " nsyspipe cannot check that these runs do the same work."
+        lines.append(line)
     return lines
 
 
-def _headline(
-    board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool
-) -> str:
-    by_label = {row["label"]: row for row in rows}
-    among = (
-        f" in group {kind_text.partition(':')[0].removeprefix(_GROUP).strip()}" if of_kind else ""
-    )
-    copies = {
-        row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"
-    } | {kind.peer}
-    is_compared = (
-        board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
-    )
-    if not is_compared and by_label.keys() <= copies:
-        return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
-    if kind.best is None:  # no run can be measured against the first
-        return _not_ranked(kind, rows, among)
-    best = by_label[kind.best]
-    tied = f", tied with {_listed(kind.level_with)}" if kind.level_with else ""
-    of_all = among or f" of {len(rows)} runs"
-    if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
-        return f"{_not_sure(best, kind.peer, of_all, rows)}."
-    if kind.not_told_from:
-        speed = (
-            "has the shortest mean step time"
-            if best["label"] == kind.peer
-            else f"is {_speed(best, kind.peer)}"
+def _unchecked_pairs(board: Scoreboard) -> list[set[str]]:
+    """Return the pairs of runs that nobody knows to do the same work."""
+    return [
+        {row["label"], row["against"]}
+        for row in board.checks.to_pylist()
+        if row["check"] == UNKNOWN_WORK or (row["check"] == SHARED_BATCH and not row["blocks"])
+    ]
+
+
+def _not_comparable_text(board: Scoreboard) -> str:
+    """Return that no two runs can be compared, and why."""
+    n_runs = len(board.sides)
+    if n_runs == 1:
+        lead = (
+            f"{board.reference} is the only run, and its captures do not seem to have one "
+            "configuration"
         )
-        rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
-        return f"No clear winner{of_all}: {best['label']} {speed}, {rivals}{tied}."
-    if best["label"] != kind.peer:
-        return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{tied}."
-    others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
-    if not tied and others:
-        second = max(others, key=lambda row: row["peer_speedup"])
-        tied = f": {second['label']} is {_speed(second, '')}"
-    return f"{kind.peer} is the fastest{of_all}{tied}."
+    elif n_runs > 2:  # noqa: PLR2004 - more than a pair
+        lead = f"No two of the {n_runs} runs can be compared"
+    else:
+        lead = "The runs cannot be compared"
+    reasons = _blocking_reasons(board) or ["nsyspipe does not know which runs do the same work"]
+    return f"{lead}: {', and '.join(reasons)}."
+
+
+def _blocking_reasons(board: Scoreboard) -> list[str]:
+    """Return what keeps runs from being compared, as clauses."""
+    checks = {
+        row["message"].partition(": ")[0]: row["check"]
+        for row in board.checks.to_pylist()
+        if row["blocks"]
+    }
+    facts: list[str] = []
+    clauses: list[str] = []
+    for message, check in checks.items():
+        is_clause = check in {UNKNOWN_WORK, UNLIKE}
+        (clauses if is_clause else facts).append(message)
+    return [f"the runs have {_listed(facts)}", *clauses] if facts else clauses
+
+
+def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
+    """Return who is fastest in a group, or why that is not known."""
+    kind = group.kind
+    if _is_one_capture(board, group):
+        return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
+    among = "" if is_only_group else f" in group {_group_number(group)}"
+    if kind.best is None:
+        return _not_ranked(kind, group.rows, among)
+    best = next(row for row in group.rows if row["label"] == kind.best)
+    whole = among or f" of {len(group.rows)} runs"
+    is_peer_best = best["label"] == kind.peer
+    if not is_peer_best and best["peer_verdict"] != "improvement":
+        return f"{_not_sure(best, kind.peer, whole, group.rows)}."
+    tied = _tied_text(kind)
+    if kind.not_told_from:
+        return _no_winner_text(kind, best, whole, tied)
+    if not is_peer_best:
+        return f"{best['label']} is the fastest{whole}: {_speed(best, kind.peer)}{tied}."
+    return f"{kind.peer} is the fastest{whole}{tied or _second_text(best, group.rows)}."
+
+
+def _tied_text(kind: Kind) -> str:
+    return f", tied with {_listed(kind.level_with)}" if kind.level_with else ""
+
+
+def _group_number(group: Group) -> str:
+    return group.title.partition(":")[0].removeprefix(_GROUP).strip()
+
+
+def _is_one_capture(board: Scoreboard, group: Group) -> bool:
+    """Tell whether all runs of a group are copies of one capture."""
+    has_several_captures = max(row["n_captures"] for row in group.rows) > 1
+    if board.rules.is_forced or len(group.rows) == 1 or has_several_captures:
+        return False
+    copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"}
+    return set(group.kind.labels) <= copies | {group.kind.peer}
+
+
+def _no_winner_text(kind: Kind, best: Row, whole: str, tied: str) -> str:
+    """Return which run may be the fastest, and which runs may be as fast."""
+    if best["label"] == kind.peer:
+        speed = "has the shortest mean step time"
+    else:
+        speed = f"is {_speed(best, kind.peer)}"
+    rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
+    return f"No clear winner{whole}: {best['label']} {speed}, {rivals}{tied}."
+
+
+def _second_text(best: Row, rows: Sequence[Row]) -> str:
+    """Return how fast the second fastest run is; empty if the speed of no other run is known."""
+    slower = [row for row in rows if row is not best and row["peer_speedup"] is not None]
+    if not slower:
+        return ""
+    second = max(slower, key=lambda row: row["peer_speedup"])
+    return f": {second['label']} is {_speed(second, '')}"
 
 
 def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
-    """Return why runs of a group are not ranked: the first has no step times, or runs have too few steps."""
-    if next(row for row in rows if row["label"] == kind.peer)["peer_speedup"] is None:
+    """Return why runs of a group are not ranked: no step times, or too few steps."""
+    first = next(row for row in rows if row["label"] == kind.peer)
+    if first["peer_speedup"] is None:
         return f"Not ranked{among}: {kind.peer} has no step times."
-    few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS] or [kind.peer]
-    have, each = ("have", " each") if len(few) > 1 else ("has", "")
-    return f"Not ranked{among}: {_listed(few)} {have} fewer than {MIN_STEPS} measured steps{each}."
+    short = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS] or [kind.peer]
+    fewer = f"fewer than {MIN_STEPS} measured steps"
+    if len(short) == 1:
+        return f"Not ranked{among}: {_listed(short)} has {fewer}."
+    return f"Not ranked{among}: {_listed(short)} have {fewer} each."
 
 
-def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
+def _not_sure(best: Row, peer: str, whole: str, rows: Sequence[Row]) -> str:
+    """Return that no run is certainly faster than the first, and why."""
     speed = f"{best['label']} is {_speed(best, peer)}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
-    if best["peer_verdict"] == "no change" and not undecided:
-        return f"No run{of_all} is faster than {peer} by the minimum effect: {speed}, unchanged"
-    is_open = f"The data do not show whether any run{of_all} is faster than {peer}: {speed}"
-    if best["peer_verdict"] == "no change":
-        return f"{is_open}, unchanged, and {_listed(undecided)} not distinguishable from {peer}"
-    why = f" ({_why(best)})" if _why(best) else ""
+    is_unchanged = best["peer_verdict"] == NO_CHANGE
+    if is_unchanged and not undecided:
+        return f"No run{whole} is faster than {peer} by the minimum effect: {speed}, unchanged"
+    unknown = f"The data do not show whether any run{whole} is faster than {peer}: {speed}"
+    if is_unchanged:
+        return f"{unknown}, unchanged, and {_listed(undecided)} not distinguishable from {peer}"
+    reason = _why(best)
+    why = f" ({reason})" if reason else ""
     if (best["peer_speedup_low"] or 0) <= 1:
-        return f"{is_open}{why}"
+        return f"{unknown}{why}"
     # The means show a difference, but the verdict is of medians, or needs more than a speed-up
     # above 1.
     statistic = best["peer_statistic"] or "median"
-    return (
-        f"{speed}, but the verdict on the {statistic} step time is "
-        f"{verdict_word(best['peer_verdict'])}{why}"
-    )
+    verdict = verdict_word(best["peer_verdict"])
+    return f"{speed}, but the verdict on the {statistic} step time is {verdict}{why}"
 
 
 def _why(row: Row) -> str:
-    hint = settling_text(
-        row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]]
-    )
-    return ", ".join(filter(None, [row["peer_why"], hint]))
+    """Return why a run has no verdict, and what would bring one."""
+    n_steps = [row["n_summary_steps"]]
+    hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], n_steps)
+    return ", ".join(text for text in (row["peer_why"], hint) if text)
 
 
 def _speed(row: Row, peer: str) -> str:
-    """Return a speed-up with its interval, in as many digits as tell it from both ends: ``1.12x the speed of ddp (1.11 to 1.13)``."""
+    """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
+
+    It has as many digits as distinguish it from both ends.
+    """
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    digits = (
-        3
-        if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3  # noqa: PLR2004
-        else 2
-    )
-    text = (
-        f"{_speedup_text(row['peer_speedup'], digits)} "
-        f"{f'the speed of {peer}' if peer else 'its speed'}"
-    )
-    return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+    whose = f"the speed of {peer}" if peer else "its speed"
+    if low is None:
+        return f"{_speedup_text(row['peer_speedup'], 2)} {whose}"
+    values = (low, row["peer_speedup"], high)
+    is_distinct = len({f"{value:.2f}" for value in values}) == len(values)
+    digits = 2 if is_distinct else 3
+    speedup = _speedup_text(row["peer_speedup"], digits)
+    return f"{speedup} {whose} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def notes(board: Scoreboard) -> list[str]:
-    """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
-    rows = board.table.to_pylist()
+    """Return how to read the table: formulas, steps of more ranks, and what intervals leave out."""
+    texts = [_formula_note(board)]
+    if any(_has_over_first(board, group.rows) for group in rows_by_kind(board)):
+        texts.append(
+            f"Over the first is the mean step time of {board.reference} divided by the mean step "
+            "time of the run."
+        )
+    texts += uneven_notes(board.evenness.items())
+    if len({_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}) > 1:
+        texts.append(_DIFFERENT_SIZES)
+    for side in board.sides:
+        guesses = dict.fromkeys(text for run in side.runs for text in sources(run))
+        if guesses:
+            texts.append(f"{side.label}: {', '.join(guesses)}.")
+    texts += environment_texts(board)
+    return [*texts, *_thresholds_texts(board), *spread_texts(board)]
+
+
+_DIFFERENT_SIZES = (
+    "The runs have different numbers of ranks. A speed-up compares steps, not samples. If all "
+    "ranks have the same batch size, the speed-up over a run of one rank is the scaling "
+    "efficiency. If the runs use only data parallelism, steps/s x ranks is batches/s."
+)
+
+
+def _formula_note(board: Scoreboard) -> str:
+    """Return what a speed-up and a verdict are."""
     effect = percent_text(board.rules.min_effect)
     sure = units.sure_text(board.rules.confidence)
-    over = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
-    speed = (
-        f"Speed-up is the mean step time {over} divided by the mean step time of the run, with "
-        f"a {sure} confidence interval. "
-        "The verdict is the verdict of nsyspipe diff on the median step time (on the mean if "
-        "steps are uneven). "
+    base = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
+    return (
+        f"Speed-up is the mean step time {base} divided by the mean step time of the run, with a "
+        f"{sure} confidence interval. The verdict is the verdict of nsyspipe diff on the median "
+        "step time (on the mean if steps are uneven). "
         f"Unchanged means that the whole confidence interval is within ±{effect}."
     )
-    has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
-    over_first = []
-    if has_over_first:
-        over_first = [
-            (
-                f"Over the first is the mean step time of {board.reference} divided by the mean "
-                "step time of the run."
-            )
-        ]
-    texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
-    if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
-        texts.append(
-            "The runs have different numbers of ranks. A speed-up compares steps, not samples. "
-            "If all ranks have the same batch "
-            "size, the speed-up over a run of one rank is the scaling efficiency. If the runs "
-            "use only data parallelism, "
-            "steps/s x ranks is batches/s."
-        )
-    for side in board.sides:
-        guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
-        texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
-    texts += environment_texts(board)
-    texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
-    return texts + spread_texts(board)
+
+
+def _thresholds_texts(board: Scoreboard) -> list[str]:
+    return [f"Thresholds from {board.settings.file}."] if board.settings.file else []
 
 
 def short_notes(board: Scoreboard) -> list[str]:
     """Return what limits the comparison, and what `-v` adds."""
-    thresholds = [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     return [
         *spread_texts(board),
-        *thresholds,
+        *_thresholds_texts(board),
         "-v shows more metrics, the formulas and the files that were used.",
     ]
 
@@ -501,20 +580,15 @@ def spread_texts(board: Scoreboard) -> list[str]:
         return []
     if len(single) == len(board.sides):
         spread = "the confidence intervals do not include the spread between captures"
-        return [
-            f"One capture per run: {spread}. Pass several captures of a run with the same LABEL=."
-        ]
+        fix = "Pass several captures of a run with the same LABEL=."
+        return [f"One capture per run: {spread}. {fix}"]
     verb = "has one capture" if len(single) == 1 else "have one capture each"
-    return [
-        (
-            f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs "
-            "with several captures."
-        )
-    ]
+    source = "nsyspipe takes the spread between captures from the runs with several captures."
+    return [f"{_listed(single)} {verb}. {source}"]
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
-    """Return which training variables differ between runs, and of which runs nothing recorded them."""
+    """Return which training variables differ between runs, and which runs did not record them."""
     by_variable: dict[str, defaultdict[str, list[str]]] = {}
     for row in board.environments.to_pylist():
         by_variable.setdefault(row["what"], defaultdict(list))[row["value"]].append(row["label"])
@@ -525,71 +599,107 @@ def environment_texts(board: Scoreboard) -> list[str]:
     return texts
 
 
+class Deviation(NamedTuple):
+    """A fact in which runs differ from another run."""
+
+    what: str
+    against: str  # the label of the other run
+    reference_value: str
+    consequence: str  # a sentence, or empty
+
+
 def doubts(board: Scoreboard) -> list[str]:
-    """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
-    undecided, copies = (defaultdict[Any, list[str]](list) for _ in range(2))
-    differ = defaultdict[Any, defaultdict[str, list[str]]](lambda: defaultdict(list))
+    """Return what makes comparisons doubtful or undecided, each reason with its runs."""
+    undecided = _undecided_labels(board)
+    undecided_labels = {label for labels in undecided.values() for label in labels}
+    copies: defaultdict[str, list[str]] = defaultdict(list)
+    deviations: dict[Deviation, defaultdict[str, list[str]]] = {}
     unlike: dict[str, None] = {}
-    for row in board.table.to_pylist():
-        if row["peer_why"] and row["peer_speedup"] is not None:
-            undecided[_why(row)].append(row["label"])
-    is_named = set(chain(*undecided.values())).__contains__
     for row in board.checks.to_pylist():
+        is_undecided = row["label"] in undecided_labels
         if row["check"] == "same-capture":
-            copies[row["against"]].extend([] if is_named(row["label"]) else [row["label"]])
-            continue
-        if row["check"] == UNLIKE or row["label"] == row["against"]:
+            labels = copies[row["against"]]
+            if not is_undecided:
+                labels.append(row["label"])
+        elif row["check"] == UNLIKE or row["label"] == row["against"]:
             unlike[row["message"]] = None
-            continue
-        is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = (
-            row["blocks"] and row["check"] not in _TOLD and len(board.kinds) > 1
-        )  # the headings say it
-        if not is_told and not is_parting:
-            what = row["message"].partition(": ")[0]
-            fate = _APART.get(row["check"], "") * (row["blocks"] and not board.rules.is_forced)
-            differ[what, row["against"], row["reference_value"], fate][row["value"]].append(
-                row["label"]
-            )
+        elif not _is_shown_elsewhere(board, row, is_undecided=is_undecided):
+            labels_by_value = deviations.setdefault(_deviation(board, row), defaultdict(list))
+            labels_by_value[row["value"]].append(row["label"])
     return [
         *unlike,
         *_undecided(undecided),
-        *(
-            f"{_listed([first, *labels])} are the same capture"
-            for first, labels in copies.items()
-            if labels
-        ),
-        *(
-            f"{what}: {against} {value}, {_by_value(own)}{fate}"
-            for (what, against, value, fate), own in differ.items()
-        ),
+        *_copies_texts(copies),
+        *_deviation_texts(deviations),
     ]
+
+
+def _undecided_labels(board: Scoreboard) -> dict[str, list[str]]:
+    """Return the runs whose speed is known but that have no verdict, by reason."""
+    labels_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for row in board.table.to_pylist():
+        if row["peer_why"] and row["peer_speedup"] is not None:
+            labels_by_reason[_why(row)].append(row["label"])
+    return labels_by_reason
+
+
+def _is_shown_elsewhere(board: Scoreboard, row: Row, *, is_undecided: bool) -> bool:
+    """Tell whether a check is shown among undecided runs, or in the headings of groups."""
+    if row["check"] == "few-steps" and is_undecided:
+        return True
+    is_in_headings = row["blocks"] and row["check"] not in _INVISIBLE_IN_HEADINGS
+    return is_in_headings and len(board.kinds) > 1
+
+
+def _deviation(board: Scoreboard, row: Row) -> Deviation:
+    has_consequence = row["blocks"] and not board.rules.is_forced
+    return Deviation(
+        what=row["message"].partition(": ")[0],
+        against=row["against"],
+        reference_value=row["reference_value"],
+        consequence=_NOT_RANKED_BECAUSE.get(row["check"], "") if has_consequence else "",
+    )
+
+
+def _copies_texts(copies: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for first, labels in copies.items():
+        if labels:
+            yield f"{_listed([first, *labels])} are the same capture"
+
+
+def _deviation_texts(
+    deviations: Mapping[Deviation, Mapping[str, Sequence[str]]],
+) -> Iterator[str]:
+    for deviation, labels_by_value in deviations.items():
+        reference = f"{deviation.against} {deviation.reference_value}"
+        values = _by_value(labels_by_value)
+        yield f"{deviation.what}: {reference}, {values}{deviation.consequence}"
 
 
 def _undecided(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield which runs have no verdict and why; all that only lack steps in one sentence, which names each once."""
-    for why, labels in labels_by_reason.items():
-        if TOO_FEW not in why:
-            yield f"inconclusive: {_listed(labels)} ({why})"
-    of_few = [
-        label for why, labels in labels_by_reason.items() if TOO_FEW in why for label in labels
-    ]
-    if of_few:
-        yield f"inconclusive: {_listed(of_few)} (too few steps, {MORE_STEPS})"
+    """Yield which runs have no verdict and why; those that only lack steps in one sentence."""
+    short: list[str] = []
+    for reason, labels in labels_by_reason.items():
+        if TOO_FEW in reason:
+            short += labels
+        else:
+            yield f"inconclusive: {_listed(labels)} ({reason})"
+    if short:
+        yield f"inconclusive: {_listed(short)} (too few steps, {MORE_STEPS})"
 
 
 def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
     """Return values and the labels of the runs that have them: ``one 1, 2 (ddp2 and pp)``."""
-    return _listed(
-        f"{value} ({_listed(own)})" if own[1:] else f"{own[0]} {value}"
-        for value, own in labels.items()
-    )
+    return _listed(_value_text(value, sharing) for value, sharing in labels.items())
+
+
+def _value_text(value: str, labels: Sequence[str]) -> str:
+    return f"{labels[0]} {value}" if len(labels) == 1 else f"{value} ({_listed(labels)})"
 
 
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
-    """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
-    captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
-    return {
+    """Return the document as plain Python values; ``captures`` are the run ids of a run."""
+    settings = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "reference": board.reference,
@@ -598,58 +708,67 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced,
         "settings_file": board.settings.file,
-        "runs": [
-            row | {"captures": captures[row["label"]]}
-            for row in board.table.drop_columns("run_ids").to_pylist()
-        ],
+    }
+    tables = {
+        "runs": _run_documents(board),
         "kinds": [asdict(kind) for kind in board.kinds],
         "comparability": board.checks.to_pylist(),
         "environments": board.environments.to_pylist(),
         "problems": board.problem_rows,
     }
+    return settings | tables
+
+
+def _run_documents(board: Scoreboard) -> list[dict[str, Any]]:
+    captures = {side.label: _run_ids(side) for side in board.sides}
+    rows = board.table.drop_columns("run_ids").to_pylist()
+    return [row | {"captures": captures[row["label"]]} for row in rows]
 
 
 def identity_of(board: Scoreboard) -> str:
-    """Return what tells scoreboards apart, as a hash: the run ids of their runs, in whatever order."""
-    return _hashed([run.header.run_id for run in side.runs] for side in board.sides)
+    """Return what identifies a scoreboard: a hash of the run ids, whatever their order."""
+    return _hashed(_run_ids(side) for side in board.sides)
+
+
+def _run_ids(side: Side) -> list[str]:
+    return [run.header.run_id for run in side.runs]
+
+
+def _identity_in(document: Mapping[str, Any]) -> str | None:
+    """Return the identity of the scoreboard that a document is about; None if it is of none."""
+    if not document["reference"]:
+        return None
+    return _hashed(row["captures"] for row in document["runs"])
 
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
+    """Return the identity of a scoreboard if a CSV file has its runs; None if it has not."""
+    rows = csv.DictReader(io.StringIO(head_of(path, _MAX_CSV_BYTES)))
     try:
-        there = sorted(
-            str(row.get("run_ids"))
-            for row in csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE)))
-        )
+        run_ids_of_file = sorted(str(row.get("run_ids")) for row in rows)
     except csv.Error:
         return None
-    return (
-        identity_of(board)
-        if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist()))
-        else None
-    )
+    run_ids = sorted(map(csv_cell, board.table["run_ids"].to_pylist()))
+    return identity_of(board) if run_ids_of_file == run_ids else None
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
-    return hashlib.sha256(
-        json.dumps(sorted(sorted(map(str, capture)) for capture in captures)).encode()
-    ).hexdigest()
+    run_ids = sorted(sorted(map(str, capture)) for capture in captures)
+    return hashlib.sha256(json.dumps(run_ids).encode()).hexdigest()
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
-    """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
+    """Return how a scoreboard is written in each format, and how to identify one in a file."""
     formats = formats_of(
         "compare",
         identity_of(board),
         document=partial(scoreboard_document, board),
-        identity_in=lambda one: (
-            _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None
-        ),
+        identity_in=_identity_in,
         blocks=partial(scoreboard_blocks, board),
         usage="nsyspipe compare RUN RUN ...",
         page=partial(lazily("html.scoreboard_page", "scoreboard_page"), board),
         meta=RUNS,
     )
-    text = partial(
-        csv_text, board.table.column_names, [row.values() for row in board.table.to_pylist()]
-    )
+    rows = [row.values() for row in board.table.to_pylist()]
+    text = partial(csv_text, board.table.column_names, rows)
     return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

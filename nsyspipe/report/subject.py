@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-from nsyspipe.report.first_screen import title_of
-from nsyspipe.report.words import steps_used_text
+from collections.abc import Sequence
+
+from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
+from nsyspipe.model.names import listed
+from nsyspipe.report.blocks import Title
+from nsyspipe.report.words import of_world, ranks_text, steps_used_text
 from nsyspipe.run.run import Run
+
+_PARALLELISM = {
+    DATA: "data parallel",
+    SHARDED: "FSDP/ZeRO",
+    TENSOR: "tensor parallel",
+    PIPELINE: "pipeline parallel",
+    EXPERT: "expert parallel",
+}
+
+
+def title_of(run: Run) -> Title:
+    """Return what the run is called and what it ran on."""
+    header = run.header
+    facts = [_machines(run)]
+    if header.hosts:
+        n_nodes = len(header.hosts)
+        facts.append("one node" if n_nodes == 1 else f"{n_nodes} nodes")
+    facts.append(_parallelism(run))
+    return Title(header.label, [fact for fact in facts if fact])
 
 
 def subject_facts(run: Run) -> list[str]:
@@ -26,3 +49,38 @@ def steps_text(run: Run) -> str:
         return "no training steps found"
     summary = run.summary().to_pylist()[0]
     return steps_used_text(run, summary["n_summary_steps"], summary["n_steps"])
+
+
+def _machines(run: Run) -> str:
+    """Return the GPUs of a run: ``4 x NVIDIA H200``; how many ranks, if ranks are not GPUs."""
+    header = run.header
+    if not header.n_ranks:
+        n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
+        processes = of_world(n_processes, header.world_size, "process", "es")
+        return f"{processes} without GPU activity"
+    gpus = listed(header.gpu_names) if header.gpu_names else ""
+    n_job_ranks = header.n_job_ranks or header.n_ranks
+    is_gpu_per_rank = not header.has_shared_processes and header.n_ranks >= n_job_ranks
+    if is_gpu_per_rank and len(header.gpu_names) == 1:
+        return f"{header.n_ranks} x {gpus}"
+    ranks = ranks_text(header)
+    return f"{ranks} on {gpus}" if gpus else ranks
+
+
+def _parallelism(run: Run) -> str:
+    """Return the kinds of parallelism, with their sizes if there are several.
+
+    Empty if communication is not known.
+    """
+    groups = dimensions(run.traffic(), run.header.world_size)
+    named = [group for group in groups if set(group.roles) - {OTHER}]
+    if len(named) == 1:
+        return listed(_PARALLELISM[role] for role in named[0].roles if role in _PARALLELISM)
+    return " x ".join(_sized(group.roles, group.size) for group in named)
+
+
+def _sized(roles: Sequence[str], size: int | None) -> str:
+    names = listed(
+        _PARALLELISM[role].removesuffix(" parallel") for role in roles if role in _PARALLELISM
+    )
+    return names if size is None else f"{names} {size}"

@@ -222,13 +222,19 @@ def delta_text(unit: str | None, delta: float | None) -> str:
         return f"{signed(100 * delta)} {POINTS}"
     size, (_, name, scale, least) = abs(delta), _UNITS[unit or "count"]
     sized = f"{size / scale:.2g} {name}".rstrip() if 0 < size < least else value_text(unit, size)
-    text = f"{'+' if delta > 0 else '-' if delta < 0 else ''}{sized}"
+    text = f"{_sign(delta)}{sized}"
     return Quantity(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, told_from: float | None = None) -> str:
     """Return a number as `decimals` does, with its sign."""
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{decimals(abs(value), told_from)}"
+    return f"{_sign(value)}{decimals(abs(value), told_from)}"
+
+
+def _sign(value: float) -> str:
+    if value > 0:
+        return "+"
+    return "-" if value < 0 else ""
 
 
 def decimals(size: float, told_from: float | None = None) -> str:
@@ -242,6 +248,21 @@ def decimals(size: float, told_from: float | None = None) -> str:
         ):
             return text
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, ``1 check`` or ``3 checks``."""
+    return f"{count} {noun_for(count, noun)}"
+
+
+def noun_for(count: int, noun: str) -> str:
+    """Return a noun, in the plural unless the count is 1."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def upper_first(text: str) -> str:
+    """Return a text with its first letter as a capital, all others as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def metric_figure(name: str) -> Figure | None:

@@ -1,10 +1,10 @@
 """The answer of a simulation: the best setting first, then every change in three groups."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -43,21 +43,23 @@ GROUP_NAMES = {
 }
 _ZERO_COMMUNICATION = "zero communication time"
 _AS_CAPTURED = "as captured"
-_IF_AVAILABLE = " (if available)"  # of a link that was not recorded
-_SAME_NS = 1.0  # a smaller gain is none: nothing changes
-_DIGITS = 3  # of an estimate
-# changes that a sentence names
-_MOST_TIED = 3
-_MOST_REFUSED = 3
-_BAR_WIDTH = 14  # characters of the longest bar
-# narrower terminals get fewer columns rather than broken ones
-_NARROW = 60
-_WIDE = 74
-_WIDER = 100
+# Follows a link that was not recorded.
+_IF_AVAILABLE = " (if available)"
+# A smaller gain is none: the run has this setting already.
+_MIN_GAIN_NS = 1.0
+_ESTIMATE_DIGITS = 3
+# A sentence names at most so many changes.
+_MAX_TIED_NAMED = 3
+_MAX_REFUSED_NAMED = 3
+_MAX_BAR_CHARS = 14
+# Terminal widths from which on columns are shown.
+_MIN_WIDTH_FOR_RANGE = 60
+_MIN_WIDTH_FOR_BAR = 74
+_MIN_WIDTH_FOR_RATE = 100
 
 
 class MenuRow(Struct, frozen=True):
-    """A row of the menu: a change with its estimate, or the name of a group, which has no step time."""
+    """A row of the menu: a change with its estimate, or the name of a group without one."""
 
     label: str
     step_time_ns: float | None = None
@@ -77,101 +79,132 @@ class SortedScenarios(Struct, frozen=True):
     unchanged: Sequence[Scenario]  # what the run has already
 
 
-def sort_scenarios(found: WhatIf) -> SortedScenarios:
-    """Return the scenarios that have an answer, by what their estimates mean; each part in the order of the answer."""
-    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
-    unchanged = [scenario for scenario in answered if _is_captured(scenario)]
-    changing = [scenario for scenario in answered if not _is_captured(scenario)]
+def sort_scenarios(answer: WhatIf) -> SortedScenarios:
+    """Return the scenarios that have an estimate, by what it means, each in the order of all."""
+    estimated = _estimated(answer)
+    unchanged = [scenario for scenario in estimated if _is_captured(scenario)]
+    changing = [scenario for scenario in estimated if not _is_captured(scenario)]
     return SortedScenarios(
-        effective=[scenario for scenario in changing if is_clear(found, scenario)],
-        within_noise=[scenario for scenario in changing if not is_clear(found, scenario)],
+        effective=[scenario for scenario in changing if is_clear(answer, scenario)],
+        within_noise=[scenario for scenario in changing if not is_clear(answer, scenario)],
         unchanged=unchanged,
     )
 
 
-def headline(found: WhatIf) -> str:
+def _estimated(answer: WhatIf) -> list[Scenario]:
+    """Return the scenarios that have an estimate."""
+    return [scenario for scenario in answer.scenarios if scenario.refused is None]
+
+
+def headline(answer: WhatIf) -> str:
     """Return the answer in a few sentences."""
-    return " ".join(headline_sentences(found))
+    return " ".join(headline_sentences(answer))
 
 
-def headline_sentences(found: WhatIf) -> list[str]:
+def headline_sentences(answer: WhatIf) -> list[str]:
     """Return the sentences of the answer, the most important first."""
-    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
-    if not answered:
-        return _no_answer(found)
-    if answered[0].id == "custom":
-        return [_custom_answer(found, answered[0])]
-    settings, others = _gaining(found)
-    sentences = ["No setting has an estimated saving that is larger than its uncertainty."]
-    least_pct = 0.0
-    if settings:
-        best, *next_best = settings
-        least_pct = best.gain_pct or 0.0
-        what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
-        sentences = [f"{what}: {best.label}, {_change(found, best)}."]
-        tied = [scenario.label for scenario in next_best if _is_tied(best, scenario)]
-        if tied:
-            sentences.append(
-                f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}."
-            )
-    return sentences + [
-        _condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct
+    estimated = _estimated(answer)
+    if not estimated:
+        return _no_answer(answer)
+    if estimated[0].id == "custom":
+        return [_custom_answer(answer, estimated[0])]
+    settings = _gaining_settings(answer)
+    best_pct = settings[0].gain_pct or 0.0 if settings else 0.0
+    hardware = [
+        scenario for scenario in _gaining_hardware(answer) if (scenario.gain_pct or 0.0) > best_pct
+    ]
+    return [
+        *_setting_sentences(answer, settings, is_only_change=len(estimated) == 1),
+        *(_condition(answer, scenario) for scenario in hardware),
     ]
 
 
-def _gaining(found: WhatIf) -> tuple[list[Scenario], list[Scenario]]:
-    """Return the settings that save time, the best first, and the best hardware of each place that may not be there."""
-    gaining = [
-        scenario for scenario in sort_scenarios(found).effective if (scenario.gain_pct or 0.0) > 0
-    ]
+def _setting_sentences(
+    answer: WhatIf, settings: Sequence[Scenario], *, is_only_change: bool
+) -> Iterator[str]:
+    """Yield the best setting, and which others are predicted to be as fast."""
+    if not settings:
+        yield "No setting has an estimated saving that is larger than its uncertainty."
+        return
+    best, *next_best = settings
+    what = "The only change with an estimate" if is_only_change else "Best setting"
+    yield f"{what}: {best.label}, {_change(answer, best)}."
+    tied = [scenario.label for scenario in next_best if _is_tied(best, scenario)]
+    if tied:
+        yield f"Predicted equally fast, within the ranges: {listed(tied, _MAX_TIED_NAMED)}."
+
+
+def _gaining(answer: WhatIf) -> list[Scenario]:
+    """Return the scenarios that certainly save time, the best first."""
+    effective = sort_scenarios(answer).effective
+    return [scenario for scenario in effective if (scenario.gain_pct or 0.0) > 0]
+
+
+def _gaining_settings(answer: WhatIf) -> list[Scenario]:
+    """Return the settings that certainly save time, the best first.
+
+    A late rank is not a setting, but stands for one if nothing else saves time.
+    """
+    gaining = _gaining(answer)
     settings = [scenario for scenario in gaining if scenario.group == SETTING]
-    if not settings:  # a rank that is late is not a setting, but may be all that has an estimate
-        settings = [scenario for scenario in gaining if scenario.id == "no-wait"]
-    best_of_place: dict[str, Scenario] = {}
-    for scenario in gaining:
+    return settings or [scenario for scenario in gaining if scenario.id == "no-wait"]
+
+
+def _gaining_hardware(answer: WhatIf) -> list[Scenario]:
+    """Return the best links that may not be there: of this machine, and of another one."""
+    best_by_place: dict[str, Scenario] = {}
+    for scenario in _gaining(answer):
         if scenario.group == HARDWARE and scenario.link_place is not None:
-            best_of_place.setdefault(scenario.link_place, scenario)
-    return settings, list(best_of_place.values())
+            best_by_place.setdefault(scenario.link_place, scenario)
+    return list(best_by_place.values())
 
 
-def best_setting(found: WhatIf) -> Scenario | None:
-    """Return the change that the headline names first: the one that was asked for, else the setting that saves most."""
-    first = found.scenarios[0]
+def best_setting(answer: WhatIf) -> Scenario | None:
+    """Return the change that the headline names first.
+
+    That is the change that the user asked for, else the setting that saves most.
+    """
+    first = answer.scenarios[0]
     if first.id == "custom":
         return None if first.refused is not None or _is_captured(first) else first
-    settings, _ = _gaining(found)
-    return settings[0] if settings else None
+    return next(iter(_gaining_settings(answer)), None)
 
 
-def _no_answer(found: WhatIf) -> list[str]:
-    (why, n_changes), *more_reasons = _most_usual_refusals(found)
-    n_more = sum(n for _, n in more_reasons)
-    subject = f"No estimate for {n_changes} changes" if n_more else "No estimate"
-    sentences = [f"{subject}: {why}."]
-    if n_more:
-        others = "1 more change has" if n_more == 1 else f"{n_more} more changes have"
-        sentences.append(f"{others} no estimate for other reasons, see below.")
-    if found.limit_step_time_ns is not None and found.step_time_ns:
-        gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
-        share = percent_text(gain / found.step_time_ns)
+def _no_answer(answer: WhatIf) -> list[str]:
+    """Return why no change has an estimate, and what no communication at all would save."""
+    most_usual, *rarer = _refusals_by_reason(answer)
+    n_rarer = sum(refusal.n_changes for refusal in rarer)
+    if not n_rarer:
+        sentences = [f"No estimate: {most_usual.reason}."]
+    else:
+        n_more = "1 more change has" if n_rarer == 1 else f"{n_rarer} more changes have"
+        sentences = [
+            f"No estimate for {most_usual.n_changes} changes: {most_usual.reason}.",
+            f"{n_more} no estimate for other reasons, see below.",
+        ]
+    if answer.limit_step_time_ns is not None and answer.step_time_ns:
+        gain_ns = max(answer.step_time_ns - answer.limit_step_time_ns, 0.0)
+        saving = ms_text(gain_ns, _ESTIMATE_DIGITS)
+        share = percent_text(gain_ns / answer.step_time_ns)
         sentences.append(
-            f"A step with {_ZERO_COMMUNICATION} would save {ms_text(gain, _DIGITS)} ({share}). "
-            "No other interconnect, "
-            "bucket size or datatype can save more."
+            f"A step with {_ZERO_COMMUNICATION} would save {saving} ({share}). "
+            "No other interconnect, bucket size or datatype can save more."
         )
     return sentences
 
 
-def _custom_answer(found: WhatIf, scenario: Scenario) -> str:
+def _custom_answer(answer: WhatIf, scenario: Scenario) -> str:
     if _is_captured(scenario):
         return f"{scenario.label}: unchanged. The run is as fast already."
-    answer = f"{scenario.label}{_note(scenario)}: {_change(found, scenario)}."
-    return f"{answer} {_unrecorded_text(scenario)}" if scenario.link_place == UNKNOWN else answer
+    sentence = f"{scenario.label}{_note(scenario)}: {_change(answer, scenario)}."
+    if scenario.link_place != UNKNOWN:
+        return sentence
+    return f"{sentence} {_unrecorded_text(scenario)}"
 
 
-def _condition(found: WhatIf, scenario: Scenario) -> str:
-    """Return what a link saves that these GPUs may not have, and on which condition."""
-    saved = _saved(found, scenario)
+def _condition(answer: WhatIf, scenario: Scenario) -> str:
+    """Return what a link that these GPUs may not have would save."""
+    saved = _saved(answer, scenario)
     link = str(scenario.knobs["link"])
     if scenario.link_place == ELSEWHERE:
         return f"Other hardware: {link} would save {saved}."
@@ -185,305 +218,333 @@ def _unrecorded_text(scenario: Scenario) -> str:
     return f"The reports do not show whether {kind} connects all of the GPUs."
 
 
-def _is_tied(scenario: Scenario, other: Scenario) -> bool:
+def _is_tied(best: Scenario, rival: Scenario) -> bool:
     """Tell whether each of two estimates is in the range of the other."""
-    pairs = ((scenario, other), (other, scenario))
-    return all(not words.is_clear(a.step_time_ns, b.low_ns, b.high_ns) for a, b in pairs)
+    is_best_outside = words.is_clear(best.step_time_ns, rival.low_ns, rival.high_ns)
+    is_rival_outside = words.is_clear(rival.step_time_ns, best.low_ns, best.high_ns)
+    return not is_best_outside and not is_rival_outside
 
 
-def is_clear(found: WhatIf, scenario: Scenario) -> bool:
+def is_clear(answer: WhatIf, scenario: Scenario) -> bool:
     """Tell whether the range of an estimate leaves the captured step time out."""
-    return words.is_clear(found.step_time_ns, scenario.low_ns, scenario.high_ns)
+    return words.is_clear(answer.step_time_ns, scenario.low_ns, scenario.high_ns)
 
 
-def gain_text(found: WhatIf, scenario: Scenario) -> str:
+def gain_text(answer: WhatIf, scenario: Scenario) -> str:
     """Return the saving as a share of the step time, and whether it is within noise."""
     if scenario.gain_pct is None:
         return ""
-    return f"{scenario.gain_pct:.1f}%{'' if is_clear(found, scenario) else ' (within noise)'}"
+    noise = "" if is_clear(answer, scenario) else " (within noise)"
+    return f"{scenario.gain_pct:.1f}%{noise}"
 
 
-def _change(found: WhatIf, scenario: Scenario) -> str:
-    """Return the predicted step time with its range, and by how much it differs from the captured one."""
-    if scenario.gain_pct is None or not found.step_time_ns:
+def _change(answer: WhatIf, scenario: Scenario) -> str:
+    """Return the predicted step time with its range, and its difference from the captured one."""
+    if scenario.gain_pct is None or not answer.step_time_ns:
         return ""
-    times = (
-        f"{ms_text(found.step_time_ns, _DIGITS).removesuffix(' ms')} -> "
-        f"{ms_text(scenario.step_time_ns, _DIGITS)}"
-    )
-    estimated = f"{times} per step (estimated {_range_text(scenario.low_ns, scenario.high_ns)} ms)"
-    if not is_clear(found, scenario):
-        return f"{estimated}, which is within noise"
-    return (
-        f"{estimated}, {abs(scenario.gain_pct):.1f}% {'less' if scenario.gain_pct > 0 else 'more'}"
-    )
+    now = _number_text(answer.step_time_ns)
+    then = ms_text(scenario.step_time_ns, _ESTIMATE_DIGITS)
+    step_range = _range_text(scenario.low_ns, scenario.high_ns)
+    estimate = f"{now} -> {then} per step (estimated {step_range} ms)"
+    if not is_clear(answer, scenario):
+        return f"{estimate}, which is within noise"
+    direction = "less" if scenario.gain_pct > 0 else "more"
+    return f"{estimate}, {abs(scenario.gain_pct):.1f}% {direction}"
 
 
-def _saved(found: WhatIf, scenario: Scenario) -> str:
-    gain = scenario.gain_pct or 0.0
-    return f"{ms_text(gain / 100 * (found.step_time_ns or 0.0), _DIGITS)} ({gain:.1f}%)"
+def _saved(answer: WhatIf, scenario: Scenario) -> str:
+    """Return what a change saves, ``71.4 ms (11.1%)``."""
+    gain_pct = scenario.gain_pct or 0.0
+    gain_ns = gain_pct / 100 * (answer.step_time_ns or 0.0)
+    return f"{ms_text(gain_ns, _ESTIMATE_DIGITS)} ({gain_pct:.1f}%)"
 
 
 def _number_text(ns: float | None) -> str:
-    return ms_text(ns, _DIGITS).removesuffix(" ms")
+    return ms_text(ns, _ESTIMATE_DIGITS).removesuffix(" ms")
 
 
 def _range_text(low_ns: float | None, high_ns: float | None) -> str:
-    return (
-        ""
-        if low_ns is None or high_ns is None
-        else f"{_number_text(low_ns)} to {_number_text(high_ns)}"
-    )
+    if low_ns is None or high_ns is None:
+        return ""
+    return f"{_number_text(low_ns)} to {_number_text(high_ns)}"
 
 
 def whatif_blocks(
-    found: WhatIf, run: Run, *, is_verbose: bool = True, has_bars: bool = False
+    answer: WhatIf, run: Run, *, is_verbose: bool = True, has_bars: bool = False
 ) -> Iterator[blocks.Block]:
     """Yield the answer: the best setting, every change in its group, and what has no estimate.
 
     Verbose, also what findings promise, what each estimate assumes, changes within noise, and every
     problem.
     """
-    yield from (blocks.Sentence(text, "bold") for text in headline_sentences(found))
-    yield from few_steps_blocks(found)
-    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
-    has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
-    yield blocks.Facts(subject(found, run), "Run")
-    yield blocks.Facts(
-        _basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps"
-    )
+    yield from (blocks.Sentence(text, "bold") for text in headline_sentences(answer))
+    yield from few_steps_blocks(answer)
+    estimated = _estimated(answer)
+    has_menu = len(menu_rows(answer, estimated, is_verbose=is_verbose)) > 1
+    yield blocks.Facts(subject(answer, run), "Run")
+    has_step_time = is_verbose or not has_menu
+    basis = _basis(answer, run, has_step_time=has_step_time, is_verbose=is_verbose)
+    yield blocks.Facts(basis, "Steps")
     if has_menu:
-        yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
-    if answered:
-        yield from without_effect(found, is_verbose=is_verbose)
+        yield menu(answer, estimated, is_verbose=is_verbose, has_bars=has_bars)
+    if estimated:
+        yield from without_effect(answer, is_verbose=is_verbose)
     if is_verbose:
-        yield from finding_blocks(found, run)
-    yield from assumption_blocks(answered, is_verbose=is_verbose)
-    reasons = refusals(found, None if is_verbose else _MOST_REFUSED)
+        yield from finding_blocks(answer, run)
+    yield from assumption_blocks(estimated, is_verbose=is_verbose)
+    reasons = refusals(answer, None if is_verbose else _MAX_REFUSED_NAMED)
     if reasons:
         yield from (blocks.Heading("No estimate", "dim"), blocks.Items(reasons))
-    yield from note_blocks(found)
-    troubles = trouble_rows(found, is_verbose=is_verbose)
-    if answered and troubles:
+    yield from note_blocks(answer)
+    troubles = trouble_rows(answer, is_verbose=is_verbose)
+    if estimated and troubles:
         yield blocks.Troubles(troubles)
 
 
-def subject(found: WhatIf, run: Run) -> list[str]:
+def subject(answer: WhatIf, run: Run) -> list[str]:
     """Return what the run is called, and what it ran on."""
-    return [found.label, hardware_text(run)]
+    return [answer.label, hardware_text(run)]
 
 
-def few_steps_blocks(found: WhatIf) -> Iterator[blocks.Sentence]:
+def few_steps_blocks(answer: WhatIf) -> Iterator[blocks.Sentence]:
     """Yield the warning that the estimates use few steps, if they do."""
-    for row in found.problem_rows:
+    for row in answer.problem_rows:
         if row["code"] == _FEW_STEPS:
             yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
 
 
-def note_blocks(found: WhatIf) -> Iterator[blocks.Notes]:
+def note_blocks(answer: WhatIf) -> Iterator[blocks.Notes]:
     """Yield how to get an estimate that a late rank prevents, if there is such a way."""
-    if found.is_answered_without_late_ranks:
+    if answer.is_answered_without_late_ranks:
         example = "for example --no-wait --bucket-mb 25"
-        yield blocks.Notes(
-            [f"To predict a change as if no rank were late, combine it with --no-wait, {example}."]
-        )
+        note = f"To predict a change as if no rank were late, combine it with --no-wait, {example}."
+        yield blocks.Notes([note])
 
 
-def trouble_rows(found: WhatIf, *, is_verbose: bool) -> list[Trouble]:
-    """Return the problems of the run, each once, without the one that is shown above everything."""
+def trouble_rows(answer: WhatIf, *, is_verbose: bool) -> list[Trouble]:
+    """Return the problems of the run, each once, without the warning about few steps."""
     rows = [
         row
-        for row in found.problem_rows
+        for row in answer.problem_rows
         if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)
     ]
     return same_problems(rows, lambda _: "")
 
 
-def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: ANN401 - a row of problems
-    return row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)
+def _is_shown(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
+    if row["severity"] != "info":
+        return True
+    return is_verbose and row["code"] in OF_FILES_BESIDE
 
 
-def _basis(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
+def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
     """Return what the estimates are based on."""
     parts = [steps_text(run), *backward_source(run)]
-    if found.step_time_ns is not None and has_step_time:
-        parts.append(f"step time {ms_text(found.step_time_ns)}")
-    if found.identity_error_pct is not None and is_verbose:
-        parts.append(f"simulation error {percent_text(found.identity_error_pct / 100, 2)}")
+    if answer.step_time_ns is not None and has_step_time:
+        parts.append(f"step time {ms_text(answer.step_time_ns)}")
+    if answer.identity_error_pct is not None and is_verbose:
+        parts.append(f"simulation error {percent_text(answer.identity_error_pct / 100, 2)}")
     return parts
 
 
-def without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
-    """Yield which changes change nothing, in a line; a menu that has them as rows needs none."""
-    if is_verbose or found.scenarios[0].id == "custom":
+def without_effect(answer: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
+    """Yield in a line which changes save nothing; a verbose menu has them as rows."""
+    if is_verbose or answer.scenarios[0].id == "custom":
         return
-    parts = sort_scenarios(found)
+    parts = sort_scenarios(answer)
     sentences = []
     if parts.within_noise:
-        sentences.append(
-            f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}."
-        )
+        sentences.append(f"Within noise: {_labels(parts.within_noise)}.")
     if parts.unchanged:
-        sentences.append(
-            f"No change in step time: {', '.join(scenario.label for scenario in parts.unchanged)}."
-        )
+        sentences.append(f"No change in step time: {_labels(parts.unchanged)}.")
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
 
 
-def assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
-    """Yield what estimates assume: of a single one all, of several only what you have to check."""
-    if len(answered) == 1:
-        yield from (
-            blocks.Heading("This estimate assumes", "dim"),
-            blocks.Items(answered[0].assumptions),
-        )
-    elif is_verbose and answered:
-        by_text = grouped(
-            (text, scenario.label) for scenario in answered for text in scenario.assumptions
-        )
-        items = [
-            f"{text} ({_labels_text(labels, len(answered))})" for text, labels in by_text.items()
-        ]
-        yield from (blocks.Heading("Estimates assume", "dim"), blocks.Items(items))
+def _labels(scenarios: Sequence[Scenario]) -> str:
+    return ", ".join(scenario.label for scenario in scenarios)
+
+
+def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
+    """Yield what estimates assume: all of a single one, else only what the user has to check."""
+    if len(estimated) == 1:
+        yield blocks.Heading("This estimate assumes", "dim")
+        yield blocks.Items(estimated[0].assumptions)
+    elif is_verbose and estimated:
+        yield blocks.Heading("Estimates assume", "dim")
+        yield blocks.Items(_assumptions(estimated))
     else:
-        assuming = [
-            one.label for one in answered if any(FASTER_HOSTS in text for text in one.assumptions)
-        ]
+        assuming = [scenario.label for scenario in estimated if _needs_faster_hosts(scenario)]
         if assuming:
-            yield blocks.Notes(
-                [
-                    (
-                        "Assumes that the CPU can launch kernels early enough: "
-                        f"{_labels_text(assuming, len(answered))}."
-                    )
-                ]
-            )
+            labels = _labels_text(assuming, len(estimated))
+            note = f"Assumes that the CPU can launch kernels early enough: {labels}."
+            yield blocks.Notes([note])
+
+
+def _assumptions(estimated: Sequence[Scenario]) -> list[str]:
+    """Return each assumption with the estimates that make it."""
+    labels_by_text = grouped(
+        (text, scenario.label) for scenario in estimated for text in scenario.assumptions
+    )
+    return [
+        f"{text} ({_labels_text(labels, len(estimated))})"
+        for text, labels in labels_by_text.items()
+    ]
+
+
+def _needs_faster_hosts(scenario: Scenario) -> bool:
+    return any(FASTER_HOSTS in text for text in scenario.assumptions)
 
 
 def _labels_text(labels: Sequence[str], n_all: int) -> str:
     return "all estimates" if len(labels) == n_all else ", ".join(labels)
 
 
-def refusals(found: WhatIf, n_shown: int | None = None) -> list[str]:
-    """Return which changes have no estimate and why, at most so many by name; what the headline has is not repeated."""
-    refused = ((scenario.refused_in_options, scenario.label) for scenario in found.scenarios)
-    labels_by_reason = grouped((why, label) for why, label in refused if why is not None)
-    is_answered = any(scenario.refused is None for scenario in found.scenarios)
-    in_headline = None if is_answered else _most_usual_refusals(found)[0][0]
+def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
+    """Return which changes have no estimate and why, at most `n_shown` of each reason by name.
 
-    def named(labels: Sequence[str]) -> str:
-        return few(labels, len(labels) if n_shown is None else n_shown)
-
-    others = [
-        f"{named(labels)}: {why}" for why, labels in labels_by_reason.items() if why != in_headline
+    If no change has an estimate, the headline has the most usual reason, which is not repeated.
+    """
+    refused = ((scenario.refused_in_options, scenario.label) for scenario in answer.scenarios)
+    labels_by_reason = grouped((reason, label) for reason, label in refused if reason is not None)
+    names_by_reason = {
+        reason: few(labels, len(labels) if n_shown is None else n_shown)
+        for reason, labels in labels_by_reason.items()
+    }
+    reason_in_headline = None if _estimated(answer) else _refusals_by_reason(answer)[0].reason
+    texts = [
+        f"{names}: {reason}"
+        for reason, names in names_by_reason.items()
+        if reason != reason_in_headline
     ]
-    if in_headline is None or not others:
-        return others
-    return [f"{named(labels_by_reason[in_headline])}: for the reason above", *others]
+    if reason_in_headline is None or not texts:
+        return texts
+    return [f"{names_by_reason[reason_in_headline]}: for the reason above", *texts]
 
 
-def _most_usual_refusals(found: WhatIf) -> list[tuple[str | None, int]]:
-    """Return why changes have no estimate and how many, the most usual reason first."""
-    return Counter(scenario.refused_in_options for scenario in found.scenarios).most_common()
+class Refusal(NamedTuple):
+    """A reason why changes have no estimate."""
+
+    reason: str | None
+    n_changes: int
 
 
-def menu_rows(found: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
-    """Return the rows of the menu: the captured run, then each group by its name, the largest saving first."""
-    rows = [MenuRow(_AS_CAPTURED, found.step_time_ns)]
-    is_custom = len(scenarios) == 1
-    effective = set(map(id, sort_scenarios(found).effective))
-    shown = [
-        scenario for scenario in scenarios if is_verbose or is_custom or id(scenario) in effective
-    ]
+def _refusals_by_reason(answer: WhatIf) -> list[Refusal]:
+    """Return why changes have no estimate, the most usual reason first."""
+    counts = Counter(scenario.refused_in_options for scenario in answer.scenarios)
+    return [Refusal(reason, n_changes) for reason, n_changes in counts.most_common()]
+
+
+def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
+    """Return the rows of the menu: the captured run, then each group below its name."""
+    captured = MenuRow(_AS_CAPTURED, answer.step_time_ns)
+    if len(scenarios) == 1:
+        return [captured, _row(answer, scenarios[0])]
+    effective = set(map(id, sort_scenarios(answer).effective))
+    shown = [scenario for scenario in scenarios if is_verbose or id(scenario) in effective]
+    rows = [captured]
     for group in GROUPS:
-        of_group = [_row(found, scenario) for scenario in shown if scenario.group == group]
-        if (
-            group == LIMIT
-            and not is_custom
-            and found.limit_step_time_ns is not None
-            and found.step_time_ns
-        ):
-            saved = 1 - found.limit_step_time_ns / found.step_time_ns
-            of_group.append(
-                MenuRow(_ZERO_COMMUNICATION, found.limit_step_time_ns, saved_ratio=saved)
-            )
-        if of_group:
-            rows += [] if is_custom else [MenuRow(GROUP_NAMES[group])]
-            rows += of_group
+        group_rows = [_row(answer, scenario) for scenario in shown if scenario.group == group]
+        if group == LIMIT:
+            group_rows += _zero_communication_rows(answer)
+        if group_rows:
+            rows += [MenuRow(GROUP_NAMES[group]), *group_rows]
     return rows
 
 
-def _row(found: WhatIf, scenario: Scenario) -> MenuRow:
-    label = str(scenario.knobs["link"]) if [*scenario.knobs] == ["link"] else scenario.label
+def _zero_communication_rows(answer: WhatIf) -> list[MenuRow]:
+    """Return the row of a step without communication time; no row if that is not known."""
+    if answer.limit_step_time_ns is None or not answer.step_time_ns:
+        return []
+    saved_ratio = 1 - answer.limit_step_time_ns / answer.step_time_ns
+    return [MenuRow(_ZERO_COMMUNICATION, answer.limit_step_time_ns, saved_ratio=saved_ratio)]
+
+
+def _row(answer: WhatIf, scenario: Scenario) -> MenuRow:
+    is_link_alone = [*scenario.knobs] == ["link"]
+    label = str(scenario.knobs["link"]) if is_link_alone else scenario.label
+    saved_ratio = None if scenario.gain_pct is None else scenario.gain_pct / 100
     return MenuRow(
-        label=label + _note(scenario),
+        label=f"{label}{_note(scenario)}",
         step_time_ns=scenario.step_time_ns,
         low_ns=scenario.low_ns,
         high_ns=scenario.high_ns,
-        saved_ratio=None if scenario.gain_pct is None else scenario.gain_pct / 100,
+        saved_ratio=saved_ratio,
         throughput_steps_per_s=scenario.throughput_steps_per_s,
-        is_within_noise=not is_clear(found, scenario),
+        is_within_noise=not is_clear(answer, scenario),
         knobs=frozenset(scenario.knobs),
     )
 
 
 def menu_cells(row: MenuRow) -> list[str]:
     """Return what stands behind the bar of a change: step time, range and saving."""
-    return [_number_text(row.step_time_ns), _range_text(row.low_ns, row.high_ns), _saved_cell(row)]
+    step_range = _range_text(row.low_ns, row.high_ns)
+    return [_number_text(row.step_time_ns), step_range, _saved_cell(row)]
 
 
 def menu(
-    found: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool = True, has_bars: bool = False
+    answer: WhatIf,
+    scenarios: Sequence[Scenario],
+    *,
+    is_verbose: bool = True,
+    has_bars: bool = False,
 ) -> blocks.Table:
-    """Return what each change that has an estimate would bring, by group, the settings first."""
-    rows = menu_rows(found, scenarios, is_verbose=is_verbose)
-    longest_ns = max((row.step_time_ns or 0.0 for row in rows), default=0.0)
+    """Return what each change that has an estimate would save, by group, the settings first."""
+    rows = menu_rows(answer, scenarios, is_verbose=is_verbose)
     has_groups = any(row.step_time_ns is None for row in rows)
-
-    def label(row: MenuRow) -> str:
-        is_indented = has_groups and row.step_time_ns is not None and row.label != _AS_CAPTURED
-        return f"  {row.label}" if is_indented else row.label
-
-    def bar(row: MenuRow) -> str:
-        if row.step_time_ns is None or not longest_ns:
-            return ""
-        return "#" * max(round(_BAR_WIDTH * row.step_time_ns / longest_ns), 1)
-
+    range_field = Field(
+        "range",
+        lambda row: _range_text(row.low_ns, row.high_ns),
+        from_width=_MIN_WIDTH_FOR_RANGE,
+    )
     fields = [
-        Field("change", label, "text"),
-        Field(
-            "ms per step",
-            lambda row: "" if row.step_time_ns is None else _number_text(row.step_time_ns),
-        ),
-        Field("range", lambda row: _range_text(row.low_ns, row.high_ns), from_width=_NARROW),
+        Field("change", partial(_label_cell, has_groups=has_groups), "text"),
+        Field("ms per step", _step_time_cell),
+        range_field,
         Field("saved", _saved_cell),
     ]
     if has_bars:
-        fields.append(Field("", bar, "word", from_width=_WIDE))
+        longest_ns = max((row.step_time_ns or 0.0 for row in rows), default=0.0)
+        bar = partial(_bar_cell, longest_ns=longest_ns)
+        fields.append(Field("", bar, "word", from_width=_MIN_WIDTH_FOR_BAR))
     if is_verbose:
-        rate = Field("steps/s", _rate_cell, from_width=_WIDER)
-        fields.append(rate)
+        fields.append(Field("steps/s", _rate_cell, from_width=_MIN_WIDTH_FOR_RATE))
     return table_of("What each change would save", rows, fields)
+
+
+def _label_cell(row: MenuRow, *, has_groups: bool) -> str:
+    is_of_group = row.step_time_ns is not None and row.label != _AS_CAPTURED
+    return f"  {row.label}" if has_groups and is_of_group else row.label
+
+
+def _step_time_cell(row: MenuRow) -> str:
+    return "" if row.step_time_ns is None else _number_text(row.step_time_ns)
+
+
+def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
+    if row.step_time_ns is None or not longest_ns:
+        return ""
+    return "#" * max(round(_MAX_BAR_CHARS * row.step_time_ns / longest_ns), 1)
 
 
 def _saved_cell(row: MenuRow) -> str:
     if row.saved_ratio is None:
         return ""
-    text = f"{100 * row.saved_ratio:.1f}"
-    return f"{text if float(text) else '0.0'}%{' (noise)' if row.is_within_noise else ''}"
+    number = f"{100 * row.saved_ratio:.1f}"
+    # Not -0.0.
+    percent = number if float(number) else "0.0"
+    noise = " (noise)" if row.is_within_noise else ""
+    return f"{percent}%{noise}"
 
 
 def _rate_cell(row: MenuRow) -> str:
-    return (
-        rate_text(row.throughput_steps_per_s).removesuffix(" steps/s")
-        if row.throughput_steps_per_s
-        else ""
-    )
+    if not row.throughput_steps_per_s:
+        return ""
+    return rate_text(row.throughput_steps_per_s).removesuffix(" steps/s")
 
 
 def _note(scenario: Scenario) -> str:
-    """Return what has to be known of a row of the menu."""
+    """Return what the reader has to know of a change, in brackets."""
     if _is_captured(scenario):
         return " (as now)"
     if scenario.link_place == HERE and scenario.group == SETTING:
@@ -495,13 +556,14 @@ def _note(scenario: Scenario) -> str:
 
 
 def _is_captured(scenario: Scenario) -> bool:
-    is_same = scenario.mean_gain_ns is not None and abs(scenario.mean_gain_ns) < _SAME_NS
+    """Tell whether the captured run has the setting of a scenario already."""
+    is_same = scenario.mean_gain_ns is not None and abs(scenario.mean_gain_ns) < _MIN_GAIN_NS
     return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(scenario.knobs)
 
 
-def finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
-    """Yield the upper bound of each finding, and the estimate for the change that the finding advises."""
-    bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
+def finding_blocks(answer: WhatIf, run: Run) -> Iterator[blocks.Block]:
+    """Yield the upper bound of each finding, and the estimate for the change that it advises."""
+    bounds = _bounds(answer, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
         yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence(
@@ -510,75 +572,99 @@ def finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
         yield blocks.Items(bounds)
 
 
-def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
-    """Return for each finding the upper bound of its saving, and the estimate for the change that the finding advises."""
-    if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100%
+def _bounds(answer: WhatIf, mean_ns: float | None) -> list[str]:
+    """Return the upper bound of each finding, and the estimate for the change that it advises.
+
+    The largest bound comes first. Savings are of the mean step, so that no share exceeds 100%.
+    """
+    if not mean_ns:
         return []
-    chosen: dict[str, Scenario] = {}
-    for scenario in sorted(
-        found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))
-    ):
-        is_answered = scenario.mean_gain_ns is not None
-        is_gain = (
-            scenario.is_advised or (scenario.mean_gain_ns or 0.0) > 0
-        )  # otherwise it is the opposite change
-        if (
-            is_answered
-            and is_gain
-            and scenario.finding is not None
-            and scenario.finding_saving_ns is not None
-        ):
-            chosen.setdefault(scenario.finding, scenario)
-
-    def saving(ns: float | None) -> str:
-        return f"{ms_text(ns, _DIGITS)} ({percent_text((ns or 0.0) / mean_ns)})"
-
-    def sentence(rule: str, scenario: Scenario) -> str:
-        noise = "" if is_clear(found, scenario) else ", which is within noise"
-        estimate = f"{scenario.label} saves an estimated {saving(scenario.mean_gain_ns)}{noise}"
-        return f"{rule}: at most {saving(scenario.finding_saving_ns)}. {estimate}"
-
-    by_bound = sorted(chosen.items(), key=lambda pair: -(pair[1].finding_saving_ns or 0.0))
-    return [sentence(rule, scenario) for rule, scenario in by_bound]
-
-
-def whatif_document(found: WhatIf) -> dict[str, Any]:
-    """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
-    fields = (
-        asdict(scenario) | {"knobs": {**scenario.knobs}, "assumptions": [*scenario.assumptions]}
-        for scenario in found.scenarios
+    by_bound = sorted(
+        _scenarios_of_findings(answer).items(),
+        key=lambda finding: finding[1].finding_saving_ns or 0.0,
+        reverse=True,
     )
-    scenarios = [
-        field | {"refused": field.pop("refused_in_options")} for field in fields
-    ]  # as the command's options say it
-    return {
+    return [_bound_text(answer, rule, scenario, mean_ns) for rule, scenario in by_bound]
+
+
+def _scenarios_of_findings(answer: WhatIf) -> dict[str, Scenario]:
+    """Return the scenario of each finding: the change that it advises, else the best one."""
+    scenarios: dict[str, Scenario] = {}
+    by_advice = sorted(
+        answer.scenarios, key=lambda change: (not change.is_advised, -(change.gain_pct or 0.0))
+    )
+    for scenario in by_advice:
+        if scenario.finding is not None and _answers_finding(scenario):
+            scenarios.setdefault(scenario.finding, scenario)
+    return scenarios
+
+
+def _answers_finding(scenario: Scenario) -> bool:
+    """Tell whether a scenario has an estimate for its finding, and does not do the opposite."""
+    if scenario.mean_gain_ns is None or scenario.finding_saving_ns is None:
+        return False
+    return scenario.is_advised or scenario.mean_gain_ns > 0
+
+
+def _bound_text(answer: WhatIf, rule: str, scenario: Scenario, mean_ns: float) -> str:
+    bound = _saving_text(scenario.finding_saving_ns, mean_ns)
+    estimate = _saving_text(scenario.mean_gain_ns, mean_ns)
+    noise = "" if is_clear(answer, scenario) else ", which is within noise"
+    return f"{rule}: at most {bound}. {scenario.label} saves an estimated {estimate}{noise}"
+
+
+def _saving_text(saving_ns: float | None, mean_ns: float) -> str:
+    share = percent_text((saving_ns or 0.0) / mean_ns)
+    return f"{ms_text(saving_ns, _ESTIMATE_DIGITS)} ({share})"
+
+
+def whatif_document(answer: WhatIf) -> dict[str, Any]:
+    """Return the document in a fixed order.
+
+    ``knobs`` are arguments of `whatif`, with bandwidths in bytes per s.
+    """
+    run = {"run_id": answer.run_id, "label": answer.label, "n_summary_steps": answer.n_steps}
+    head = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
-        "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
-        "is_answered": any(scenario.refused is None for scenario in found.scenarios),
-        "verdict": headline(found),
-        "step_time_ns": found.step_time_ns,
-        "limit_step_time_ns": found.limit_step_time_ns,
-        "limit_gain_ns": found.limit_gain_ns,
-        "identity_error_pct": found.identity_error_pct,
-        "scenarios": scenarios,
-        "problems": [dict(problem_row) for problem_row in found.problem_rows],
+        "run": run,
+        "is_answered": bool(_estimated(answer)),
+        "verdict": headline(answer),
+    }
+    return head | {
+        "step_time_ns": answer.step_time_ns,
+        "limit_step_time_ns": answer.limit_step_time_ns,
+        "limit_gain_ns": answer.limit_gain_ns,
+        "identity_error_pct": answer.identity_error_pct,
+        "scenarios": [_scenario_document(scenario) for scenario in answer.scenarios],
+        "problems": [dict(row) for row in answer.problem_rows],
     }
 
 
-def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
-    """Return how the answer is written in each format, and how a file of it says which run it is for."""
+def _scenario_document(scenario: Scenario) -> dict[str, Any]:
+    document = asdict(scenario)
+    document["knobs"] = {**scenario.knobs}
+    document["assumptions"] = [*scenario.assumptions]
+    # Documents name the options of the command, not the arguments of Python.
+    document["refused"] = document.pop("refused_in_options")
+    return document
+
+
+def _identity_in(document: dict[str, Any]) -> str | None:
+    """Return the run of a document; None if it is of `analyze`, which has no scenarios."""
+    return str(document["run"]["run_id"]) if isinstance(document["scenarios"], list) else None
+
+
+def whatif_formats(answer: WhatIf, run: Run) -> dict[str, Format]:
+    """Return how the answer is written in each format, and how to identify its run in a file."""
     return formats_of(
         "whatif",
-        found.run_id,
-        document=partial(whatif_document, found),
-        # A document of `analyze` has no scenarios.
-        identity_in=lambda one: (
-            str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None
-        ),
-        blocks=partial(whatif_blocks, found, run),
+        answer.run_id,
+        document=partial(whatif_document, answer),
+        identity_in=_identity_in,
+        blocks=partial(whatif_blocks, answer, run),
         usage="nsyspipe whatif RUN",
-        page=partial(lazily("html.whatif_page", "whatif_page"), found, run),
+        page=partial(lazily("html.whatif_page", "whatif_page"), answer, run),
         meta=META,
         key="run_id",
     )

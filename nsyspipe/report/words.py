@@ -1,10 +1,11 @@
-"""What is said of a run in words, whatever it is written in: subject, link, steps, idle causes, problems."""
+"""A run in words, whatever the format: subject, link, steps, phases, idle causes, problems."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -31,10 +32,13 @@ from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.report.units import (
     STEP_PARTS,
     bandwidth_text,
+    counted,
     delta_text,
     metric_label,
     ms_text,
+    noun_for,
     percent_text,
+    upper_first,
 )
 from nsyspipe.run.work import has_whole_graphs
 
@@ -63,9 +67,9 @@ _MOST_ALIKE = 4
 _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 _MOST_RULES = 5  # that are named where one reason keeps them from being judged
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
-# of step time: idle that is told, and a cause of it
-_LEAST_SHARE = 0.02
-_LEAST_PART = 0.001
+# Of the step time: less idle time is not named, and no smaller cause of it.
+_MIN_IDLE_SHARE = 0.02
+_MIN_CAUSE_SHARE = 0.001
 _TWO_DECIMALS_NS = range(
     10_000, 10_000_000
 )  # of the host, where they say enough of what varies from step to step
@@ -126,19 +130,22 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     counted, cut_off = (
         {*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete))
     )
-    others = {*number.unique().to_pylist()} - counted - skipped
-    uneven = others - cut_off
-    endless = others & steps_without_end(steps)
+    unused = {*number.unique().to_pylist()} - counted - skipped
+    uneven = unused - cut_off
+    endless = unused & steps_without_end(steps)
     return {
         "skipped": sorted(skipped),
-        "incomplete": sorted(others - uneven - endless),
+        "incomplete": sorted(unused - uneven - endless),
         "without a recorded end": sorted(endless),
         "not on every rank": sorted(uneven),
     }
 
 
 def steps_without_end(steps: pa.Table) -> set[int]:
-    """Return the steps that are a rank's last: they may be whole, but where the next one would begin they would end."""
+    """Return the incomplete steps that are the last of a rank.
+
+    They may be whole, but they end where the next step begins, and there is none.
+    """
     last = steps.group_by("rank", use_threads=False).aggregate([("step", "max")]).to_pylist()
     at_end = {(row["rank"], row["step_max"]) for row in last}
     rows = zip(*(steps[name].to_pylist() for name in ("rank", "step", "is_complete")), strict=True)
@@ -146,13 +153,13 @@ def steps_without_end(steps: pa.Table) -> set[int]:
 
 
 def backward_source(run: Run) -> list[str]:
-    """Return what backward is taken to be where no range says it: what is said of it rests on that."""
+    """Return how nsyspipe found the backward pass if no range marks it."""
     codes = {row["code"] for row in run.problem_rows}
     return [text for code, text in BACKWARD_SOURCES.items() if code in codes]
 
 
 def sources(run: Run) -> list[str]:
-    """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
+    """Return how nsyspipe found steps and the backward pass if no ranges mark them."""
     return [
         *([STEPS_BY_PATTERN] if run.header.steps_from == "repetition" else []),
         *backward_source(run),
@@ -170,7 +177,7 @@ def hosts_text(run: Run) -> list[str]:
 
 
 def ranks_text(header: RunHeader) -> str:
-    """Return how many ranks there are, and of how many that the job had, or of which processes where some have several."""
+    """Return how many ranks there are of how many in the job, or of which processes."""
     if not header.has_shared_processes:
         return of_world(header.n_ranks, header.world_size, "rank", "s")
     # A launcher that counts fewer does not count these processes.
@@ -182,11 +189,15 @@ def ranks_text(header: RunHeader) -> str:
 def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
     missing = f" of {world_size}" if world_size not in (None, n) else ""
-    return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
+    ending = plural if missing or n != 1 else ""
+    return f"{n}{missing} {noun}{ending}"
 
 
 def link_text(run: Run) -> str | None:
-    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in three lines."""
+    """Return the interconnect, its edges, and how much of its bandwidth the run reached.
+
+    The text fits three lines.
+    """
     verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
@@ -229,18 +240,21 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
 
 def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
     """Return how many captured steps the metrics use, and whether the launch pattern marks the steps."""
-    found = f", {STEPS_BY_PATTERN}" if run.header.steps_from == "repetition" else ""
-    return f"{n_used} step{'s'[: n_used != 1]} used of {n_captured} captured{found}"
+    source = f", {STEPS_BY_PATTERN}" if run.header.steps_from == "repetition" else ""
+    return f"{counted(n_used, 'step')} used of {n_captured} captured{source}"
 
 
 def captured_versions_text(capture: RunCapture | None) -> str:
-    """Return the versions that sidecars give of what a run was captured with; empty where there are none."""
+    """Return the versions that sidecars recorded of the software; empty if there are none."""
     rows = capture_rows(capture)
     return ", ".join(f"{name} {value}" for name, value in rows if name not in {"command", "CUDA"})
 
 
 def uneven_text(evenness: Evenness) -> str:
-    """Return ``steps are uneven``, with mean and median, how many steps are like the median if few are, and the pattern."""
+    """Return that steps are uneven, with mean and median, and the pattern if there is one.
+
+    If few steps are like the median, that is added.
+    """
     text = f"steps are uneven: mean {ms_text(evenness.mean)}, median {ms_text(evenness.median)}"
     if evenness.is_median_nobodys:
         text += ", which no step takes"
@@ -262,7 +276,7 @@ def uneven_text(evenness: Evenness) -> str:
 
 
 def uneven_sentence(evenness: Evenness) -> str:
-    """Return that steps are uneven, with their pattern where there is one, else with mean and median."""
+    """Return that steps are uneven, with their pattern, else with mean and median."""
     if evenness.levels is None or evenness.n_long is None:
         mean = ms_text(evenness.mean)
         median = ms_text(evenness.median)
@@ -280,7 +294,7 @@ def uneven_sentence(evenness: Evenness) -> str:
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
-    """Return of each side that has captures with uneven steps what the first of them is like."""
+    """Return a note for each side with uneven steps, about its first uneven capture."""
     uneven = (
         (name, [capture for capture in captures if capture.is_uneven]) for name, captures in sides
     )
@@ -288,32 +302,31 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
 
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
-    """Return the mean step time that savings are shares of: of a mean, none can exceed it. None without steps."""
+    """Return the mean step time, which savings are shares of; None without steps."""
     return divided(1e9, summary["throughput_steps_per_s"])
 
 
 def _part_name(part: Figure) -> str:
-    """Return what a part of the step is called where the parts are listed; copies are said to hold memsets too."""
+    """Return what a part of the step is called in a list of parts, where copies name memsets."""
     return f"{part.short} (memcpy and memset)" if part.name == "exposed_memory" else part.short
 
 
 def shares_text(run: Run) -> str | None:
-    """Return what the shares are of, and the parts that sum to it as far as they are known; None without steps."""
+    """Return what shares are of, and the parts of that; None if a part is not known."""
     mean = rank_step_ns(run)
     if not mean:
         return None
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
-    what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
-    of_parts = {
-        _part_name(part): pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py()
+    whole = "capture" if run.is_capture else "step"
+    steps = run.breakdown()
+    parts = {
+        _part_name(part): pc.mean(steps[part.column], skip_nulls=False).as_py()
         for part in STEP_PARTS
     }
-    if None in of_parts.values():
+    if None in parts.values():
         return None
-    return (
-        f"shares are of {what}: "
-        f"{' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"
-    )
+    shares = [f"{name} {percent_text(ns / mean)}" for name, ns in parts.items() if ns]
+    return f"shares are of {whose} mean {whole}, {ms_text(mean)}: {' + '.join(shares)}"
 
 
 def _summary_phases(run: Run) -> pa.Table:
@@ -337,40 +350,48 @@ def host_note(run: Run, in_host_ns: float) -> str | None:
 
 
 def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
-    """Return phases with host times null in the first step, on ranks that run ahead into it from a step left out.
+    """Return phases, with those CPU times as null that include waits for skipped steps.
 
-    There the host waits for what the device still has to do of that step, which is in no figure:
-    where it takes longer than in all other steps.
+    If a skipped step precedes the first step, a CPU that runs ahead waits in the first step for
+    GPU work of the skipped one. Its time there counts as such a wait if it is longer than in all
+    other steps.
     """
     steps = run.breakdown()
-    first = pc.min(steps["step"]).as_py()
-    if first is None or not any(step < first for step in run.skipped_steps):
+    first_step = pc.min(steps["step"]).as_py()
+    if first_step is None or not any(step < first_step for step in run.skipped_steps):
         return phases
-    of_first = zip(
-        *(steps[name].to_pylist() for name in ("rank", "step", "wall_ns", "host_lead_ns")),
-        strict=True,
-    )
-    ahead = [
-        rank
-        for rank, step, wall, lead in of_first
-        if step == first and (lead or 0.0) >= _MUCH_AHEAD * wall
+    ranks = pa.array(_ranks_ahead(steps, first_step), pa.int64())
+    is_first = pc.equal(phases["step"], first_step)
+    longest_ns = _longest_host_ns(phases.filter(pc.invert(is_first)))
+    is_longest = [
+        (row["host_ns"] or 0) > longest_ns.get((row["phase"], row["rank"]), 0)
+        for row in phases.select(["phase", "rank", "host_ns"]).to_pylist()
     ]
-    is_waiting = pc.and_(
-        pc.equal(phases["step"], first),
-        pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64())),
-    )
-    later = phases.filter(pc.not_equal(phases["step"], first))
-    longest: dict[tuple[str, int], int] = {}
-    for row in later.select(["phase", "rank", "host_ns"]).to_pylist():
-        key = row["phase"], row["rank"]
-        longest[key] = max(longest.get(key, 0), row["host_ns"] or 0)
-    of_phases = zip(
-        *(phases[name].to_pylist() for name in ("phase", "rank", "host_ns")), strict=True
-    )
-    is_longest = [(host or 0) > longest.get((phase, rank), 0) for phase, rank, host in of_phases]
-    is_waiting = pc.and_(is_waiting, pa.array(is_longest, pa.bool_()))
-    host = pc.if_else(is_waiting, pa.scalar(None, phases["host_ns"].type), phases["host_ns"])
-    return phases.set_column(phases.column_names.index("host_ns"), "host_ns", host)
+    is_ahead = pc.and_(is_first, pc.is_in(phases["rank"], value_set=ranks))
+    is_waiting = pc.and_(is_ahead, pa.array(is_longest, pa.bool_()))
+    host_ns = phases["host_ns"]
+    known_ns = pc.if_else(is_waiting, pa.scalar(None, host_ns.type), host_ns)
+    return phases.set_column(phases.column_names.index("host_ns"), "host_ns", known_ns)
+
+
+def _ranks_ahead(steps: pa.Table, step: int) -> list[int]:
+    """Return the ranks whose CPU runs ahead of the GPU into a step."""
+    rows = steps.filter(pc.equal(steps["step"], step))
+    columns = rows.select(["rank", "wall_ns", "host_lead_ns"])
+    return [
+        row["rank"]
+        for row in columns.to_pylist()
+        if (row["host_lead_ns"] or 0.0) >= _MUCH_AHEAD * row["wall_ns"]
+    ]
+
+
+def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
+    """Return the longest CPU time of each phase and rank."""
+    longest_ns: dict[tuple[str, int], int] = {}
+    for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
+        key = (row["phase"], row["rank"])
+        longest_ns[key] = max(longest_ns.get(key, 0), row["host_ns"] or 0)
+    return longest_ns
 
 
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
@@ -391,57 +412,82 @@ class PhaseDifference(Struct, frozen=True):
 
 
 def phases_text(run: Run) -> str | None:
-    """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
+    """Return by what each phase differs most between ranks; None below 10 % of a step."""
     return _phases_sentence(phase_differences(run))
 
 
 def phases_of_rank_text(run: Run, rank: int) -> str | None:
-    """Return in which phases a rank takes most; None where there is none. The others then wait, which is its consequence."""
+    """Return in which phases a rank takes longest, so that other ranks wait; None for no phase."""
     return _phases_sentence([phase for phase in phase_differences(run) if phase.slow_rank == rank])
 
 
 def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
     if not phases:
         return None
-    return (
-        "Phases differ between ranks. "
-        f"{' '.join(f'{phase.text[:1].upper()}{phase.text[1:]}' for phase in phases)}"
+    return " ".join(
+        ["Phases differ between ranks.", *(upper_first(phase.text) for phase in phases)]
     )
 
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
-    """Return by what each phase differs most between ranks, from 10 % of a step on, the largest difference first."""
-    rows = _without_earlier_waits(run, _summary_phases(run))
-    least = _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
-    by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
+    """Return by what each phase differs most between ranks, the largest difference first.
+
+    Differences below 10 % of a step are left out.
+    """
     medians = host_medians_of(run)
-    means = by_rank.to_pylist()
-    for row in means:
+    rows = _phase_means(run, medians)
+    largest: dict[str, PhaseDifference] = {}
+    for phase, column in product(sorted({row["phase"] for row in rows}), PHASE_TIMES):
+        rows_of_phase = [row for row in rows if row["phase"] == phase]
+        what = _phase_time_text(column, is_median=phase in medians)
+        difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({what})")
+        largest[phase] = max(largest.get(phase, difference), difference, key=_size_of)
+    min_ns = _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    visible = [phase for phase in largest.values() if phase.more_ns and phase.more_ns >= min_ns]
+    return sorted(visible, key=_size_of, reverse=True)
+
+
+def _phase_time_text(column: str, *, is_median: bool) -> str:
+    """Return what a time of a phase is called."""
+    if column != "host_ns":
+        return _PHASE_WORDS[column]
+    return "median CPU time" if is_median else "CPU time, including waits for the GPU"
+
+
+def _phase_difference(
+    run: Run, rows: Sequence[Mapping[str, Any]], column: str, subject: str
+) -> PhaseDifference:
+    """Return by what a time of one phase differs most between ranks."""
+    times = [(row[f"{column}_mean"], row["rank"]) for row in rows]
+    known = sorted(time for time in times if time[0] is not None)
+    fastest = known[0] if known else (0.0, 0)
+    slowest = known[-1] if known else (0.0, 0)
+    text = f"{subject}: {_on_rank(run, slowest)}, {_on_rank(run, fastest)}."
+    return PhaseDifference(slowest[0] - fastest[0], slowest[1], text)
+
+
+def _phase_means(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Return the mean times of each phase and rank; CPU times as medians if there are any."""
+    phases = _without_earlier_waits(run, _summary_phases(run))
+    means = phases.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
+    rows: list[dict[str, Any]] = means.to_pylist()
+    for row in rows:
         if row["phase"] in medians:
             row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
-    most: dict[str, PhaseDifference] = {}
-    for phase, name in product(sorted({row["phase"] for row in means}), PHASE_TIMES):
-        of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
-        (low, fast), *_, (high, slow) = (
-            sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
-        )
-        what = _PHASE_WORDS[name]
-        if name == "host_ns":
-            what = (
-                "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
-            )
-        where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
-        text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
-        found = PhaseDifference(high - low, slow, text)
-        most[phase] = max(
-            most.get(phase, found), found, key=lambda phase: (phase.more_ns, phase.text)
-        )
-    told = [phase for phase in most.values() if phase.more_ns and phase.more_ns >= least]
-    return sorted(told, key=lambda phase: (phase.more_ns, phase.text), reverse=True)
+    return rows
+
+
+def _on_rank(run: Run, time_of_rank: tuple[float, int]) -> str:
+    ns, rank = time_of_rank
+    return f"{ms_text(ns)} on rank {run.rank_names.name(rank)}"
+
+
+def _size_of(difference: PhaseDifference) -> tuple[float, str]:
+    return difference.more_ns, difference.text
 
 
 def rank_step_ns(run: Run) -> float | None:
-    """Return the mean over ranks and steps, which shares are of: shorter than the mean step time, the slowest ranks'."""
+    """Return the mean step of all ranks; the mean step time, of the slowest ranks, is longer."""
     return cast("float | None", pc.mean(run.breakdown()["wall_ns"]).as_py())
 
 
@@ -496,7 +542,7 @@ def stream_text(run: Run) -> str | None:
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     """Return ``step 3``, or ``steps 3, 5-7``."""
-    return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
+    return f"{noun_for(len(numbers), noun)} {few(ranges(numbers), most)}"
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
@@ -508,68 +554,79 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
 
 
 def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
-    """Leave out a fix that begins as one before it: that one export, of all reports or of the same ones, mends both."""
-    told: list[Trouble] = []
+    """Leave out the fix to export again if a row before has it for all, or the same, reports."""
+    shown: list[Trouble] = []
     places: set[str] = set()
     for severity, message, place, fix in rows:
         is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
-        is_told = is_export and not places.isdisjoint({"", place})
-        told.append((severity, message, place, None if is_told else fix))
+        is_repeated = is_export and not places.isdisjoint({"", place})
+        shown.append((severity, message, place, None if is_repeated else fix))
         if is_export:
             places.add(place)
-    return told
+    return shown
 
 
 def _counted_rules(message: str) -> str:
-    """Return a message about rules that were not judged with their number where they are many; JSON has the names."""
-    found = _NOT_JUDGED.fullmatch(message)
-    names = found["rules"].split(", ") if found else []
-    if found is None or len(names) <= _MOST_RULES:
+    """Return a message about rules that were not judged, with their number if they are many.
+
+    JSON has the names.
+    """
+    match = _NOT_JUDGED.fullmatch(message)
+    if match is None:
+        return message
+    names = match["rules"].split(", ")
+    if len(names) <= _MOST_RULES:
         return message
     about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    return f"skipped {len(names)} checks{about} ({found['reason']})"
+    return f"skipped {len(names)} checks{about} ({match['reason']})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
-    """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers the largest, of many the first."""
+    """Return the problems, each once with the ranks, or the reports, that have it.
 
-    def place_of(rows: list[Row]) -> str:
-        ranks, reports = (
-            sorted({row[name] for row in rows if row[name] is not None})
-            for name in ("rank", "report")
-        )
-        return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
-
-    problems = [{**row, "message": _counted_rules(row["message"])} for row in problems]
-    alike = grouped(
-        ((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems
+    Problems of ranks that differ only in numbers are one, with the largest numbers. Of many such
+    problems of reports, the first is shown.
+    """
+    rows: list[Row] = [{**row, "message": _counted_rules(row["message"])} for row in problems]
+    groups = grouped(
+        ((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in rows
     )
-    rows: list[Trouble] = []
-    for group in alike.values():
-        told = same_problems(group, place_of)
-        is_of_ranks = all(row["rank"] is not None for row in group)
-        if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
-            # Only digits differ: what is longest, then last in order, has the largest.
-            is_by_size = is_of_ranks and "rank " not in told[0][1]
-            severity, message, _, fix = (
-                max(told, key=lambda one: (len(one[1]), one[1])) if is_by_size else told[0]
-            )
-            place = place_of(group)
-            which = "largest" if is_by_size else "first"
-            told = [
-                (
-                    severity,
-                    message,
-                    f"the {which} of {len(told)} alike{place and f': {place}'}",
-                    fix,
-                )
-            ]
-        rows += told
-    rows = _exported_once(rows)
+    place_of = partial(_place_of, most_places=most_places)
+    joined = [trouble for group in groups.values() for trouble in _joined(group, place_of)]
     return [
         (severity, message, "" if place in message else place, fix)
-        for severity, message, place, fix in rows
+        for severity, message, place, fix in _exported_once(joined)
     ]
+
+
+def _place_of(rows: Iterable[Row], most_places: int) -> str:
+    """Return the ranks of problems; the reports, if they have no ranks."""
+    rows = list(rows)
+    ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
+    if ranks:
+        return _numbered("rank", ranks, most_places)
+    reports = sorted({row["report"] for row in rows if row["report"] is not None})
+    return few(reports, most_places)
+
+
+def _joined(group: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
+    """Return problems that differ only in numbers; if they are many, one for all of them."""
+    distinct = same_problems(group, place_of)
+    is_of_ranks = all(row["rank"] is not None for row in group)
+    if len(distinct) <= (1 if is_of_ranks else _MOST_ALIKE):
+        return distinct
+    # Only digits differ: the longest message, then the last in order, has the largest number.
+    is_by_size = is_of_ranks and "rank " not in distinct[0][1]
+    chosen = max(distinct, key=_size_of_message) if is_by_size else distinct[0]
+    severity, message, _, fix = chosen
+    which = "largest" if is_by_size else "first"
+    place = place_of(group)
+    places = f": {place}" if place else ""
+    return [(severity, message, f"the {which} of {len(distinct)} alike{places}", fix)]
+
+
+def _size_of_message(trouble: Trouble) -> tuple[int, str]:
+    return len(trouble[1]), trouble[1]
 
 
 def unseen_idle(run: Run) -> str:
@@ -578,40 +635,49 @@ def unseen_idle(run: Run) -> str:
 
 
 def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
-    """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
-    names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
-    wall, idle, *of_causes = (
-        pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names
+    """Return what share of the step time is idle and why; None below 2 %, or if not known.
+
+    Causes below 0.1 % of the step time are left out.
+    """
+    wall_ns, idle_ns, *causes_ns = (
+        pc.sum(steps[name], skip_nulls=False, min_count=1).as_py()
+        for name in ("wall_ns", "idle_ns", *IDLE_CAUSES)
     )
-    if not wall or idle is None or idle / wall < _LEAST_SHARE:
+    if not wall_ns or idle_ns is None or idle_ns / wall_ns < _MIN_IDLE_SHARE:
         return None
-    n = steps.num_rows
-    parts = dict(zip(map(idle_cause, IDLE_CAUSES), of_causes, strict=True))
-    known = {cause: part for cause, part in parts.items() if part is not None}
-    if 0 < len(known) < len(parts):  # the other causes are still told apart
-        known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(
-            known.values()
-        )
-    call: dict[str, str] = {}
-    others = " and others" * (calls.num_rows > 1)
-    call |= (
-        {
-            idle_cause(
-                "idle_blocked_ns"
-            ): f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"
-        }
-        if calls.num_rows
-        else {}
-    )
-    causes = sorted(
-        (pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1]
-    )
-    texts = [
-        f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})"
-        for name, part in causes
-    ]
-    total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
-    return f"{total}: {', '.join(texts) or 'cause not known'}{unseen and f' ({unseen})'}"
+    call = _blocking_call_text(calls)
+    texts = []
+    for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
+        if cause_ns / wall_ns >= _MIN_CAUSE_SHARE:
+            time = ms_text(cause_ns / steps.num_rows)
+            remark = call if cause == idle_cause("idle_blocked_ns") else ""
+            texts.append(f"{cause} {time} ({percent_text(cause_ns / wall_ns)}{remark})")
+    at_least = "at least " if unseen else ""
+    idle = f"{ms_text(idle_ns / steps.num_rows)} ({percent_text(idle_ns / wall_ns)})"
+    reservation = f" ({unseen})" if unseen else ""
+    causes = ", ".join(texts) or "cause not known"
+    return f"idle {at_least}{idle}: {causes}{reservation}"
+
+
+def _known_causes(idle_ns: int, causes_ns: Sequence[int | None]) -> dict[str, int]:
+    """Return the idle time of each cause, the largest first.
+
+    What is left of the idle time belongs to the causes that are not known, if some are.
+    """
+    times_ns = dict(zip(map(idle_cause, IDLE_CAUSES), causes_ns, strict=True))
+    known = {cause: ns for cause, ns in times_ns.items() if ns is not None}
+    if 0 < len(known) < len(times_ns):
+        unknown = " or ".join(cause for cause in times_ns if cause not in known)
+        known[unknown] = idle_ns - sum(known.values())
+    return dict(sorted(known.items(), key=lambda cause: -cause[1]))
+
+
+def _blocking_call_text(calls: pa.Table) -> str:
+    """Return the call that blocked CPUs most, as ``, cudaStreamSynchronize and others``."""
+    if not calls.num_rows:
+        return ""
+    name = printable(calls["call"][0].as_py())[:LONGEST_CALL]
+    return f", {name} and others" if calls.num_rows > 1 else f", {name}"
 
 
 def idle_cause(column: str) -> str:
@@ -622,17 +688,11 @@ def idle_cause(column: str) -> str:
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
     """Yield what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
     pair = fastest_and_slowest(figures)
+    backward_pair = uneven_backward(figures)
     if pair:
         yield _slowest(*pair)
-    elif pair := uneven_backward(figures):
-        least, most = pair
-        yield (
-            f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but "
-            "backward takes "
-            f"{host_ms(most.phase_ns['backward'])} on {_name(most)} and "
-            f"{host_ms(least.phase_ns['backward'])} on "
-            f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
-        )
+    elif backward_pair:
+        yield _uneven_backward_text(*backward_pair)
     loading = longest_between(figures)
     if loading:
         where = f" on {_name(loading)}" if len(figures) > 1 else ""
@@ -654,12 +714,24 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
         yield f"These are the {n_shown} slowest of {len(figures)} processes. --json has all."
 
 
+def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
+    """Return which process takes longest in backward, and which one it may wait for."""
+    longest = f"{host_ms(most.phase_ns['backward'])} on {_name(most)}"
+    shortest = f"{host_ms(least.phase_ns['backward'])} on {_name(least)}"
+    return (
+        f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward "
+        f"takes {longest} and {shortest}. {_WAITING} {_name(least)} may be the one that is waited "
+        "for."
+    )
+
+
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
+    """Return which process is slowest, and whether it may only wait for another."""
     more = (slow.median_ns or 0) - (fast.median_ns or 0)
     share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
     longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"
-    backward = [one.phase_ns["backward"] or 0 for one in (fast, slow)]
-    if 2 * (backward[1] - backward[0]) < more:
+    more_backward = (slow.phase_ns["backward"] or 0) - (fast.phase_ns["backward"] or 0)
+    if 2 * more_backward < more:
         return f"Slowest: {_name(slow)}, {longer}."
     return (
         f"Longest: {_name(slow)}, {longer}, most of it in backward. {_WAITING} {_name(slow)} may "
@@ -672,28 +744,38 @@ def host_ms(ns: float | None) -> str:
     return ms_text(ns) if ns is None or ns not in _TWO_DECIMALS_NS else f"{ns / 1e6:.2f} ms"
 
 
-def _name(one: HostFigures) -> str:
-    return report_name(one) if one.rank is None else f"rank {one.rank}"
+def _name(process: HostFigures) -> str:
+    return report_name(process) if process.rank is None else f"rank {process.rank}"
 
 
-def report_name(one: HostFigures) -> str:
-    """Return a process's report as --rank-map names it: of several processes with the pid."""
-    return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")
+def report_name(process: HostFigures) -> str:
+    """Return the report of a process as --rank-map names it: of several processes with the pid."""
+    stem = PurePath(process.report).stem
+    return stem if process.is_alone else f"{stem}:{process.pid}"
 
 
 def settling_text(
     steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it"
 ) -> str:
-    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    n = max(counts)
-    now = f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
-    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
-    ways += (
-        [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
-    )
-    is_shorter = steps and captures and captures * n < steps
-    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
+    """Return how many steps or captures would settle a comparison, the cheaper way first.
+
+    `counts` are the steps that both sides have now. Empty if neither number is known.
+    """
+    ways = []
+    if steps:
+        now = " and ".join(map(str, dict.fromkeys(counts)))
+        # Two digits, because more is not known.
+        unit = 10 ** max(len(str(steps)) - 2, 0)
+        rounded_up = -(-steps // unit) * unit
+        ways.append(f"about {rounded_up} steps per capture ({now} now)")
+    if captures:
+        same = " like these" if steps else ""
+        ways.append(f"about {captures} captures of each{same}")
+    if not ways:
+        return ""
+    if steps and captures and captures * max(counts) < steps:
+        ways.reverse()
+    return f"{' or '.join(ways)} would {aim}"
 
 
 def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
@@ -702,10 +784,9 @@ def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
         changes = ", ".join(f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts)
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
-    return (
-        f"In the other direction, {_part_label(name)} takes {ms_text(abs(ns), 3)} "
-        f"{'more' if ns > 0 else 'less'}."
-    )
+    direction = "more" if ns > 0 else "less"
+    time = f"{ms_text(abs(ns), 3)} {direction}"
+    return f"In the other direction, {_part_label(name)} takes {time}."
 
 
 def _part_label(name: str) -> str:

@@ -71,7 +71,7 @@ class CommRows(Struct, frozen=True):
         return np.bincount(pairs // max(n_ranks, 1), minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return the group of each operation for `collectives.match`, and what each group needs.
+        """Return the group of each operation for `collectives.match_collectives`, and what each group needs.
 
         The operations of a group are matched with each other. It needs a number of ranks.
         """

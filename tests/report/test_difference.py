@@ -92,7 +92,7 @@ def test_an_interval_of_next_to_nothing_is_in_its_unit(baseline, low, high, said
         "ci_high": high,
         "delta": 0.0,
     }
-    assert words._interval_and_limit(row) == said
+    assert words._relative_interval(row) == said
 
 
 # Medians: slow has 101 ms of compute and fast 71, both 30 ms of all else; short has two steps of
@@ -264,7 +264,9 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(
         candidate=candidate,
     )
     texts = [
-        text for text in (words._beside_text(found), *words._against_parts(found).values()) if text
+        text
+        for text in (words._overlap_note(found), *words._contradictions(found).values())
+        if text
     ]
     assert re.findall(r"([+-]?[\d.]+) ms", " ".join(texts[:1])) == times
     worded(texts)

@@ -196,7 +196,9 @@ def test_no_two_figures_of_a_finding_have_one_name(name, real):
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
     # A number keeps its unit on its line.
-    assert _typeset("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
+    assert (
+        _typeset("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
+    )
 
 
 def without_version(text):

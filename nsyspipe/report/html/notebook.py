@@ -253,7 +253,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield from _problems(run.problem_rows)
         return
     yield from _chart_blocks(_rank_bars(run))
-    if first_screen.do_ranks_differ(run):
+    if overview.do_ranks_differ(run):
         yield _rank_table(run)
     recommendations = overview.recommendations_of(run)
     for block in first_screen.alternatives_blocks(recommendations, MAX_LINES):

@@ -40,7 +40,7 @@ from nsyspipe.report.findings import Finding, finding_lines, of_capture
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
 from nsyspipe.report.overview import CONDITIONAL, Checks, Recommendation, Recommendations, StepTime
-from nsyspipe.report.subject import steps_text
+from nsyspipe.report.subject import steps_text, title_of
 from nsyspipe.report.units import ms_text, rate_text, short_percent
 from nsyspipe.run.run import Run
 
@@ -229,7 +229,7 @@ def _number(ns: float, n_digits: int) -> str:
 
 def trust_facts(run: Run) -> Facts:
     """Return what the run is and what the figures rest on."""
-    title = first_screen.title_of(run)
+    title = title_of(run)
     captured = run.header.captured_at_utc
     when = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
     return Facts([title.name, *title.facts, steps_text(run), *when], "Run")
@@ -316,12 +316,12 @@ def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
 
     A large delay names its rank, also where another finding than the straggler explains the delay.
     """
-    latest = run_report.latest_rank(run)
+    latest = overview.latest_rank(run)
     if latest is None:
         return None
     figure = OTHER_FIGURES["straggler_delay"]
     is_small = latest.delay_ns < MIN_DELAY_SHARE_OF_STEP * step.mean_ns
-    if is_small and not first_screen.has_straggler(run):
+    if is_small and not overview.has_straggler(run):
         value, unit = ms_text(latest.delay_ns, 2).split(" ")
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS_OF_ESTIMATE).split(" ")
