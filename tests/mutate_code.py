@@ -88,9 +88,8 @@ def _places(tree: ast.Module) -> Iterator[tuple[int, str, "_Replacement"]]:
     for node in ast.walk(tree):
         if id(node) in in_annotations:
             continue
-        if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
-            number = node.value + 1 if isinstance(node.value, int) else node.value * 1.5
-            yield node.lineno, f"{node.value} -> {number}", _Replacement(node, "value", number)
+        if isinstance(node, ast.Constant):
+            yield from _number(node)
         elif isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield from _operator(node, node.ops[0], "ops", as_list=True)
         elif isinstance(node, ast.BinOp | ast.BoolOp):
@@ -100,6 +99,19 @@ def _places(tree: ast.Module) -> Iterator[tuple[int, str, "_Replacement"]]:
             twice = ast.UnaryOp(ast.Not(), node.operand)
             text = f"no negation in {ast.unparse(node)[:70]}"
             yield node.lineno, text, _Replacement(node, "operand", twice)
+
+
+def _number(node: ast.Constant) -> Iterator[tuple[int, str, "_Replacement"]]:
+    match node.value:
+        case bool():
+            return
+        case int(value):
+            other: float = value + 1
+        case float(value):
+            other = value * 1.5
+        case _:
+            return
+    yield node.lineno, f"{value} -> {other}", _Replacement(node, "value", other)
 
 
 def _annotation_nodes(tree: ast.Module) -> Iterator[ast.AST]:

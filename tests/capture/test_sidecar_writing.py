@@ -223,7 +223,7 @@ def test_without_status_files_there_is_what_the_caller_says(tmp_path):
         ),
         ("env PYTHONPATH=/home/me train.py", "train.py"),
         ("env A=b", ""),
-        ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
+        ("train.py A=b B=1", f"train.py A={KEY.hide('A', 'b')} B=1"),
     ],
 )
 def test_of_a_command_private_variables_are_left_out(tmp_path, command, written):

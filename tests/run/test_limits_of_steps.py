@@ -11,7 +11,7 @@ from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import Candidate, Windows
 from nsyspipe.run import assemble, captures, process
-from nsyspipe.run.step_sources import _by_repetition
+from nsyspipe.run.step_sources import _problems_of_repetition
 from tests.build.make_comm import op, rank
 from tests.build.tools import codes, run_of
 from tests.build.trace import steady_rank
@@ -258,7 +258,7 @@ def test_steps_that_cover_less_than_nine_tenths_are_a_problem(n_covered, expecte
     launches = sequence(["AdamFunctor"] * 1000)
     edges = np.arange(0, n_covered + 1, 10)
     units = Repetition(launches, edges, 1.0, repetition.NAMES, LOOP, (), has_optimizer=True)
-    found = [one.code for one in _by_repetition(7, units, is_marked=True)]
+    found = [one.code for one in _problems_of_repetition(7, units, is_marked=True)]
     assert [code for code in found if code == "steps-cover-part"] == expected
 
 
