@@ -37,9 +37,9 @@ SETTINGS = {
 
 
 LOG_WRITTEN = (
-    "the run had NCCL_DEBUG set, so NCCL wrote a log. If NCCL_DEBUG_FILE was set too, it names the "
-    "file. Otherwise the log is in the output of the program. Pass the file or the saved output "
-    "with --nccl-log FILE"
+    "NCCL_DEBUG was set, so NCCL wrote a log: to NCCL_DEBUG_FILE if that was set, otherwise into "
+    "the output of the program. Pass that file with --nccl-log FILE, or capture again with "
+    "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log"
 )
 
 

@@ -237,12 +237,12 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
     """
     delay = ms_text(straggler.delay_ns, _ESTIMATE_DIGITS)
     name = run.rank_names.name(straggler.rank)
-    text = f"Rank {name} delays the other ranks by {delay} per step"
+    text = f"Rank {name} delays the other ranks by {delay} per step."
     if straggler.late_at_start_ns:
         first_step = pc.min(run.breakdown()["step"]).as_py()
         late = ms_text(straggler.late_at_start_ns, _ESTIMATE_DIGITS)
-        text += f", and was {late} late at the start of step {first_step}"
-    yield f"{text}."
+        text += f" It was already {late} late when step {first_step} began."
+    yield text
     phases = words.phases_of_rank_text(run, straggler.rank)
     if phases:
         yield phases

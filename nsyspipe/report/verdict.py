@@ -73,6 +73,8 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     if not step.parts or summary["comm_share"] is None:
         return
     whole = "the capture" if run.is_capture else "a step"
+    if run.header.n_ranks > 1:
+        whole += ", on its slowest rank"
     parts = listed(_part_text(part) for part in _named_parts(step, summary))
     notes = first_screen.comm_notes(run, summary)
     yield " ".join([f"{upper_first(parts)} of {whole}.", *notes])

@@ -146,7 +146,7 @@ def _explanation_of_metric(figure: Figure) -> Explanation:
     of_step = [
         column for column in STEPS.columns if column.name in (figure.column, *figure.of_step)
     ]
-    formulas = [f"of one step: {figure.formula}"]
+    formulas = [f"of one step, to compare runs: {figure.formula}"]
     formulas += [f"of the run: {_definition(column)}" for column in of_run]
     formulas += [f"`{column.name}`: {_definition(column)}" for column in of_step]
     command = f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n"
