@@ -52,7 +52,7 @@ def report_of_processes(path, n):
 
 
 def test_processes_are_counted_before_work_begins(tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "_MOST_PROCESSES", 3)
+    monkeypatch.setattr(gather, "MAX_PROCESSES", 3)
     for n in (3, 4):
         report_of_processes(tmp_path / f"x_{n}.sqlite", n)
     assert nsyspipe.load(tmp_path / "x_3.sqlite", jobs=1).ranks.num_rows == 3

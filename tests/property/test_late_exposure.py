@@ -59,7 +59,7 @@ def test_each_nanosecond_of_late_exposure(rows, latency, offset):
     expected = [
         sum(is_late(tick, ops, latency, offset) for tick in range(*span)) for span in WINDOWS
     ]
-    with mock.patch.object(module, "_LONGEST_LAUNCH_NS", LONGEST_LAUNCH):
+    with mock.patch.object(module, "_MAX_LAUNCH_LATENCY_NS", LONGEST_LAUNCH):
         device = module.device_time(ops, windows(*WINDOWS))
         found = module.exposed_by_late_launches(device, latency, offset)
     assert found.tolist() == expected

@@ -10,7 +10,7 @@ from nsyspipe.analysis import repetition
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import Candidate, Windows
-from nsyspipe.run import assemble, captures, process
+from nsyspipe.run import captures, process, run_problems
 from nsyspipe.run.step_sources import _problems_of_repetition
 from tests.build.make_comm import op, rank
 from tests.build.tools import codes, run_of
@@ -170,8 +170,8 @@ def test_updates_behind_three_quarters_of_a_unit_are_of_the_loop(place, loop):
     names, threads = [f"k{at}" for at in range(SIZE)], [LOOP] * SIZE
     names[place], threads[place] = "AdamFunctor", AUTOGRAD
     edges = np.arange(0, 5 * SIZE, SIZE)
-    found, _, _ = repetition._threads(sequence(names * 4, threads=threads * 4), edges)
-    assert found == loop
+    launches = sequence(names * 4, threads=threads * 4)
+    assert repetition._find_threads(launches, edges).loop == loop
 
 
 def keyed(names, *, least=0.95):
@@ -280,19 +280,14 @@ def steps_in_turn(longer_ns):
 
 
 @pytest.mark.parametrize(
-    ("longer_ns", "severities"), [(20, []), (21, [None]), (105, [None]), (106, ["warning"])]
+    ("longer_ns", "severities"), [(20, []), (21, ["info"]), (105, ["info"]), (106, ["warning"])]
 )
 def test_slowest_ranks_in_turn_are_told_above_1_and_warned_of_above_5_per_cent(
-    monkeypatch, longer_ns, severities
+    longer_ns, severities
 ):
     # The largest windows sum to 2000 + 2 d, and a rank's own to 2000 + d: d / (2000 + d) more.
-    told = []
-    monkeypatch.setattr(
-        assemble, "problem", lambda code, *, severity=None, **_: told.append((code, severity))
-    )
-    selection = SimpleNamespace(steps=np.array([1, 2, 3]), is_fallback=False)
-    [*assemble._of_steps(steps_in_turn(longer_ns), [0, 1], selection, None, np.ones(4, np.int64))]
-    assert [severity for code, severity in told if code == "slowest-rank-changes"] == severities
+    problems = run_problems._problems_of_slowest_rank(steps_in_turn(longer_ns))
+    assert [problem.severity for problem in problems] == severities
 
 
 @pytest.mark.parametrize(("n_between", "expected"), [(2, False), (3, True)])
@@ -357,4 +352,4 @@ def test_a_process_number_is_shared_within_a_minute(alike_captures, gap_ns, is_s
 def test_a_clock_error_above_a_millisecond_has_to_be_less_than_a_step(span_ns, is_known):
     window = np.array([0]), np.array([500])
     windows = Windows(np.array([0]), *window, np.array([True]))
-    assert process._is_known(SimpleNamespace(span_ns=span_ns), windows) == is_known
+    assert process._are_clocks_comparable(SimpleNamespace(span_ns=span_ns), windows) == is_known

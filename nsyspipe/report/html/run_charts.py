@@ -279,9 +279,8 @@ def _rank_fields(
         fields.append(Field(words, partial(part_text, category), hint=meaning))
     if has_comm:
         fields += [
-            Field("total communication", of("comm_ns", mean_text)),
-            Field("wait time", of("wait_ns", mean_text)),
-            Field("transfer time", of("transfer_ns", mean_text)),
+            Field(FIGURES[name].label.lower(), of(name, mean_text))
+            for name in ("comm_ns", "wait_ns", "transfer_ns")
         ]
     return fields
 
