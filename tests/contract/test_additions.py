@@ -67,7 +67,7 @@ ADDITIONS = {
                 "    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "
             },
             "analysis/breakdown.py": {
-                '        "wall_ns": wall,': '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'
+                '        "wall_ns": wall_ns,': '        "busy_ns": busy_ns, "wall_ns": wall_ns,'
             },
         },
     ),

@@ -279,8 +279,9 @@ def _rank_fields(
         fields.append(Field(words, partial(part_text, category), hint=meaning))
     if has_comm:
         fields += [
-            Field(FIGURES[name].label.lower(), of(name, mean_text))
-            for name in ("comm_ns", "wait_ns", "transfer_ns")
+            Field(FIGURES["comm_ns"].label.lower(), of("comm_ns", mean_text)),
+            Field("wait time", of("wait_ns", mean_text)),
+            Field(FIGURES["transfer_ns"].label.lower(), of("transfer_ns", mean_text)),
         ]
     return fields
 
