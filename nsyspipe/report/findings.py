@@ -162,13 +162,6 @@ class Finding(Struct, frozen=True):
         """What a replay gives, with its share of the step."""
         return f"{self.expected[1]} ({self.expected[0]})" if self.expected else absent
 
-    def is_level(self, other: Finding) -> bool:
-        """Tell whether a replay gives each about what it gives the other: in either's range."""
-        if not (self.replayed and other.replayed) or self.is_limit or other.is_limit:
-            return False
-        (own, *ends), (others, *of_other) = self.replayed, other.replayed
-        return ends[0] <= others <= ends[1] and of_other[0] <= own <= of_other[1]
-
     @property
     def assumes(self) -> str:
         """What its gain assumes, with ``if`` in front; nothing where it assumes nothing."""

@@ -25,12 +25,11 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import FIGURES, Figure
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.report.units import (
-    STEP_PARTS,
     bandwidth_text,
     counted,
     delta_text,
@@ -304,29 +303,6 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     """Return the mean step time, which savings are shares of; None without steps."""
     return divided(1e9, summary["throughput_steps_per_s"])
-
-
-def _part_name(part: Figure) -> str:
-    """Return what a part of the step is called in a list of parts, where copies name memsets."""
-    return f"{part.short} (memcpy and memset)" if part.name == "exposed_memory" else part.short
-
-
-def shares_text(run: Run) -> str | None:
-    """Return what shares are of, and the parts of that; None if a part is not known."""
-    mean = rank_step_ns(run)
-    if not mean:
-        return None
-    whose = "a rank's" if run.header.n_ranks > 1 else "the"
-    whole = "capture" if run.is_capture else "step"
-    steps = run.breakdown()
-    parts = {
-        _part_name(part): pc.mean(steps[part.column], skip_nulls=False).as_py()
-        for part in STEP_PARTS
-    }
-    if None in parts.values():
-        return None
-    shares = [f"{name} {percent_text(ns / mean)}" for name, ns in parts.items() if ns]
-    return f"shares are of {whose} mean {whole}, {ms_text(mean)}: {' + '.join(shares)}"
 
 
 def _summary_phases(run: Run) -> pa.Table:

@@ -141,9 +141,10 @@ def _measure_function(
     density: Density, function: ast.FunctionDef | ast.AsyncFunctionDef, file: str
 ) -> None:
     place = f"{file}:{function.lineno} {function.name}"
-    density.statement_nodes += [_n_nodes_of_head(one) for one in _statements(function)]
-    if complexity(function) > MAX_COMPLEXITY:
-        density.add("complex functions", f"{place} {complexity(function)}")
+    density.statement_nodes += [_n_nodes_of_head(inner) for inner in _statements(function)]
+    n_paths = complexity(function)
+    if n_paths > MAX_COMPLEXITY:
+        density.add("complex functions", f"{place} {n_paths}")
     stored = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
     local_names = {node.id for node in stored if isinstance(node.ctx, ast.Store)}
     if len(local_names) > MAX_LOCALS:
