@@ -31,8 +31,12 @@ def summary(call, monkeypatch):
     return run
 
 
-def test_the_summary_shows_where_a_step_goes_and_what_to_change_first(summary, steady, worded):
-    text = summary(steady)
+def test_the_summary_shows_where_a_step_goes_and_what_to_change_first(
+    summary, steady, worded, monkeypatch
+):
+    # The length of a path decides where the next command is broken.
+    monkeypatch.chdir(steady)
+    text = summary(".")
     worded(text)
     # Of 1000 ns: idle, compute, exposed communication and copies; the overlap of 60 ns of
     # communication; a saving of 780 ns.
@@ -87,10 +91,11 @@ def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(
     assert max(map(len, lines)) <= columns
 
 
-def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path, worded):
+def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path, worded, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for rank in range(20):
         steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")
-    text = summary(tmp_path, "-v", "-j", 1)
+    text = summary(".", "-v", "-j", 1)
     assert sum(RANK_ROW.match(line) is not None for line in text.splitlines()) == 8
     worded(text)
 
