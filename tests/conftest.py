@@ -6,6 +6,7 @@ import gc
 import hashlib
 import lzma
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
+from msgspec.structs import replace
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
 from nsyspipe import errors
 from nsyspipe.cli.app import app
+from nsyspipe.run import gather
 from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
 from tests.build.plain_steps import scoreboard_runs
@@ -128,6 +131,44 @@ def pytest_xdist_make_scheduler(config, log):
             super()._assign_work_unit(node)
 
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="module")
+def remembered_digest():
+    """Return `digest_report`, which reads reports with equal bytes once: tests of a file write the same few.
+
+    A digest depends on the bytes of the report and on the other arguments alone, except for the
+    path and the state of the file, which are those of the file at hand.
+    """
+    digest_report = gather.digest_report
+    digests = {}
+
+    @functools.wraps(digest_report)
+    def remember(path, *arguments, **options):
+        content = hashlib.blake2b()
+        for file in (Path(path), Path(f"{path}-wal")):
+            if file.is_file():
+                content.update(file.read_bytes())
+        key = content.digest(), pickle.dumps((arguments, options))
+        if key not in digests:
+            digests[key] = digest_report(path, *arguments, **options)
+        status = Path(path).stat()
+        state = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        digest = digests[key]
+        return replace(digest, path=path, facts=replace(digest.facts, file_state=state))
+
+    return remember
+
+
+@pytest.fixture(autouse=True)
+def _digested_once(request, remembered_digest):
+    """Read equal reports once, unless the test is about how they are read, as the marker `reads_anew` says."""
+    if request.node.get_closest_marker("reads_anew"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "digest_report", remembered_digest)
+        yield
 
 
 def remembered_size():

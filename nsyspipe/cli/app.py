@@ -47,9 +47,14 @@ _COMMANDS: dict[Callable[..., None], str] = {
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",
 }
+# What some commands end with besides the exit codes of all.
+_MORE_EXIT_CODES: dict[Callable[..., None], str] = {
+    diff: " 3 the gate failed, 4 the gate is undecided.",
+    whatif: " 4 no change has an estimate.",
+}
 for command, in_a_line in _COMMANDS.items():
-    more = " 3 the gate failed, 4 the gate is undecided." if command is diff else ""
-    app.command(cls=Sectioned, short_help=in_a_line, epilog=EXIT_CODES + more)(command)
+    exit_codes = EXIT_CODES + _MORE_EXIT_CODES.get(command, "")
+    app.command(cls=Sectioned, short_help=in_a_line, epilog=exit_codes)(command)
 
 
 def _print_version(value: bool) -> None:

@@ -31,6 +31,8 @@ from tests.build.make import (
     windows,
 )
 
+pytestmark = pytest.mark.reads_anew
+
 ALL = Recorded()
 NO_INPUT = Inputs(EMPTY, EMPTY)
 DTOD_FIGURES = ["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"]

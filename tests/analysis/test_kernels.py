@@ -15,6 +15,8 @@ from tests.build.make import comm, compute, dtod, ints, operations, windows
 from tests.build.tools import run_of
 from tests.run.test_traffic import grid_rank
 
+pytestmark = pytest.mark.reads_anew
+
 NO_PHASE = np.int8(-1)
 
 

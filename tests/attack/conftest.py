@@ -6,3 +6,8 @@ import pytest
 @pytest.fixture
 def attempts(record_property):
     return lambda number: record_property("attempts", number)
+
+
+@pytest.fixture
+def _digested_once():
+    """Each attack reads its reports anew."""

@@ -15,6 +15,8 @@ from tests.conftest import examples
 from tests.property import cross_oracle, oracle, oracle_costs
 from tests.property.strategies import PROCESSES, load_run, runs, trains, write
 
+pytestmark = pytest.mark.reads_anew
+
 COLLECTIVE = (
     "step",
     "rank",

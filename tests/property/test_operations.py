@@ -19,6 +19,8 @@ from tests.conftest import examples
 from tests.property import cross_oracle, oracle, oracle_costs, timeline_oracle
 from tests.property.strategies import PROCESSES, build, load_run, runs, write
 
+pytestmark = pytest.mark.reads_anew
+
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
 MEMORY = {
     "dtod": "memcpy DtoD",

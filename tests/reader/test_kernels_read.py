@@ -36,6 +36,8 @@ from tests.build.trace import (
 )
 from tests.golden.words import figures as figures_of
 
+pytestmark = pytest.mark.reads_anew
+
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 OVERHEAD = {
     "start": "INTEGER NOT NULL",

@@ -15,8 +15,6 @@ from nsyspipe.report.perfetto import bin_edges
 from nsyspipe.run.captures import MAX_NSYS_START_ROUNDING_NS
 from tests.build.trace import TraceBuilder
 
-pytestmark = pytest.mark.usefixtures("digested_once")
-
 US, MS, S = 10**3, 10**6, 10**9
 START_NS, STEP_NS = 10**18, 100 * MS
 

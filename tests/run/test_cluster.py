@@ -30,7 +30,7 @@ from tests.cli.tools import (
 from tests.conftest import SAMPLES
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.reads_anew]
 
 DEADLINE_S = 90.0
 REPORT = SAMPLES / "ddp-4gpu-before_0.sqlite"

@@ -19,8 +19,6 @@ from tests.build.tools import codes, problem_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, TraceBuilder
 from tests.golden.words import figures as figures_of
 
-pytestmark = pytest.mark.usefixtures("digested_once")
-
 SESSION = 10**18
 OF_DEVICES = (KERNEL, MEMCPY, MEMSET)
 # What numbers and names a rank, and so differs between a process's rank and one of a report of its

@@ -16,6 +16,8 @@ from tests.build.make_comm import op, rank
 from tests.build.tools import codes, run_of
 from tests.build.trace import steady_rank
 
+pytestmark = pytest.mark.reads_anew
+
 LOOP, AUTOGRAD = 1, 2
 SIZE = 100
 

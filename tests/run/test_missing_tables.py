@@ -17,6 +17,8 @@ from tests.build.trace import (
 )
 from tests.golden.words import figures as figures_of
 
+pytestmark = pytest.mark.reads_anew
+
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
 MEMORY = dict.fromkeys(["exposed_memory_ns", "idle_ns"])
 META = "META_DATA_EXPORT"

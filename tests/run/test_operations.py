@@ -20,6 +20,8 @@ from nsyspipe.run.workers import SerialExecutor, jobs_for
 from tests.build.tools import bare, blank, codes, edit, one_report, problem_of, rows, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
+pytestmark = pytest.mark.reads_anew
+
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 

@@ -13,8 +13,6 @@ from tests.build.tools import STEADY, bare as nameless, codes, figures, numbered
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.golden.words import figures as figures_of
 
-pytestmark = pytest.mark.usefixtures("digested_once")
-
 bare = functools.partial(nameless, version="3.25.0 2026.2.1 mfu")
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
 
