@@ -216,11 +216,21 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
     return Constrain(Group(*drawn), width)
 
 
-def _commands(block: blocks.Commands, _width: int) -> RenderableType:
+def _commands(block: blocks.Commands, width: int) -> RenderableType:
     head = f"{block.label}: "
     # All commands stand below the first.
     separator = "\n" + " " * len(head)
-    return _apart(Text(head + separator.join(block.commands)))
+    commands = [_pasteable(command, width - len(head), separator) for command in block.commands]
+    # A shell would take a line that is wrapped for two commands.
+    return _apart(Text(head + separator.join(commands), no_wrap=True, overflow="ignore"))
+
+
+def _pasteable(command: str, width: int, separator: str) -> str:
+    """Return a command that a shell takes as one: if it is too long, its last option has its own line."""
+    start, dashes, last_option = command.rpartition(" --")
+    if len(command) <= width or not dashes:
+        return command
+    return f"{start} \\{separator}    --{last_option}"
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:

@@ -21,7 +21,7 @@ from nsyspipe.comparison.statistics import Judgement, difference_of_centres
 pytestmark = pytest.mark.slow
 
 # Trials one by one (2 ms each), all at once, and of the latter those that are done both ways.
-FEW, MANY, COMPARED = 200, 1000, 4
+FEW, MANY, COMPARED = 200, 500, 4
 # so long runs are as dear as the others together, and tell little of false alarms: 2 % are rare by
 # chance
 LONG = 60
