@@ -1,6 +1,7 @@
 """Units and names of figures; the same blocks on a terminal, in Markdown and on a page: nothing is lost."""
 
 import re
+import shlex
 from functools import partial
 from operator import itemgetter
 
@@ -54,6 +55,16 @@ def test_they_stand_apart_and_a_narrow_terminal_says_which_columns_it_goes_witho
         **{f"text of width {width}": "\n".join(text(width)) for width in (60, 80)},
         markdown=page,
     )
+
+
+def test_a_command_that_is_too_long_is_one_command_for_a_shell():
+    command = 'nsyspipe analyze "a_*.sqlite" --html run.html'
+    lines = text(40, [kinds.Commands("Next", [command, "nsyspipe explain idle"])])
+    typed = "\n".join(lines).strip().removeprefix("Next: ").replace("\\\n", " ")
+    assert [shlex.split(line) for line in typed.splitlines()] == [
+        ["nsyspipe", "analyze", "a_*.sqlite", "--html", "run.html"],
+        ["nsyspipe", "explain", "idle"],
+    ]
 
 
 @pytest.mark.parametrize(
