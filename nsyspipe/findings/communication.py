@@ -10,7 +10,7 @@ from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
     AT_MOST,
-    MOST_BELIEVED,
+    MAX_BELIEVED_SLOWDOWN,
     OF_COMM,
     Answer,
     Evidence,
@@ -76,7 +76,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     """
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
     transfer = evidence.exposed_transfer_ns_per_step
-    if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
+    if exposed is None or transfer is None or evidence.share_of_step(transfer) < _LEAST_EXPOSED:
         return None
     sums = evidence.phases.group_by("phase", use_threads=False).aggregate(
         [("exposed_comm_ns", "sum")]
@@ -105,11 +105,11 @@ def comm_bound(evidence: Evidence) -> Answer:
         if evidence.mean("comm_on_compute_stream_ns")
         else {}
     )
-    mostly = evidence.mostly("communication ", "exposed_ns_per_step", transfer)
+    mostly = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer)
     saving, figures = evidence.saving_without()
     figures = {
         "exposed_comm_ns_per_step": exposed,
-        "exposed_comm_share": evidence.share(exposed),
+        "exposed_comm_share": evidence.share_of_step(exposed),
         "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
         **figures,
         **evidence.means("wait_ns", "exposed_wait_ns"),
@@ -163,10 +163,14 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     that sets it. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
-    if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
+    if (
+        not evidence.has_comm
+        or overlap is None
+        or evidence.share_of_step(overlap) < LEAST_OVERLAP_SHARE
+    ):
         return None
-    compared = evidence.compared
-    slowdown = evidence.slowdown_figures["slowdown_ratio"] or 0.0
+    compared = evidence.compared_kernels
+    slowdown = evidence.slowdown.measured_ratio or 0.0
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
             few = (
@@ -179,8 +183,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"{of_all} has equal kernels without communication", _less_beside(evidence)
         )
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
-    lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
-    if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
+    lost = evidence.mean_of_largest(evidence.slowed_ns(hidden) + late)
+    if slowdown < _LEAST_SLOWDOWN or evidence.share_of_step(lost) < _LEAST_SHARE:
         return None
     slowed = evidence.slowed_ns(hidden, is_most=True)
     bound = _saving_of_slowdown(evidence, slowed)
@@ -199,7 +203,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "n_kernels_compared": compared.n_kernels,
         "compared_share": compared.share,
         **evidence.means("overlap_compute_ns", "comm_delay_ns"),
-        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
+        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MAX_BELIEVED_SLOWDOWN),
         "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
         "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
         "saving_ns_per_step_by_part": dict(bound.parts),
@@ -239,21 +243,21 @@ def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
 
     since a rank that waits for another is as long as that one.
     """
-    rows = evidence.rows_of_most(slowed)
+    rows = evidence.rows_of_largest(slowed)
     of_most = _SlowdownSaving(
-        evidence.mean_of_most(slowed), rows, {"slowed_compute": evidence.mean_of_most(slowed)}
+        evidence.mean_of_largest(slowed), rows, {"slowed_compute": evidence.mean_of_largest(slowed)}
     )
     if not (evidence.is_wait_known and evidence.are_groups_known) or evidence.is_pipeline:
         return of_most
     wall, wait = evidence.columns("wall_ns", "wait_ns")
-    waiting = np.minimum(wait, evidence.of_other_ranks(slowed))
+    waiting = np.minimum(wait, evidence.sum_of_other_ranks(slowed))
     left = wall - slowed - waiting
     saving_ns = evidence.saving_down_to(left)
     if saving_ns > of_most.saving_ns - _LEAST_NS:
         return of_most
-    limit = evidence.rows_of_most(left)
+    limit = evidence.rows_of_largest(left)
     return _SlowdownSaving(
-        saving_ns, limit, evidence.parts_of(limit, slowed_compute=slowed, waiting=waiting)
+        saving_ns, limit, evidence.mean_parts(limit, slowed_compute=slowed, waiting=waiting)
     )
 
 

@@ -81,13 +81,13 @@ def single_bucket(evidence: Evidence) -> Answer:
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
-    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share(
+    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share_of_step(
         to_hide
     ) < _LEAST_SHARE:
         return None
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
-        return evidence.unknown_gradients
+        return evidence.why_gradients_are_unknown
     rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
     per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate(
         [("ns", "max"), ("ns", "count")]
@@ -138,9 +138,9 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     rows = evidence.gradient_all_reduces
     if (
         not rows.num_rows
-        and many_small(evidence, evidence.of_role(OTHER, "all_reduce")) is not None
+        and many_small(evidence, evidence.operations_of_role(OTHER, "all_reduce")) is not None
     ):
-        return evidence.unknown_gradients
+        return evidence.why_gradients_are_unknown
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
         return small
@@ -163,12 +163,12 @@ def many_small(
         return None
     transfer = rows["transfer_ns"].drop_null()
     if not len(transfer):
-        return NotJudged("transfer times are not known", WAITING_UNKNOWN[1])
+        return NotJudged("transfer times are not known", WAITING_UNKNOWN.fix)
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
     saving = min(evidence.exposed_transfer_ns_per_step or 0.0, n_per_step * median)
     is_small = n_bytes is None or n_bytes <= _SMALL_BUCKET_BYTES
-    if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
+    if median > _FLOOR_NS or not is_small or evidence.share_of_step(saving) < _LEAST_SHARE:
         return None
     return saving, {"median_transfer_ns": median, "median_message_bytes": n_bytes} | evidence.means(
         "exposed_comm_ns"
@@ -187,14 +187,14 @@ def grad_copy(evidence: Evidence) -> Answer:
         return None
     n_bytes = evidence.mean("grad_copy_bytes")
     has_few = n_bytes is not None and n_bytes < _FEW_BYTES
-    if evidence.share(exposed) < (_LEAST_COPIED_OF_FEW if has_few else _LEAST_COPIED):
+    if evidence.share_of_step(exposed) < (_LEAST_COPIED_OF_FEW if has_few else _LEAST_COPIED):
         return None
     if not evidence.gradient_all_reduces.num_rows:
-        return evidence.unknown_gradients
+        return evidence.why_gradients_are_unknown
     parts: dict[str, float] = {}
     if None not in (evidence.mean(_COPY_SPAN), evidence.mean("grad_copy_ns")):
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
-        rows = evidence.rows_of_most(span)
+        rows = evidence.rows_of_largest(span)
         parts = {
             "copies": float(copies[rows].mean()),
             "gaps_between_copies": float((span - copies)[rows].mean()),
@@ -259,14 +259,14 @@ def compress_gradients(evidence: Evidence) -> Answer:
     if evidence.n_ranks == 1 or exposed is None:
         return None
     rows = evidence.gradient_all_reduces
-    if not rows.num_rows and evidence.share(exposed) >= _LEAST_COMPRESSED:
-        return evidence.unknown_gradients
+    if not rows.num_rows and evidence.share_of_step(exposed) >= _LEAST_COMPRESSED:
+        return evidence.why_gradients_are_unknown
     rows = evidence.wide_gradients
     # Their whole time where transfer is not known.
     spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
     transfer = float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)
     transferring = min(exposed, transfer)
-    if evidence.share(transferring) < _LEAST_COMPRESSED:
+    if evidence.share_of_step(transferring) < _LEAST_COMPRESSED:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
@@ -275,7 +275,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     total = evidence.transfer_ns_per_step
     wide = min(transfer / total, 1.0) if total else 1.0
-    saving, figures = evidence.saving_without(kept=1 - wide)
+    saving, figures = evidence.saving_without(remaining_share=1 - wide)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
     how = (
         " and overlap with compute only in part"
@@ -299,7 +299,7 @@ def no_sync(evidence: Evidence) -> Answer:
     reduce-scatters of sharded gradients; small messages apart. It must cost 1 % of step time.
     Saving: `Evidence.saving_without` those of all passes but the last, with the waiting in them.
     """
-    scatters = evidence.of_role(SHARDED, "reduce_scatter")
+    scatters = evidence.operations_of_role(SHARDED, "reduce_scatter")
     rows = scatters if scatters.num_rows else evidence.gradient_all_reduces
     n_passes = (pc.max(rows["micro_batch"]).as_py() or 0) + 1
     if n_passes == 1:
@@ -316,11 +316,13 @@ def no_sync(evidence: Evidence) -> Answer:
     if (
         not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1
     ):  # two programs' alike: one message each
-        return evidence.lacks_sizes(_NO_SIZES)
+        return evidence.not_judged_without_sizes(_NO_SIZES)
     saving, figures = evidence.saving_without(
-        rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True
+        rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), with_waiting=True
     )
-    if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
+    if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share_of_step(
+        saving
+    ) < _LEAST_SHARE:
         return None
     action, advice = _NO_SYNC[bool(scatters.num_rows)]
     alike = "all gradients" if is_sized else "gradients in the same number of messages"
@@ -360,7 +362,7 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
         else None
     )
     groups: dict[str, list[str | None]] = {}
-    for row in evidence.traffic_of(DATA, "all_reduce"):
+    for row in evidence.traffic_of_role(DATA, "all_reduce"):
         groups.setdefault(row["communicator"], []).append(evidence.hosts.get(row["rank"]))
     per_host = [*map(Counter, groups.values())]
     flat = [one for one in per_host if None not in one and len(one) > 1 and min(one.values()) > 1]

@@ -184,8 +184,8 @@ def idle_of(
     setting = np.empty(0, np.int64)
     if not bubble:
         saving = evidence.saving_down_to(shortened)
-        limit = evidence.rows_of_most(shortened)
-        parts = evidence.parts_of(
+        limit = evidence.rows_of_largest(shortened)
+        parts = evidence.mean_parts(
             limit,
             idle=away - gone.copies,
             copies=gone.copies,
@@ -208,7 +208,9 @@ def idle_of(
         )
         host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
         of_host = f" of host {printable(host)}" if host else ""
-        awaited = f", which the other ranks wait for{evidence.waited_in}" if is_waited_for else ""
+        awaited = (
+            f", which the other ranks wait for{evidence.main_waiting_text}" if is_waited_for else ""
+        )
         one_of = f" on ranks {listed(in_turn)}, on one rank in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     limit_rank = int(setting[0]) if setting.size == 1 else None
@@ -245,8 +247,8 @@ def _idle_by_itself(
     waiting = np.minimum(comm, _largest_elsewhere(evidence, all_gone))
     slowed = np.where(waiting > 0, evidence.slowed_ns(hidden, is_most=True), 0.0)
     left = wall - all_gone - waiting - slowed
-    limit = evidence.rows_of_most(left)
-    parts = evidence.parts_of(
+    limit = evidence.rows_of_largest(left)
+    parts = evidence.mean_parts(
         limit,
         idle=gone.idle,
         copies=gone.copies,
@@ -261,11 +263,11 @@ def _idle_by_itself(
 def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
     """Return for each row of `steps` the largest cause of idle time on another rank of the same step."""
     step = np.unique(evidence.steps["step"], return_inverse=True)[1]
-    first = evidence.rows_of_most(cause)
+    first = evidence.rows_of_largest(cause)
     others = cause.copy()
     others[first] = 0
     elsewhere = cause[first][step]
-    elsewhere[first] = evidence.most(others)
+    elsewhere[first] = evidence.largest(others)
     return elsewhere
 
 
@@ -306,7 +308,7 @@ def idle_above(
 ) -> Idle | None:
     """Return a cause of idle time, as `idle_of` has it, that takes as much of the step as rules speak of; None of any other."""
     idle = idle_of(evidence, column, less=less, removed=removed)
-    if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE:
+    if idle is None or evidence.share_of_step(idle.judged_ns) < LEAST_IDLE_SHARE:
         return None
     return idle if column == "idle_launch_ns" else _limited_by_launching(evidence, idle)
 
@@ -317,7 +319,7 @@ def _limited_by_launching(evidence: Evidence, idle: Idle) -> Idle:
         return idle
     (wall,) = evidence.columns("wall_ns")
     launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
-    most_ns = float(np.maximum(evidence.most(wall) - launch_ns, 0.0).mean())
+    most_ns = float(np.maximum(evidence.largest(wall) - launch_ns, 0.0).mean())
     if idle.saving_ns <= most_ns:
         return idle
     parts = {**idle.parts, "left_for_launching": most_ns - idle.saving_ns}
@@ -484,8 +486,8 @@ def _missing(evidence: Evidence) -> str | None:
     unknown = idle_of(evidence, "idle_unknown_ns")
     if unknown is None:
         return "copies and memsets" if evidence.steps["idle_ns"].null_count else _CLOCK
-    if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
-        share = f"{100 * evidence.share(unknown.judged_ns):.0f}% of step time"
+    if evidence.share_of_step(unknown.judged_ns) >= LEAST_IDLE_SHARE:
+        share = f"{100 * evidence.share_of_step(unknown.judged_ns):.0f}% of step time"
         return f"the launches of kernels and copies that end {share} of it"
     return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
 
@@ -578,7 +580,7 @@ def pageable_copy(evidence: Evidence) -> Answer:
             "see the notes about clocks and calls",
         )
     exposed = evidence.mean("exposed_blocking_copy_ns") or 0.0
-    if evidence.share(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
+    if evidence.share_of_step(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
         return None
     is_pageable = bool(evidence.mean("n_pageable_copies"))
     title = "The CPU waits for copies to the GPU"
@@ -620,7 +622,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
     by_rank = _long_first_steps(evidence)
-    is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
+    is_busy = evidence.share_of_step(overhead) >= _LEAST_OVERHEAD
     if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
     left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
@@ -669,12 +671,14 @@ def _saving_without_overhead(evidence: Evidence) -> tuple[float | None, dict[str
     cost = np.where(is_known, np.minimum(work, idle - dependency), work)
     is_wait_known = evidence.is_wait_known and evidence.are_groups_known
     (wait,) = evidence.columns("wait_ns" if is_wait_known else "comm_ns")
-    waiting = np.minimum(wait, evidence.of_other_ranks(cost))
+    waiting = np.minimum(wait, evidence.sum_of_other_ranks(cost))
     left = wall - cost - waiting
     saving = evidence.saving_down_to(left)
     if saving <= 0:
         return None, {}
-    return saving, evidence.parts_of(evidence.rows_of_most(left), overhead=cost, waiting=waiting)
+    return saving, evidence.mean_parts(
+        evidence.rows_of_largest(left), overhead=cost, waiting=waiting
+    )
 
 
 def _trace_less(evidence: Evidence) -> str:

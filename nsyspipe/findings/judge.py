@@ -115,7 +115,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         if isinstance(answer, NotJudged):
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
-            severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
+            severity = severity_of(evidence.share_of_step(answer.saving_ns_per_step or 0))
             figures = answer.evidence
             is_of_transfer = name in _OF_COMM and name not in _OF_WAITING
             if is_of_transfer and answer.saving_ns_per_step and not evidence.is_wait_known:
@@ -142,7 +142,7 @@ def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:
     transfer.
     """
     if name != "slow-link":
-        return NotJudged(*WAITING_UNKNOWN)
+        return WAITING_UNKNOWN
     figures = {
         key: value for key, value in finding.evidence.items() if not key.startswith("saving_")
     }

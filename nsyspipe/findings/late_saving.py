@@ -34,10 +34,10 @@ def limited_saving(
     """
     names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns")
     wall, compute, idle, exposed, exposed_wait = evidence.columns(*names)
-    shortest = evidence.rows_of_most(exposed_wait - wall)
-    of_window = {} if has_bubble else evidence.parts_of(shortest, exposed_wait=exposed_wait)
-    above_compute = evidence.parts_of(
-        evidence.rows_of_most(-compute),
+    shortest = evidence.rows_of_largest(exposed_wait - wall)
+    of_window = {} if has_bubble else evidence.mean_parts(shortest, exposed_wait=exposed_wait)
+    above_compute = evidence.mean_parts(
+        evidence.rows_of_largest(-compute),
         exposed_wait=exposed_wait,
         slowed_by_waiting=_slowed_by_hidden_waits(evidence),
         idle=idle,
@@ -56,8 +56,8 @@ def _total(parts: Mapping[str, float]) -> float:
 def _above_compute_ns(evidence: Evidence) -> Float64:
     """Return how much longer each step is than the least compute of a rank, without what hidden waiting slowed."""
     wall, compute = evidence.columns("wall_ns", "compute_ns")
-    least = evidence.rows_of_most(-compute)
-    return evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
+    least = evidence.rows_of_largest(-compute)
+    return evidence.largest(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
 
 
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:

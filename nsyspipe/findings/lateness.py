@@ -124,7 +124,7 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     # Where only stages of a pipeline meet, waiting is known though lateness is not.
     is_waiting_known = pc.any(pc.is_valid(evidence.stragglers["wait_ns"])).as_py()
     if not is_lateness_known and not is_waiting_known:
-        return NotJudged(*WAITING_UNKNOWN)
+        return WAITING_UNKNOWN
     starts = evidence.all_steps["start_ns"]
     began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
     if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
@@ -153,7 +153,7 @@ def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         has_one_collective = len(evidence.collectives["collective"].unique()) == 1
         is_known = lateness.collectives.num_rows or has_one_collective or evidence.has_communicators
-        return None if is_known else NotJudged(_STAGES_NOT_KNOWN, evidence.with_calls)
+        return None if is_known else NotJudged(_STAGES_NOT_KNOWN, evidence.payload_fix)
     late = _late_ranks(evidence, lateness)
     return late if late is None or not evidence.is_launch_bound else _slower_ranks(evidence, late)
 

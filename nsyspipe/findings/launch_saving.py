@@ -37,16 +37,16 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
     wait, hidden_wait = _possible_waiting(evidence)
     gone_by_cause = _gone_by_cause(evidence)
     gone = np.sum([*gone_by_cause.values()], axis=0)
-    made = np.minimum(wait, evidence.of_other_ranks(gone))
+    made = np.minimum(wait, evidence.sum_of_other_ranks(gone))
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     hideable = _hideable_transfer(evidence, made)
     shortened = wall - gone - made - hideable - slowed
     left = np.maximum(shortened, compute - slowed)
-    limit = evidence.rows_of_most(left)
+    limit = evidence.rows_of_largest(left)
     possible = "" if evidence.are_groups_known else "possible_"
     shown = {**gone_by_cause, f"{possible}waiting": made, f"slowed_by_{possible}waiting": slowed}
     shown |= {"exposed_by_late_launches": hideable, "beside_compute": shortened - left}
-    parts = evidence.parts_of(limit, **shown)
+    parts = evidence.mean_parts(limit, **shown)
     ranks = np.unique(rank[limit])
     limit_rank = int(ranks[0]) if ranks.size == 1 else None
     return LaunchSaving(evidence.saving_down_to(left), parts, limit_rank)

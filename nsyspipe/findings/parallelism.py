@@ -80,7 +80,7 @@ def shard_regather(evidence: Evidence) -> Answer:
     Saving: `Evidence.saving_without` those.
     """
     cost = evidence.exposed_cost(SHARDED, "all_gather")
-    rows = evidence.of_role(SHARDED, "all_gather")
+    rows = evidence.operations_of_role(SHARDED, "all_gather")
     again = rows.filter(pc.is_valid(rows["micro_batch"]))
     if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
         return None
@@ -100,11 +100,11 @@ def small_shards(evidence: Evidence) -> Answer:
     Not judged where message sizes are not known: over a fast link large shards are as short as
     small ones.
     """
-    small = many_small(evidence, evidence.of_role(SHARDED))
+    small = many_small(evidence, evidence.operations_of_role(SHARDED))
     if small is None or isinstance(small, NotJudged):
         return small
     if small[1]["median_message_bytes"] is None:
-        return evidence.lacks_sizes(_SIZES_UNKNOWN)
+        return evidence.not_judged_without_sizes(_SIZES_UNKNOWN)
     title = (
         "A step has many collectives of sharded parameters that are so short that latency dominates"
     )
@@ -117,7 +117,7 @@ def small_shards(evidence: Evidence) -> Answer:
 def tensor_comm(evidence: Evidence) -> Answer:
     """Fire where tensor parallelism has an `Evidence.exposed_cost`, which is the saving."""
     cost = evidence.exposed_cost(TENSOR)
-    is_whole = bool(evidence.traffic_of(TENSOR, "all_reduce"))
+    is_whole = bool(evidence.traffic_of_role(TENSOR, "all_reduce"))
     if cost is None:
         return None
     title = "Layers wait for the collectives of tensor parallelism"
@@ -135,14 +135,14 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     earlier.
     """
     if not evidence.is_pipeline:
-        return evidence.unknown_sends
-    rows = evidence.traffic_of(PIPELINE)
+        return evidence.why_sends_are_unknown
+    rows = evidence.traffic_of_role(PIPELINE)
     if not evidence.has_communicators:
-        return NotJudged(_STAGES_UNKNOWN, evidence.with_calls)
+        return NotJudged(_STAGES_UNKNOWN, evidence.payload_fix)
     bubble = evidence.bubble_ns_per_step
     if bubble is None:
-        return NotJudged(*WAITING_UNKNOWN)
-    if evidence.share(bubble) < _LEAST_BUBBLE:
+        return WAITING_UNKNOWN
+    if evidence.share_of_step(bubble) < _LEAST_BUBBLE:
         return None
     bubbles = dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
     for row in rows:
@@ -151,7 +151,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     idle = idle - launching_ns(evidence)
     waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
     work = wall - idle - waiting
-    parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
+    parts = evidence.mean_parts(evidence.rows_of_largest(work), waiting=waiting, idle=idle)
     saving_ns = evidence.saving_down_to(work)
     most_ns = float(evidence.above_launching_ns.mean())
     of_launching: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         advice = _AFTER_LAUNCHING + _MORE_STAGES
     figures = {
         "bubble_ns_per_step": bubble,
-        "bubble_share": evidence.share(bubble),
+        "bubble_share": evidence.share_of_step(bubble),
         "bubble_ns_per_step_by_rank": bubbles,
         **evidence.means("idle_ns"),
         "saving_ns_per_step_by_part": parts,
@@ -180,7 +180,7 @@ def expert_comm(evidence: Evidence) -> Answer:
     """Fire where all-to-all, of experts or sequence parallelism, has an `Evidence.exposed_cost`, which is the saving."""
     cost = evidence.exposed_cost(EXPERT)
     if cost is None:
-        return evidence.unknown_sends
+        return evidence.why_sends_are_unknown
     title = "Layers wait for the tokens of an all-to-all"
     return Finding(
         title, "Overlap all-to-all, or limit the capacity of experts", _ALL_TO_ALL, *cost

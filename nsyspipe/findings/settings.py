@@ -52,7 +52,7 @@ def serialized_streams(evidence: Evidence) -> Answer:
     transfer = evidence.exposed_transfer_ns_per_step
     if transfer is None:
         return NotJudged(*_NOT_KNOWN)
-    if not evidence.has_comm or evidence.share(transfer) < _LEAST_EXPOSED:
+    if not evidence.has_comm or evidence.share_of_step(transfer) < _LEAST_EXPOSED:
         return None
     wall, exposed, wait, dependency = evidence.columns(
         "wall_ns", "exposed_comm_ns", "exposed_wait_ns", "idle_dependency_ns"
@@ -81,7 +81,10 @@ def blocking_launches(evidence: Evidence) -> Answer:
         settings.pop(_BLOCKING_WAIT, None)
     idle = (evidence.mean("idle_launch_ns") or 0.0) + (evidence.mean("idle_blocked_ns") or 0.0)
     transfer = (evidence.exposed_transfer_ns_per_step or 0.0) if evidence.has_comm else 0.0
-    is_seen = evidence.share(idle) >= _LEAST_IDLE or evidence.share(transfer) >= _LEAST_EXPOSED
+    is_seen = (
+        evidence.share_of_step(idle) >= _LEAST_IDLE
+        or evidence.share_of_step(transfer) >= _LEAST_EXPOSED
+    )
     if not settings or not is_seen:
         return None
     (compute,) = evidence.columns("compute_ns")

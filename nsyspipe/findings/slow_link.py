@@ -96,7 +96,7 @@ def slow_link(evidence: Evidence) -> Answer:
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
     transfer = evidence.transfer_ns_per_step
-    if evidence.share(transfer) < _LEAST_SHARE:
+    if evidence.share_of_step(transfer) < _LEAST_SHARE:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
@@ -111,9 +111,11 @@ def slow_link(evidence: Evidence) -> Answer:
         evidence.n_hosts > 1 and verdict.crosses_hosts
     )
     saving, figures = (
-        (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
+        (None, evidence.slowdown.figures)
+        if is_open
+        else evidence.saving_without(remaining_share=kept)
     )
-    mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
+    mostly = evidence.main_role_text("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
     how = "communicate over " if verdict.is_seen else "reach "
     title = f"The ranks {how}{verdict.text}{mostly}"
@@ -360,7 +362,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"
-    if evidence.traffic_of(TENSOR, "all_reduce"):
+    if evidence.traffic_of_role(TENSOR, "all_reduce"):
         return None, None  # their time is not that of gradients
     all_rows = evidence.collectives
     rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))

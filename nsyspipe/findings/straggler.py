@@ -189,9 +189,7 @@ def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> 
         "n_steps_held_up": int(node.late_ns.size),
         "n_steps_with_collectives": lateness.n_meeting,
     }
-    title = (
-        f"The other ranks wait for {node.text}, where all ranks are late alike{evidence.waited_in}"
-    )
+    title = f"The other ranks wait for {node.text}, where all ranks are late alike{evidence.main_waiting_text}"
     return Finding(
         title, f"Find out why {node.text} is late", _COMPARE_NODE, sum(parts.values()), figures
     )
@@ -226,7 +224,7 @@ def _finding_of_ranks(
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
     if {"above_launching", "left_for_launching"} & parts.keys():
         figures |= evidence.launching_figures
-    title = f"{title}{_clause_of_cause(late, why)}{evidence.waited_in}{earlier}{also}"
+    title = f"{title}{_clause_of_cause(late, why)}{evidence.main_waiting_text}{earlier}{also}"
     return Finding(title, _action(late, why), advice, sum(parts.values()), figures)
 
 

@@ -350,7 +350,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.model._LEAST_EXPOSED": Limit(
+    "findings.model._MIN_EXPOSED_SHARE_OF_STEP": Limit(
         0.049,
         0.051,
         (
@@ -360,7 +360,7 @@ LIMITS = {
             on_both_sides(ROLES, "flat_all_reduce, 5 % of step time"),
         ),
     ),
-    "findings.model._MOSTLY": Limit(
+    "findings.model._MIN_SHARE_OF_NAMED_ROLE": Limit(
         0.66,
         0.67,
         (
@@ -371,7 +371,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.model.MOST_BELIEVED": Limit(
+    "findings.model.MAX_BELIEVED_SLOWDOWN": Limit(
         0.97,
         1.03,
         (

@@ -311,7 +311,7 @@ def test_what_waits_for_another_problem_to_be_mended_has_no_fix_of_its_own():
     _, problems = judge(
         evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=False)
     )
-    assert [one.fix for one in problems if WAITING_UNKNOWN[0] in one.message] == [None]
+    assert [one.fix for one in problems if WAITING_UNKNOWN.reason in one.message] == [None]
 
 
 def test_a_slow_link_that_is_seen_has_no_saving_where_groups_are_not_known():
