@@ -64,6 +64,24 @@ class Saving(NamedTuple):
     figures: dict[str, Any]
 
 
+class Bound(NamedTuple):
+    """An upper bound of what a change saves per step, on the rank that sets it."""
+
+    saving_ns: float
+    # Means over steps, which sum to the saving. Those that are 0 are left out.
+    parts: Mapping[str, float]
+    # That rank, if it is the same in all steps and the bound follows from one rank.
+    limit_rank: int | None = None
+
+
+class Wording(NamedTuple):
+    """The words of a finding."""
+
+    title: str
+    action: str
+    advice: str
+
+
 class Slowdown(NamedTuple):
     """How much longer kernels take during communication, as ``slowed / free - 1``."""
 
@@ -642,6 +660,14 @@ def _encode_texts(column: pa.ChunkedArray) -> _EncodedTexts:
     encoded = column.combine_chunks().dictionary_encode()
     codes = pc.fill_null(encoded.indices, len(encoded.dictionary))
     return _EncodedTexts([*encoded.dictionary.to_pylist(), None], codes.to_numpy())
+
+
+def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[Any, Any]:
+    """Aggregate a column for each value of a key, in the order in which the values come first."""
+    by_key = rows.group_by(key, use_threads=False)
+    aggregates = by_key.aggregate([(column, function)])
+    values = aggregates[f"{column}_{function}"].to_pylist()
+    return dict(zip(aggregates[key].to_pylist(), values, strict=True))
 
 
 def _length_ns(operations: pa.Table) -> pa.ChunkedArray:

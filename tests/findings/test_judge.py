@@ -293,7 +293,9 @@ def test_nothing_is_asked_for_that_was_traced(events, fix):
     ("n_ranks", "fix"), [(1, f"{WITH_BLOBS}, captured with --trace=nvtx"), (2, None)]
 )
 def test_what_brings_message_sizes_is_said_by_their_problem(n_ranks, fix):
-    assert evidence(steps(n_ranks, exposed=100)).lacks_sizes("why") == NotJudged("why", fix)
+    assert evidence(steps(n_ranks, exposed=100)).not_judged_without_sizes("why") == NotJudged(
+        "why", fix
+    )
 
 
 def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():
