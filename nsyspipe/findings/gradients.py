@@ -18,6 +18,7 @@ from nsyspipe.findings.model import (
     NotJudged,
     Rules,
     Saving,
+    select_rows,
 )
 from nsyspipe.findings.slow_link import judge_link
 
@@ -111,7 +112,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     is_dominant = all_reduces.longest_ns >= _MIN_SHARE_OF_SINGLE_BUCKET * comm_ns
     if all_reduces.max_number > _MAX_ALL_REDUCES_OF_SINGLE_BUCKET or not is_dominant:
         return None
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    backward = select_rows(evidence.phases, "phase", "backward")
     hiding_parts = _hiding_parts(evidence, backward)
     hiding_ns = float(sum(hiding_parts.values()))
     figures = {
@@ -140,9 +141,8 @@ def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
     rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
     by_step = rows.group_by(["rank", "step"], use_threads=False)
     steps = by_step.aggregate([("ns", "max"), ("ns", "count")])
-    return _AllReduces(
-        longest_ns=pc.sum(steps["ns_max"]).as_py(), max_number=pc.max(steps["ns_count"]).as_py()
-    )
+    longest_ns = pc.sum(steps["ns_max"]).as_py()
+    return _AllReduces(longest_ns, max_number=pc.max(steps["ns_count"]).as_py())
 
 
 def _hiding_parts(evidence: Evidence, backward: pa.Table) -> dict[str, float]:
@@ -469,7 +469,8 @@ def _varies_by_rank(passes: pa.Table, column: str) -> bool:
     """Tell whether a column of passes has several values on a rank."""
     by_rank = passes.group_by("rank", use_threads=False)
     ends = by_rank.aggregate([(column, "min"), (column, "max")])
-    return bool(pc.any(pc.not_equal(ends[f"{column}_min"], ends[f"{column}_max"])).as_py())
+    is_varied = pc.not_equal(ends[f"{column}_min"], ends[f"{column}_max"])
+    return bool(pc.any(is_varied).as_py())
 
 
 def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:

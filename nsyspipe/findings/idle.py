@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
-from nsyspipe.findings.model import Bound, Evidence, aggregate_by
+from nsyspipe.findings.model import Bound, Evidence, aggregate_by, fill_zero
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
@@ -182,7 +182,7 @@ def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
 
 def _exclude(steps: pa.Table, column: str, part: str) -> pa.Table:
     """Return the steps with a column less a part of it. A part that is not known counts as 0."""
-    rest = pc.subtract(steps[column], pc.fill_null(steps[part], 0))
+    rest = pc.subtract(steps[column], fill_zero(steps[part]))
     return steps.set_column(steps.column_names.index(column), column, rest)
 
 
@@ -191,7 +191,8 @@ def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -
     no_copies = np.zeros(cause_ns.size)
     if removed is None:
         return _Gone(cause_ns, no_copies)
-    made_ns = np.sum([*evidence.columns(*removed.idle_columns)], axis=0)
+    columns_ns = [*evidence.columns(*removed.idle_columns)]
+    made_ns = np.sum(columns_ns, axis=0)
     (idle_ns,) = evidence.columns("idle_ns")
     gone_idle_ns = np.maximum(cause_ns, np.minimum(made_ns, idle_ns))
     if removed.copies_column is None:
@@ -221,7 +222,7 @@ def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
     judged_ns = cause.mean_of_middle_rank()
     if evidence.is_pipeline:
         return Idle(judged_ns, None, is_perhaps_bubble=True)
-    parts = _parts_of_rank_with_most(evidence.steps["rank"].to_numpy(), cause.gone)
+    parts = _parts_of_rank_with_most(evidence.rank_of_row, cause.gone)
     return Idle(judged_ns, Bound(sum(parts.values()), parts))
 
 
@@ -233,7 +234,8 @@ def _parts_of_rank_with_most(rank: Int64, gone: _Gone) -> dict[str, float]:
     copies_ns = np.bincount(place, weights=gone.copies) / n_steps
     most = int((idle_ns + copies_ns).argmax())
     parts = {"idle": float(idle_ns[most]), "copies": float(copies_ns[most])}
-    return {name: part_ns for name, part_ns in parts.items() if part_ns} or {"idle": 0.0}
+    parts = {name: part_ns for name, part_ns in parts.items() if part_ns}
+    return parts or {"idle": 0.0}
 
 
 def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
@@ -260,7 +262,8 @@ def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
         possible_waiting=caused_ns,
         slowed_by_possible_waiting=slowed_ns,
     )
-    return Idle(means[rank], Bound(evidence.saving_down_to(shortened_ns), parts), rank, where)
+    bound = Bound(evidence.saving_down_to(shortened_ns), parts)
+    return Idle(means[rank], bound, rank, where)
 
 
 def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
@@ -268,7 +271,7 @@ def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
     awaited_rows = _rows_of_awaited_ranks(evidence)
     awaited_ns = cause.ns[awaited_rows]
     judged_ns = float(awaited_ns.mean())
-    ranks, place = np.unique(evidence.steps["rank"].to_numpy()[awaited_rows], return_inverse=True)
+    ranks, place = np.unique(evidence.rank_of_row[awaited_rows], return_inverse=True)
     ns_by_rank = np.bincount(place, weights=awaited_ns)
     rank = int(ranks[ns_by_rank.argmax()])
     where = ""
@@ -287,9 +290,9 @@ def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
     Of equals, that is the rank with the longest window, then the lowest rank.
     """
     (wall_ns,) = evidence.columns("wall_ns")
-    _, step = np.unique(evidence.steps["step"], return_inverse=True)
-    order = np.lexsort((evidence.steps["rank"].to_numpy(), -wall_ns, _wait_ns(evidence), step))
-    return order[run_starts(step[order])]
+    wait_ns = _wait_ns(evidence)
+    order = np.lexsort((evidence.rank_of_row, -wall_ns, wait_ns, evidence.step_of_row))
+    return order[run_starts(evidence.step_of_row[order])]
 
 
 def _where_text(evidence: Evidence, rank: int, ranks_in_turn: Sequence[int]) -> str:
@@ -312,10 +315,11 @@ def _is_awaited(evidence: Evidence, rank: int) -> bool:
     if evidence.is_pipeline:
         return False
     wait_ns = _wait_ns(evidence)
-    is_rank = evidence.steps["rank"].to_numpy() == rank
+    is_rank = evidence.rank_of_row == rank
     if is_rank.all():
         return True
-    return bool(2 * wait_ns[is_rank].mean() <= wait_ns[~is_rank].mean())
+    mean_of_others_ns = wait_ns[~is_rank].mean()
+    return bool(2 * wait_ns[is_rank].mean() <= mean_of_others_ns)
 
 
 def _wait_ns(evidence: Evidence) -> Float64:
@@ -361,13 +365,13 @@ def _slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Flo
 
 def only_rank(evidence: Evidence, rows: Int64) -> int | None:
     """Return the rank that some rows of the steps are of; None for several ranks."""
-    ranks = np.unique(evidence.steps["rank"].to_numpy()[rows])
+    ranks = np.unique(evidence.rank_of_row[rows])
     return int(ranks[0]) if ranks.size == 1 else None
 
 
 def _largest_on_other_ranks(evidence: Evidence, cause_ns: Float64) -> Float64:
     """Return for each row of `steps` the largest cause of idle time on another rank of its step."""
-    _, step = np.unique(evidence.steps["step"], return_inverse=True)
+    _, step = np.unique(evidence.step_of_row, return_inverse=True)
     largest_rows = evidence.rows_of_largest(cause_ns)
     elsewhere_ns = cause_ns[largest_rows][step]
     without_largest_ns = cause_ns.copy()
@@ -383,7 +387,8 @@ def _limit_by_launching(evidence: Evidence, bound: Bound) -> Bound:
     """
     (wall_ns,) = evidence.columns("wall_ns")
     launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
-    most_ns = float(np.maximum(evidence.largest(wall_ns) - launch_ns, 0.0).mean())
+    above_launching_ns = np.maximum(evidence.largest(wall_ns) - launch_ns, 0.0)
+    most_ns = float(above_launching_ns.mean())
     if bound.saving_ns <= most_ns:
         return bound
     parts = {**bound.parts, "left_for_launching": most_ns - bound.saving_ns}

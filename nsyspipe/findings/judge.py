@@ -16,6 +16,7 @@ from nsyspipe.findings.model import (
     IS_LAUNCH_BOUND,
     WAITING_UNKNOWN,
     Answer,
+    Condition,
     Evidence,
     Finding,
     NotJudged,
@@ -83,7 +84,6 @@ _COMM_FINDINGS = {*CAUSES["communication and late ranks"]}
 LESSEN_EXPOSURE = _COMM_FINDINGS - {EXPOSURE}
 # The bounds of these findings contain waiting by intention.
 _WAITING_FINDINGS = {"straggler", "pipeline-bubble", "no-sync"}
-_IS_WAIT_INCLUDED = "is_wait_included"
 
 
 def rule_name(rule: Callable[..., object]) -> str:
@@ -120,10 +120,10 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             skipped.setdefault(answer, []).append(name)
         elif answer is not None:
             rows.append(_make_row(evidence, name, answer))
-    problems = [
-        _note_skipped(SkippedCheck(tuple(names), answer.reason, answer.fix), ", ".join(names))
-        for answer, names in skipped.items()
+    checks = [
+        SkippedCheck(tuple(names), answer.reason, answer.fix) for answer, names in skipped.items()
     ]
+    problems = [_note_skipped(check, ", ".join(check.rules)) for check in checks]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
@@ -184,7 +184,7 @@ def _make_row(evidence: Evidence, name: str, finding: Finding) -> dict[str, Any]
     figures = finding.evidence
     is_of_transfer = name in _COMM_FINDINGS and name not in _WAITING_FINDINGS
     if is_of_transfer and saving_ns and not evidence.is_wait_known:
-        figures = {**figures, _IS_WAIT_INCLUDED: True}
+        figures = {**figures, **Condition(is_wait_included=True).figures}
     return {
         "id": name,
         "severity": severity_of(evidence.share_of_step(saving_ns or 0)),
@@ -212,19 +212,24 @@ def _read_evidence(finding: Mapping[str, Any]) -> dict[str, Any]:
     return figures
 
 
+def condition_of(finding: Mapping[str, Any]) -> Condition:
+    """Return what the bound of a finding depends on, or contains."""
+    return Condition.from_figures(_read_evidence(finding))
+
+
 def is_conditional(finding: Mapping[str, Any]) -> bool:
     """Tell whether the bound of a finding depends on something that was not recorded."""
-    return bool(_read_evidence(finding).get("is_conditional"))
+    return condition_of(finding).is_conditional
 
 
 def is_nvlink_assumed(finding: Mapping[str, Any]) -> bool:
     """Tell whether a finding promises NVLink that neither a topology nor NCCL's log shows."""
-    return bool(_read_evidence(finding).get("is_nvlink_assumed"))
+    return condition_of(finding).is_nvlink_assumed
 
 
 def is_wait_included(finding: Mapping[str, Any]) -> bool:
     """Tell whether the bound of a finding may contain waiting, which its advice does not change."""
-    return bool(_read_evidence(finding).get(_IS_WAIT_INCLUDED))
+    return condition_of(finding).is_wait_included
 
 
 def is_by_host(finding: Mapping[str, Any]) -> bool:
@@ -256,10 +261,11 @@ class _Place(NamedTuple):
 def _place_of(row: Mapping[str, Any]) -> _Place:
     expected_ns = row.get("expected_ns_per_step")
     worth_ns = row["saving_ns_per_step"] if expected_ns is None else expected_ns
+    condition = condition_of(row)
     return _Place(
         has_no_worth=worth_ns is None,
-        is_conditional=is_conditional(row),
-        is_wait_included=expected_ns is None and is_wait_included(row),
+        is_conditional=condition.is_conditional,
+        is_wait_included=expected_ns is None and condition.is_wait_included,
         negative_worth_ns=-(worth_ns or 0.0),
         id=row["id"],
     )

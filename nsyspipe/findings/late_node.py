@@ -78,7 +78,7 @@ def find_late_node(
     rows = own_lateness(collectives.filter(pc.is_valid(collectives["wait_ns"])))
     # The other rows are of ranks that another stage of a pipeline kept waiting.
     rows = rows.filter(pc.equal(rows["inherited_ns"], 0))
-    if not rows.num_rows or not set(rows["rank"].unique().to_pylist()) <= set(hosts_of):
+    if not rows.num_rows or not _are_hosts_known(rows, hosts_of):
         return None
     host = hosts.find_hosts(rows["rank"].to_numpy())
     late_ns = _measure_late_hosts(rows, host, len(hosts.names))
@@ -89,14 +89,21 @@ def find_late_node(
         return None
     latest = int(total_ns.argmax())
     is_latest = (delays.host == latest) & (delays.late_ns > 0)
-    return LateNode(hosts.names[latest], hosts.ranks_of(latest), delays.late_ns[is_latest])
+    late_ns = delays.late_ns[is_latest]
+    return LateNode(hosts.names[latest], hosts.ranks_of(latest), late_ns)
+
+
+def _are_hosts_known(rows: pa.Table, hosts_of: Mapping[int, str]) -> bool:
+    ranks = rows["rank"].unique().to_pylist()
+    return all(rank in hosts_of for rank in ranks)
 
 
 def _number_hosts(hosts_of: Mapping[int, str]) -> _Hosts:
     names = sorted(set(hosts_of.values()))
     ranks = sorted(hosts_of)
-    host_by_rank = [names.index(hosts_of[rank]) for rank in ranks]
-    return _Hosts(names, np.array(ranks, np.int64), np.array(host_by_rank, np.int64))
+    numbers = {name: number for number, name in enumerate(names)}
+    host_by_rank = [numbers[hosts_of[rank]] for rank in ranks]
+    return _Hosts(names, np.array(ranks), np.array(host_by_rank))
 
 
 def _measure_late_hosts(rows: pa.Table, host: Int64, n_hosts: int) -> Int64:
@@ -133,8 +140,8 @@ def number_collectives(rows: pa.Table) -> Int64:
 
 def collective_keys(rows: pa.Table) -> Int64:
     """Return step, communicator and last start of the collective of each operation, as rows."""
-    comm_ids = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks()
-    comm = comm_ids.dictionary_encode().indices.to_numpy()
+    comm_ids = pc.fill_null(rows["comm_id"].cast(pa.string()), "")
+    comm = comm_ids.combine_chunks().dictionary_encode().indices.to_numpy()
     last_start_ns = rows["start_ns"].to_numpy() + rows["wait_ns"].to_numpy()
     return np.stack((rows["step"].to_numpy(), comm, last_start_ns))
 
@@ -143,7 +150,8 @@ def _delays_by_step(
     rows: pa.Table, host: Int64, late_ns: Int64, n_ranks_of_host: Int64
 ) -> _HostDelays:
     """Return how late hosts are in each step; 0 if they have one rank, or not all are late."""
-    table = pa.table({"step": rows["step"], "host": host, "rank": rows["rank"], "late_ns": late_ns})
+    table = rows.select(["step", "rank"]).append_column("host", pa.array(host))
+    table = table.append_column("late_ns", pa.array(late_ns))
     by_rank = table.group_by(["step", "host", "rank"], use_threads=False)
     late_ranks = by_rank.aggregate([("late_ns", "max")])
     by_host = late_ranks.group_by(["step", "host"], use_threads=False)
@@ -151,5 +159,6 @@ def _delays_by_step(
     host_of_row = late_hosts["host"].to_numpy()
     n_ranks = n_ranks_of_host[host_of_row]
     has_all_ranks = late_hosts["rank_count"].to_numpy() == n_ranks
+    is_late = has_all_ranks & (n_ranks > 1)
     least_ns = late_hosts["late_ns_max_min"].to_numpy()
-    return _HostDelays(host_of_row, np.where(has_all_ranks & (n_ranks > 1), least_ns, 0))
+    return _HostDelays(host_of_row, np.where(is_late, least_ns, 0))

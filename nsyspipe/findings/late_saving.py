@@ -56,13 +56,15 @@ def _above_compute(evidence: Evidence) -> dict[str, float]:
     """Return what steps take longer than the least compute of a rank, by part."""
     wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
     exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
+    copies_ns = wall_ns - compute_ns - exposed_ns - idle_ns
+    least_rows = evidence.rows_of_largest(-compute_ns)
     return evidence.mean_parts(
-        evidence.rows_of_largest(-compute_ns),
+        least_rows,
         exposed_wait=exposed_wait_ns,
         slowed_by_waiting=_slowed_by_hidden_waits(evidence),
         idle=idle_ns,
         exposed_transfer=exposed_ns - exposed_wait_ns,
-        exposed_copies=wall_ns - compute_ns - exposed_ns - idle_ns,
+        exposed_copies=copies_ns,
     )
 
 
@@ -106,14 +108,15 @@ def _delay_parts(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
 
 def _delays_ns(evidence: Evidence, collectives: pa.Table) -> Float64:
     """Return the most that a rank is delayed in each step, at most what is waited for in all."""
-    steps = np.unique(evidence.steps["step"].to_numpy())
+    steps = np.unique(evidence.step_of_row)
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     awaited_ns = np.zeros(steps.size)
     place = np.searchsorted(steps, held_up["step"].to_numpy())
     np.add.at(awaited_ns, place, held_up["held_up_ns"].to_numpy())
     operations = _sort_operations(collectives.filter(pc.is_valid(collectives["wait_ns"])))
     delays_ns = np.zeros(steps.size)
-    delays_ns[np.searchsorted(steps, operations.steps)] = _RankDelays(operations).largest_by_step()
+    place = np.searchsorted(steps, operations.steps)
+    delays_ns[place] = _RankDelays(operations).largest_by_step()
     return np.minimum(delays_ns, awaited_ns)
 
 
@@ -164,15 +167,17 @@ class _RankDelays:
         """Delay ranks by collectives of different steps. `rows` are their operations."""
         operations = self._operations
         cells = operations.step[rows], self._column[rows]
-        start_ns = np.maximum(operations.start_ns[rows], self._waited_until_ns[cells])
+        waited_until_ns = self._waited_until_ns[cells]
+        start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
         wait_end_ns = operations.wait_end_ns[rows]
         wait_ns = np.maximum(wait_end_ns - start_ns, 0)
         wait_ns = np.minimum(wait_ns, operations.held_up_ns[rows])
         first_rows = run_starts(operations.collective[rows])
         n_operations = np.diff(first_rows, append=rows.size)
-        most_ns = np.maximum.reduceat(self._delay_ns[cells] + wait_ns, first_rows)
+        delay_ns = self._delay_ns[cells] + wait_ns
+        most_ns = np.maximum.reduceat(delay_ns, first_rows)
         self._delay_ns[cells] = np.repeat(most_ns, n_operations)
-        self._waited_until_ns[cells] = np.maximum(self._waited_until_ns[cells], wait_end_ns)
+        self._waited_until_ns[cells] = np.maximum(waited_until_ns, wait_end_ns)
 
 
 def _sort_operations(rows: pa.Table) -> _Operations:

@@ -15,7 +15,14 @@ from nsyspipe.analysis.launching import MIN_SLOWER_SHARE
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import own_lateness, sum_held_up
 from nsyspipe.findings.late_node import LateNode, find_late_node
-from nsyspipe.findings.model import WAITING_UNKNOWN, Evidence, NotJudged, aggregate_by
+from nsyspipe.findings.model import (
+    WAITING_UNKNOWN,
+    Evidence,
+    NotJudged,
+    aggregate_by,
+    fill_zero,
+    select_rows,
+)
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
@@ -73,8 +80,8 @@ class Lateness(Struct, frozen=True):
         """How long the others waited for all ranks, per step."""
         if not self.n_steps:
             return 0.0
-        total_ns: int = pc.sum(self.held_up["held_up_ns"]).as_py() or 0
-        return total_ns / self.n_steps
+        total_ns: int = pc.sum(self.held_up["held_up_ns"]).as_py()
+        return (total_ns or 0) / self.n_steps
 
 
 class LateRanks(Struct, frozen=True):
@@ -106,9 +113,9 @@ Culprit: TypeAlias = LateRanks | LateNode | NotJudged | None
 
 def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     """Return why it cannot be known who waits for whom; None if it is known."""
-    is_lateness_known = pc.any(pc.is_valid(evidence.stragglers["lateness_ns"])).as_py()
+    is_lateness_known = _is_any_known(evidence.stragglers["lateness_ns"])
     # If only stages of a pipeline meet, waiting is known although lateness is not.
-    is_waiting_known = pc.any(pc.is_valid(evidence.stragglers["wait_ns"])).as_py()
+    is_waiting_known = _is_any_known(evidence.stragglers["wait_ns"])
     if not is_lateness_known and not is_waiting_known:
         return WAITING_UNKNOWN
     starts_ns = evidence.all_steps["start_ns"]
@@ -119,6 +126,11 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     return None
 
 
+def _is_any_known(column: pa.ChunkedArray) -> bool:
+    n_known: int = len(column) - column.null_count
+    return n_known > 0
+
+
 def measure_lateness(evidence: Evidence) -> Lateness:
     """Measure how late each rank is by itself in the summary steps."""
     collectives = own_lateness(evidence.collectives)
@@ -127,12 +139,13 @@ def measure_lateness(evidence: Evidence) -> Lateness:
     by_step = significant.group_by("step", use_threads=False)
     largest_ns = by_step.aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     is_matched = pc.is_valid(collectives["late_by_ns"])
+    steps_that_meet = collectives["step"].filter(is_matched).unique()
     return Lateness(
         collectives=collectives,
         own_delays=own_delays,
         held_up=sum_held_up(own_delays, evidence.steps),
         largest_ns=largest_ns,
-        n_meeting=len(collectives["step"].filter(is_matched).unique()),
+        n_meeting=len(steps_that_meet),
         n_steps=evidence.summary["n_summary_steps"],
     )
 
@@ -202,24 +215,17 @@ def _find_late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None
     if not named:
         return None
     min_behind_ns = max(noticeable_ns, LIMITS.min_part_behind * lateness.total_ns_per_step)
-    behind_ns = {
-        rank: late_ns
-        for rank, late_ns in _measure_behind(lateness.own_delays, lateness.n_steps).items()
-        if late_ns >= min_behind_ns and rank not in named
-    }
+    behind_ns = _measure_behind(lateness.own_delays, lateness.n_steps)
+    behind = [rank for rank, late_ns in behind_ns.items() if late_ns >= min_behind_ns]
+    behind = [rank for rank in behind if rank not in named]
     noticeable = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable_ns))
-    steps_of = {rank: _steps_of_rank(noticeable, rank) for rank in named}
-    return LateRanks(_pick(delays_ns, named), behind_ns, steps_of)
+    steps_of = {rank: select_rows(noticeable, "rank", rank)["step"].to_numpy() for rank in named}
+    return LateRanks(_pick(delays_ns, named), _pick(behind_ns, behind), steps_of)
 
 
 def _pick(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
     """Return the values of some ranks, in the order of the values."""
     return {rank: value for rank, value in values.items() if rank in ranks}
-
-
-def _steps_of_rank(rows: pa.Table, rank: int) -> Int64:
-    steps: Int64 = rows.filter(pc.equal(rows["rank"], rank))["step"].to_numpy()
-    return steps
 
 
 def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
@@ -234,11 +240,12 @@ def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     """
     late_ranks = (*late.delays_ns, *late.behind_ns)
     slower = {rank for rank in late_ranks if _is_slower(evidence, rank)}
+    no_slower = _unexplained_ranks(late, slower)
     return LateRanks(
         delays_ns=_pick(late.delays_ns, slower),
         behind_ns=_pick(late.behind_ns, slower),
         steps_of=late.steps_of,
-        no_slower_ns=_pick(late.delays_ns, _unexplained_ranks(late, slower)),
+        no_slower_ns=_pick(late.delays_ns, no_slower),
     )
 
 
@@ -264,8 +271,9 @@ def _is_slower(evidence: Evidence, *ranks: int) -> bool:
 
 def mean_excess(values_ns: pa.ChunkedArray, is_of_rank: pa.ChunkedArray) -> float:
     """Return how much more a rank has than the others on average; 0 if either has no rows."""
+    values_of_others_ns = values_ns.filter(pc.invert(is_of_rank))
     mean_of_rank = pc.mean(values_ns.filter(is_of_rank)).as_py()
-    mean_of_others = pc.mean(values_ns.filter(pc.invert(is_of_rank))).as_py()
+    mean_of_others = pc.mean(values_of_others_ns).as_py()
     if mean_of_rank is None or mean_of_others is None:
         return 0.0
     excess_ns: float = mean_of_rank - mean_of_others
@@ -304,7 +312,7 @@ def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float
     total_ns = 0.0
     for rank, steps in steps_of.items():
         rows = evidence.steps.filter(pc.field("step").isin(pa.array(steps)))
-        idle_ns = pc.fill_null(rows["idle_launch_ns"], 0)
+        idle_ns = fill_zero(rows["idle_launch_ns"])
         excess_ns = mean_excess(idle_ns, pc.equal(rows["rank"], rank))
         total_ns += steps.size * max(excess_ns, 0.0)
     return total_ns

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.findings.lateness import mean_excess
-from nsyspipe.findings.model import Evidence
+from nsyspipe.findings.model import Evidence, fill_zero, select_rows
 from nsyspipe.model.table import Int64
 
 # A phase is named if it has more than this part of what a rank takes longer.
@@ -61,7 +61,7 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
         excess_ns -= excess.for_input
     if name == _OUTSIDE or excess_ns <= excess.min_named:
         return None
-    in_phase = phases.filter(pc.equal(phases["phase"], name))
+    in_phase = select_rows(phases, "phase", name)
     is_of_rank = pc.equal(in_phase["rank"], rank)
     idle_ns = mean_excess(in_phase["idle_ns"], is_of_rank)
     is_idle = excess.is_of_device and 2 * idle_ns > excess_ns
@@ -78,9 +78,10 @@ def _measure_excess(phases: pa.Table, steps: pa.Table, rank: int) -> _Excess:
         return _Excess(_excess_by_phase(phases, phases["host_ns"], rank), 0.0, is_of_device=False)
     by_phase = _excess_by_phase(phases, device_ns, rank)
     is_of_rank = pc.equal(steps["rank"], rank)
-    step_ns = pc.subtract(steps["wall_ns"], pc.fill_null(steps["exposed_comm_ns"], 0))
-    by_phase[_OUTSIDE] = mean_excess(step_ns, is_of_rank) - sum(by_phase.values())
-    input_ns = mean_excess(pc.fill_null(steps["idle_input_ns"], 0), is_of_rank)
+    step_ns = pc.subtract(steps["wall_ns"], fill_zero(steps["exposed_comm_ns"]))
+    in_phases_ns = sum(by_phase.values())
+    by_phase[_OUTSIDE] = mean_excess(step_ns, is_of_rank) - in_phases_ns
+    input_ns = mean_excess(fill_zero(steps["idle_input_ns"]), is_of_rank)
     return _Excess(by_phase, max(input_ns, 0.0), is_of_device=True)
 
 
@@ -90,7 +91,8 @@ def _excess_by_phase(phases: pa.Table, time_ns: pa.ChunkedArray, rank: int) -> d
     by_phase = {}
     for name in sorted(phases["phase"].unique().to_pylist()):
         is_phase = pc.equal(phases["phase"], name)
-        by_phase[name] = mean_excess(time_ns.filter(is_phase), is_of_rank.filter(is_phase))
+        phase_ns = time_ns.filter(is_phase)
+        by_phase[name] = mean_excess(phase_ns, is_of_rank.filter(is_phase))
     return by_phase
 
 
@@ -99,5 +101,6 @@ def _device_time(phases: pa.Table) -> pa.ChunkedArray:
 
     Null if it is not known.
     """
-    without_comm_ns = pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0))
+    exposed_ns = fill_zero(phases["exposed_comm_ns"])
+    without_comm_ns = pc.subtract(phases["device_ns"], exposed_ns)
     return pc.add(without_comm_ns, phases["idle_ns"])

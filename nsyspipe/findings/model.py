@@ -82,6 +82,27 @@ class Wording(NamedTuple):
     advice: str
 
 
+class Condition(NamedTuple):
+    """What the bound of a finding depends on, or contains. In JSON, true fields are figures."""
+
+    # It depends on something that was not recorded.
+    is_conditional: bool = False
+    # It depends on NVLink that neither a topology nor NCCL's log shows.
+    is_nvlink_assumed: bool = False
+    # It may contain waiting for other ranks, which the advice does not change.
+    is_wait_included: bool = False
+
+    @classmethod
+    def from_figures(cls, figures: Mapping[str, Any]) -> Condition:
+        """Read the condition from the figures of a finding."""
+        return cls(*(bool(figures.get(name)) for name in cls._fields))
+
+    @property
+    def figures(self) -> dict[str, bool]:
+        """The true fields, as figures of a finding."""
+        return {name: True for name, is_true in self._asdict().items() if is_true}
+
+
 class Slowdown(NamedTuple):
     """How much longer kernels take during communication, as ``slowed / free - 1``."""
 
@@ -265,17 +286,16 @@ class Evidence(Struct, frozen=True, dict=True):
     def operations_of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role: those of some collectives, or of all without names."""
         uses = {_name_use(row) for row in self.traffic_of_role(role, *collectives)}
-        n_uses_of_run = len(
-            {(row["collective"], row["communicator"]) for row in self._traffic_by_rank}
-        )
-        if len(uses) == n_uses_of_run:
+        uses_of_run = {_name_use(row) for row in self._traffic_by_rank}
+        if uses == uses_of_run:
             return self.collectives
         kinds = _encode_texts(self.collectives["collective"])
         communicators = _encode_texts(self.collectives["comm_id"])
         is_of_role = np.zeros((len(kinds.texts), len(communicators.texts)), bool)
         for number, kind in enumerate(kinds.texts):
             is_of_role[number] = [f"{kind} {name}" in uses for name in communicators.texts]
-        return self.collectives.filter(pa.array(is_of_role[kinds.codes, communicators.codes]))
+        is_row_of_role = is_of_role[kinds.codes, communicators.codes]
+        return self.collectives.filter(pa.array(is_row_of_role))
 
     def traffic_of_role(self, role: str, *collectives: str) -> list[dict[str, Any]]:
         """Return the rows of `traffic` of a role, each of one rank.
@@ -528,12 +548,12 @@ class Evidence(Struct, frozen=True, dict=True):
         (hidden_ns,) = self.columns("overlap_compute_ns")
         if rows is None:
             return hidden_ns
-        during_compute_ns = pc.subtract(_length_ns(rows), pc.fill_null(rows["exposed_ns"], 0))
+        during_compute_ns = pc.subtract(_length_ns(rows), fill_zero(rows["exposed_ns"]))
         return np.minimum(hidden_ns, self._sum_by_step(rows, during_compute_ns))
 
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum a value of each operation, for each row of `steps`."""
-        n_ranks = (pc.max(self.steps["rank"]).as_py() or 0) + 1
+        n_ranks = int(self.rank_of_row.max(initial=0)) + 1
         key_of_operation = _number_rank_steps(rows, n_ranks)
         keys, place = np.unique(_number_rank_steps(self.steps, n_ranks), return_inverse=True)
         is_in_steps = np.isin(key_of_operation, keys)
@@ -599,25 +619,36 @@ class Evidence(Struct, frozen=True, dict=True):
 
     # Sums and means of the steps
 
+    @cached_property
+    def rank_of_row(self) -> Int64:
+        """The rank of each row of `steps`."""
+        ranks: Int64 = self.steps["rank"].to_numpy()
+        return ranks
+
+    @cached_property
+    def step_of_row(self) -> Int64:
+        """The step of each row of `steps`."""
+        steps: Int64 = self.steps["step"].to_numpy()
+        return steps
+
     def largest(self, values: Float64) -> Float64:
         """Return the largest value over ranks of each step."""
         return values[self.rows_of_largest(values)]
 
     def rows_of_largest(self, values: Float64) -> Int64:
         """Return the row of `steps` with the largest value of each step, the first of equals."""
-        step = self.steps["step"].to_numpy()
-        order = np.lexsort((-values, step))
-        return order[run_starts(step[order])]
+        order = np.lexsort((-values, self.step_of_row))
+        return order[run_starts(self.step_of_row[order])]
 
     def sum_of_other_ranks(self, values: Float64) -> Float64:
         """Return for each row of `steps` the sum of the values of the other ranks of its step."""
-        numbers, step = np.unique(self.steps["step"].to_numpy(), return_inverse=True)
-        total = np.bincount(step, weights=values, minlength=numbers.size)
+        _, step = np.unique(self.step_of_row, return_inverse=True)
+        total = np.bincount(step, weights=values)
         return total[step] - values
 
     def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`. What is not known counts as 0."""
-        return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)
+        return (fill_zero(self.steps[name]).to_numpy() for name in names)
 
     def mean(self, column: str) -> float | None:
         """Return the mean of a column of `steps`; None if a value is null, or without steps."""
@@ -668,6 +699,16 @@ def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[A
     aggregates = by_key.aggregate([(column, function)])
     values = aggregates[f"{column}_{function}"].to_pylist()
     return dict(zip(aggregates[key].to_pylist(), values, strict=True))
+
+
+def select_rows(rows: pa.Table, column: str, value: object) -> pa.Table:
+    """Return the rows that have a value in a column."""
+    return rows.filter(pc.equal(rows[column], value))
+
+
+def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace what is not known by 0."""
+    return pc.fill_null(column, 0)
 
 
 def _length_ns(operations: pa.Table) -> pa.ChunkedArray:

@@ -16,6 +16,8 @@ from nsyspipe.findings.model import (
     Rules,
     Wording,
     aggregate_by,
+    fill_zero,
+    select_rows,
 )
 from nsyspipe.model.names import few
 
@@ -178,10 +180,9 @@ def _compare_first_step(evidence: Evidence) -> _FirstStep:
 
 def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
     """Return how long a rank waits or the profiler works in the first step, the most of a rank."""
-    rows = evidence.all_steps.filter(pc.equal(evidence.all_steps["step"], first))
-    wait_ns = pc.fill_null(rows["wait_ns"], 0)
-    overhead_ns = pc.fill_null(rows["overhead_ns"], 0)
-    return pc.max(pc.add(wait_ns, overhead_ns)).as_py() or 0
+    rows = select_rows(evidence.all_steps, "step", first)
+    start_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
+    return pc.max(start_ns).as_py() or 0
 
 
 def _ratios_of_long_first_steps(evidence: Evidence) -> dict[int, float]:

@@ -18,7 +18,17 @@ from msgspec import Struct
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged, Rules, Saving
+from nsyspipe.findings.model import (
+    OF_COMM,
+    Answer,
+    Condition,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+    Saving,
+    select_rows,
+)
 from nsyspipe.nsys.command_words import OF_LINKS
 from nsyspipe.nsys.settings import is_costly, writes_log
 
@@ -115,7 +125,7 @@ def slow_link(evidence: Evidence) -> Answer:
     bound = _saving_with_nvlink(evidence, verdict)
     figures = {
         **verdict.evidence,
-        **_conditions(evidence, verdict),
+        **_find_condition(evidence, verdict).figures,
         "nccl_settings": _shown_settings(evidence),
         "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
         "transfer_ns_per_step": transfer_ns,
@@ -149,15 +159,14 @@ def _saving_with_nvlink(evidence: Evidence, verdict: LinkVerdict) -> Saving | No
     return evidence.saving_without(remaining_share=remaining_share)
 
 
-def _conditions(evidence: Evidence, verdict: LinkVerdict) -> dict[str, bool]:
+def _find_condition(evidence: Evidence, verdict: LinkVerdict) -> Condition:
     """Return what the finding depends on that was not recorded."""
-    conditions = {}
-    if not (verdict.is_seen or verdict.is_nvlink_there):
-        # It was not recorded whether there is a faster link.
-        conditions["is_conditional"] = True
-    if _is_nvlink_assumed(evidence, verdict):
-        conditions["is_nvlink_assumed"] = True
-    return conditions
+    # Otherwise it was not recorded whether there is a faster link.
+    is_faster_link_known = verdict.is_seen or verdict.is_nvlink_there
+    return Condition(
+        is_conditional=not is_faster_link_known,
+        is_nvlink_assumed=_is_nvlink_assumed(evidence, verdict),
+    )
 
 
 def _is_nvlink_assumed(evidence: Evidence, verdict: LinkVerdict) -> bool:
@@ -539,7 +548,7 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
     more all-reduces than the copied bytes fill buckets.
     """
     all_rows = evidence.collectives
-    rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
+    rows = select_rows(all_rows, "collective", "all_reduce")
     n_bytes = _sum_or_none(evidence.steps["grad_copy_bytes"])
     all_transfer_ns = _sum_or_none(all_rows["transfer_ns"])
     transfer_ns = _sum_or_none(rows["transfer_ns"])

@@ -31,6 +31,7 @@ from nsyspipe.findings.model import (
     Finding,
     NotJudged,
     Rules,
+    select_rows,
 )
 from nsyspipe.model.names import listed, ranges
 
@@ -183,11 +184,11 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
     if evidence.is_pipeline:
         return None
     steps = evidence.steps
-    first_step = steps.filter(pc.equal(steps["step"], pc.min(steps["step"])))
+    first_step = select_rows(steps, "step", pc.min(steps["step"]))
     is_of_rank = pc.equal(first_step["rank"], rank)
-    start_ns = pc.max(first_step["start_ns"].filter(is_of_rank)).as_py()
-    start_of_others_ns = pc.max(first_step["start_ns"].filter(pc.invert(is_of_rank))).as_py()
-    late_ns: int = start_ns - start_of_others_ns
+    starts_of_rank_ns = first_step["start_ns"].filter(is_of_rank)
+    starts_of_others_ns = first_step["start_ns"].filter(pc.invert(is_of_rank))
+    late_ns: int = pc.max(starts_of_rank_ns).as_py() - pc.max(starts_of_others_ns).as_py()
     delays_ns = lateness.total_ns_per_step * lateness.n_steps
     # It is no share of the delays: one late start is in the delays of several collectives.
     return late_ns if late_ns >= LIMITS.min_part_of_delays * delays_ns else None
@@ -253,7 +254,7 @@ def _rank_figures(
 
 
 def _straggler_row(stragglers: pa.Table, rank: int) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = stragglers.filter(pc.equal(stragglers["rank"], rank)).to_pylist()
+    rows: list[dict[str, Any]] = select_rows(stragglers, "rank", rank).to_pylist()
     return rows[-1]
 
 
