@@ -11,8 +11,8 @@ from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
     AT_MOST,
+    COLUMNS_OF_COMM,
     MAX_BELIEVED_SLOWDOWN,
-    OF_COMM,
     Answer,
     Bound,
     Evidence,
@@ -329,4 +329,4 @@ def _bound_with_waiting(evidence: Evidence, slowed_ns: Float64) -> _LimitRows:
     return _LimitRows(Bound(evidence.saving_down_to(shortened_ns), parts), rows)
 
 
-RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}
+RULES: Rules = {comm_bound: COLUMNS_OF_COMM, comm_slows_compute: COLUMNS_OF_COMM}

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
 from nsyspipe.findings.model import (
-    OF_COMM,
+    COLUMNS_OF_COMM,
     WAITING_UNKNOWN,
     Answer,
     Evidence,
@@ -529,7 +529,8 @@ def _is_flat(n_ranks_by_host: Counter[str | None]) -> bool:
 
 RULES: Rules = {
     **dict.fromkeys(
-        (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM
+        (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce),
+        COLUMNS_OF_COMM,
     ),
     grad_copy: ("grad_copy_ns",),
     # This rule says by itself what is missing. With several ranks it has nothing to say.

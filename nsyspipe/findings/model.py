@@ -133,7 +133,7 @@ class Recording(Struct, frozen=True):
 
 
 # What rules about communication need of the steps.
-OF_COMM = ("comm_ns", "compute_ns")
+COLUMNS_OF_COMM = ("comm_ns", "compute_ns")
 # A figure of stragglers and pipelines: launching decides how long steps take, so it comes first.
 IS_LAUNCH_BOUND = "is_launch_bound"
 # No fix: a problem of the run says why waiting is not known, and what helps.

@@ -11,8 +11,8 @@ from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
 from nsyspipe.findings.gradients import many_small
 from nsyspipe.findings.idle import launching_ns
 from nsyspipe.findings.model import (
+    COLUMNS_OF_COMM,
     IS_LAUNCH_BOUND,
-    OF_COMM,
     WAITING_UNKNOWN,
     Answer,
     Bound,
@@ -242,5 +242,5 @@ def _sum_by_rank(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 RULES: Rules = dict.fromkeys(
     (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm),
-    OF_COMM,
+    COLUMNS_OF_COMM,
 )

@@ -19,7 +19,7 @@ from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import (
-    OF_COMM,
+    COLUMNS_OF_COMM,
     Answer,
     Condition,
     Evidence,
@@ -566,4 +566,4 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
     return _Bandwidth(_NS_PER_S * n_bytes * factor / transfer_ns, _COPIES_SOURCE)
 
 
-RULES: Rules = {slow_link: OF_COMM}
+RULES: Rules = {slow_link: COLUMNS_OF_COMM}

@@ -24,8 +24,8 @@ from nsyspipe.findings.lateness import (
 )
 from nsyspipe.findings.longer_phase import LongerPhase, find_longer_phase
 from nsyspipe.findings.model import (
+    COLUMNS_OF_COMM,
     IS_LAUNCH_BOUND,
-    OF_COMM,
     Answer,
     Evidence,
     Finding,
@@ -399,4 +399,4 @@ def _ranks_text(ranks: Collection[int]) -> str:
     return f"{noun} {listed(ranks)}"
 
 
-RULES: Rules = {straggler: OF_COMM}
+RULES: Rules = {straggler: COLUMNS_OF_COMM}
