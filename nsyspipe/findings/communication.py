@@ -1,36 +1,67 @@
-"""Communication of any kind: what of it no compute hides, and what it does to the compute that hides it."""
+"""All kinds of communication: what no compute hides, and how it slows the compute that hides it."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-from msgspec import Struct
 
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
     AT_MOST,
-    MOST_BELIEVED,
-    OF_COMM,
+    COLUMNS_OF_COMM,
+    MAX_BELIEVED_SLOWDOWN,
     Answer,
+    Bound,
     Evidence,
     Finding,
     NotJudged,
     Rules,
+    aggregate_by,
 )
 from nsyspipe.model.table import Float64, Int64
 
-_LEAST_EXPOSED = 0.05
+_MIN_EXPOSED_SHARE_OF_STEP = 0.05
+# If gradients have this share of exposed communication, the advice is to shorten gradients.
+_MIN_SHARE_OF_GRADIENTS = 0.5
+# A phase is named if it launched this share of exposed communication. Communication runs on the
+# compute stream if this share of it does.
+_MIN_SHARE_OF_MOST = 2 / 3
+_MIN_SLOWDOWN = 0.02
+_MIN_SLOWED_SHARE_OF_STEP = 0.0025
+MIN_OVERLAP_SHARE_OF_STEP = 0.02
+# Communication is mostly waiting from this share on.
+_MIN_SHARE_OF_WAITING = 0.5
+# Bounds that differ by less are the same.
+_MIN_DIFFERENCE_NS = 1
+_MAX_SHOWN_KERNELS = 5
 _NO_PHASE = "no phase"
-_OF_GRADIENTS = (
+LESS_HIDDEN = (
+    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
+)
+_LESS_WAITING = (
+    "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
+)
+
+
+class _Advice(NamedTuple):
+    """What to change, in a few words and in a sentence."""
+
+    action: str
+    advice: str
+
+
+_ABOUT_GRADIENTS = _Advice(
     "Send less, or overlap communication with backward",
     (
-        "Send less ({halves}no_sync()), use a faster interconnect, or overlap communication "
+        "Send less ({hook}no_sync()), use a faster interconnect, or overlap communication "
         "with the backward pass. "
         "nsyspipe whatif predicts the effect of each change"
     ),
 )
-_BESIDE_GRADIENTS = (
+_ABOUT_OTHER_THAN_GRADIENTS = _Advice(
     "Send less communication that is not gradients",
     (
         "Most of the exposed communication is not gradients, so settings of gradients cannot "
@@ -38,11 +69,11 @@ _BESIDE_GRADIENTS = (
         "rest (SyncBatchNorm gathers statistics in each layer), or use a faster interconnect"
     ),
 )
-_OF_ANY = (
+_ABOUT_ALL = _Advice(
     "Send less, or overlap communication with compute",
     "Send less, use a faster interconnect, or overlap communication with compute",
 )
-_ON_COMPUTE_STREAM = (
+_ABOUT_COMPUTE_STREAM = _Advice(
     "Run communication on its own stream, or send less",
     (
         "Most communication runs on the compute stream, where no compute can overlap with it. "
@@ -50,211 +81,252 @@ _ON_COMPUTE_STREAM = (
         "async_op=True and wait() only where you need the result, or send less"
     ),
 )
-_LEAST_OF_GRADIENTS = (
-    0.5  # of exposed communication, from which on what shortens gradients is advised
-)
-_MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
-_LEAST_SLOWDOWN = 0.02
-_LEAST_SHARE = 0.0025
-LEAST_OVERLAP_SHARE = 0.02
-LESS_HIDDEN = (
-    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
-)
-_LESS_WAITING = (
-    "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
-)
-_MOSTLY_WAITS = 0.5  # of communication
-_SHOWN_KERNELS = 5
-_LEAST_NS = 1  # by which bounds differ
+
+
+# comm-bound
 
 
 def comm_bound(evidence: Evidence) -> Answer:
-    r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
+    r"""Fire if at least 5 % of step time is exposed communication without waiting for other ranks.
 
-    Waiting is `straggler`'s; where it is not known, it counts. Saving: what is exposed so,
-    ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without` has it.
+    Waiting belongs to `straggler`. If it is not known, it counts here. Saving: what is exposed,
+    ``|M \ C \ W|``, and what communication slows compute, as `Evidence.saving_without` has it.
     """
-    exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    transfer = evidence.exposed_transfer_ns_per_step
-    if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
+    exposed_ns = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
+    transfer_ns = evidence.exposed_transfer_ns_per_step
+    if exposed_ns is None or transfer_ns is None:
         return None
-    sums = evidence.phases.group_by("phase", use_threads=False).aggregate(
-        [("exposed_comm_ns", "sum")]
-    )
-    totals = {
-        row["phase"]: total
-        for row in sums.sort_by("phase").to_pylist()
-        if (total := row["exposed_comm_ns_sum"])
-    }
-    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
-    totals |= {_NO_PHASE: rest} if rest > 0 else {}
-    by_phase = {
-        phase: total / evidence.steps.num_rows for phase, total in totals.items()
-    }  # by which launched it
-    phase = max(by_phase, key=by_phase.__getitem__)
-    # Of which phase the waiting is, is not known: it may all be of this one.
-    is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
-    where = (
-        f", most of it launched in the {phase} phase" if is_mostly and phase != _NO_PHASE else ""
-    )
-    is_ddp = set(evidence.roles) <= {DATA, OTHER}
-    has_others = _is_beside_gradients(evidence, exposed)
-    action, advice = _advice(evidence, is_ddp=is_ddp, has_others=has_others)
-    on_stream = (
-        evidence.means("comm_on_compute_stream_ns")
-        if evidence.mean("comm_on_compute_stream_ns")
-        else {}
-    )
-    mostly = evidence.mostly("communication ", "exposed_ns_per_step", transfer)
-    saving, figures = evidence.saving_without()
+    if evidence.share_of_step(transfer_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
+        return None
+    exposed_by_phase = _exposed_by_phase(evidence)
+    saving = evidence.saving_without()
     figures = {
-        "exposed_comm_ns_per_step": exposed,
-        "exposed_comm_share": evidence.share(exposed),
-        "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
-        **figures,
+        "exposed_comm_ns_per_step": exposed_ns,
+        "exposed_comm_share": evidence.share_of_step(exposed_ns),
+        "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
+        **saving.figures,
         **evidence.means("wait_ns", "exposed_wait_ns"),
-        **on_stream,
-        "exposed_comm_ns_per_step_by_phase": by_phase,
-        **(
-            {}
-            if is_ddp and not has_others
-            else {"exposed_comm_ns_per_step_by_role": evidence.exposed_by_role}
-        ),
     }
-    advice = advice.format(
-        halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
-    )
+    if evidence.mean("comm_on_compute_stream_ns"):
+        figures |= evidence.means("comm_on_compute_stream_ns")
+    figures["exposed_comm_ns_per_step_by_phase"] = exposed_by_phase
+    if not _has_only_gradients(evidence) or _is_mostly_no_gradients(evidence, exposed_ns):
+        figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
+    where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
+    role = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer_ns)
+    words = _advise_to_expose_less(evidence, exposed_ns)
+    hook = "bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
     return Finding(
-        f"Communication does not fully overlap with compute{where}{mostly}",
-        action,
-        advice,
-        saving,
-        figures,
+        title=f"Communication does not fully overlap with compute{where}{role}",
+        action=words.action,
+        advice=words.advice.format(hook=hook),
+        saving_ns_per_step=saving.ns_per_step,
+        evidence=figures,
     )
 
 
-def _is_beside_gradients(evidence: Evidence, exposed_ns: float) -> bool:
-    """Tell whether most of what is exposed is not gradients', in a run that has gradients."""
-    of_gradients = evidence.exposed_by_role.get(DATA)
-    if not evidence.gradient_all_reduces.num_rows or of_gradients is None:
+def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
+    """Return exposed communication per step by the phase that launched it, also by no phase."""
+    exposed_ns = aggregate_by(evidence.phases, "phase", "exposed_comm_ns", "sum")
+    by_phase = {phase: exposed_ns[phase] for phase in sorted(exposed_ns) if exposed_ns[phase]}
+    all_exposed_ns = pc.sum(evidence.steps["exposed_comm_ns"]).as_py()
+    rest_ns = all_exposed_ns - sum(by_phase.values())
+    if rest_ns > 0:
+        by_phase[_NO_PHASE] = rest_ns
+    n_steps = evidence.steps.num_rows
+    return {phase: phase_ns / n_steps for phase, phase_ns in by_phase.items()}
+
+
+def _phase_text(
+    exposed_by_phase: dict[str, float], *, exposed_ns: float, transfer_ns: float
+) -> str:
+    """Name the phase that launched two thirds of exposed communication; nothing without one."""
+    phase = max(exposed_by_phase, key=exposed_by_phase.__getitem__)
+    # It is not known in which phase ranks wait: it may be all in this one.
+    wait_ns = exposed_ns - transfer_ns
+    is_mostly = exposed_by_phase[phase] - wait_ns >= _MIN_SHARE_OF_MOST * transfer_ns
+    if not is_mostly or phase == _NO_PHASE:
+        return ""
+    return f", most of it launched in the {phase} phase"
+
+
+def _has_only_gradients(evidence: Evidence) -> bool:
+    """Tell whether no known traffic is of another role than gradients of data parallelism."""
+    return set(evidence.roles) <= {DATA, OTHER}
+
+
+def _is_mostly_no_gradients(evidence: Evidence, exposed_ns: float) -> bool:
+    """Tell whether a run has gradients, but most exposed communication is not gradients."""
+    gradients_ns = evidence.exposed_by_role.get(DATA)
+    if not evidence.gradient_all_reduces.num_rows or gradients_ns is None:
         return False
-    return of_gradients < _LEAST_OF_GRADIENTS * exposed_ns
+    return gradients_ns < _MIN_SHARE_OF_GRADIENTS * exposed_ns
 
 
-def _advice(evidence: Evidence, *, is_ddp: bool, has_others: bool) -> tuple[str, str]:
-    """Return the action and the advice for exposed communication."""
-    on_stream = evidence.mean("comm_on_compute_stream_ns") or 0.0
-    exposed = {role: ns or 0.0 for role, ns in evidence.exposed_by_role.items()}
-    is_needed_at_once = max(exposed, key=exposed.__getitem__, default=None) in NEEDED_AT_ONCE
-    if on_stream >= _MOSTLY * (evidence.mean("comm_ns") or 0.0) > 0 and not is_needed_at_once:
-        return _ON_COMPUTE_STREAM
-    if not (is_ddp and evidence.gradient_all_reduces.num_rows):
-        return _OF_ANY
-    return _BESIDE_GRADIENTS if has_others else _OF_GRADIENTS
+def _advise_to_expose_less(evidence: Evidence, exposed_ns: float) -> _Advice:
+    """Return what to change by which communication is exposed, and on which stream it runs."""
+    if _is_on_compute_stream(evidence) and not _is_needed_at_once(evidence):
+        return _ABOUT_COMPUTE_STREAM
+    if not _has_only_gradients(evidence) or not evidence.gradient_all_reduces.num_rows:
+        return _ABOUT_ALL
+    if _is_mostly_no_gradients(evidence, exposed_ns):
+        return _ABOUT_OTHER_THAN_GRADIENTS
+    return _ABOUT_GRADIENTS
+
+
+def _is_on_compute_stream(evidence: Evidence) -> bool:
+    """Tell whether two thirds of communication run on the compute stream."""
+    on_stream_ns = evidence.mean("comm_on_compute_stream_ns") or 0.0
+    comm_ns = evidence.mean("comm_ns") or 0.0
+    return on_stream_ns >= _MIN_SHARE_OF_MOST * comm_ns > 0
+
+
+def _is_needed_at_once(evidence: Evidence) -> bool:
+    """Tell whether most exposed communication is of a role whose results are needed at once."""
+    exposed_ns = {role: role_ns or 0.0 for role, role_ns in evidence.exposed_by_role.items()}
+    largest_role = max(exposed_ns, key=exposed_ns.__getitem__, default=None)
+    return largest_role in NEEDED_AT_ONCE
+
+
+# comm-slows-compute
 
 
 def comm_slows_compute(evidence: Evidence) -> Answer:
-    """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
+    """Fire if equal kernels take 2 % longer during communication, and that is 0.25 % of step time.
 
-    With c = slowed / free - 1 over all kernels that can be compared, those covered in part too,
-    saving: overlapped compute x c / (1 + c), and how much later kernels begin beside communication,
-    both with 30 % more than measured, which is what the measure holds within, and c at most 1;
-    `_saving_of_slowdown` has what of that a step gains, and figures ``at_most`` are of the rank
-    that sets it. Not judged where they are under a quarter of the kernel time beside communication.
+    The slowdown c is slowed / free - 1 over all kernels that can be compared, also those that
+    communication covers in part. Not judged if they are less than a quarter of the kernel time
+    during communication.
+
+    Saving: overlapped compute x c / (1 + c), and how much later kernels begin during communication,
+    both with 30 % more than measured, because the measure may be so much too low. c is at most 1.
+    See `_bound_on_slowdown` for what a step gains of that. Figures ``at_most`` are of the rank that
+    sets the bound.
     """
-    overlap = evidence.mean("overlap_compute_ns")
-    if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
+    overlap_ns = evidence.mean("overlap_compute_ns")
+    if not evidence.has_comm or overlap_ns is None:
         return None
-    compared = evidence.compared
-    slowdown = evidence.slowdown_figures["slowdown_ratio"] or 0.0
-    if not compared.is_enough:
-        if compared.n_kernels < ENOUGH_COMPARED:
-            few = (
-                f"only {compared.n_kernels} kernels that run during communication have equal "
-                "kernels without communication"
-            )
-            return NotJudged(few, f"capture more steps, or {_less_beside(evidence)}")
-        of_all = f"only {100 * compared.share:.1f}% of the kernel time during communication"
-        return NotJudged(
-            f"{of_all} has equal kernels without communication", _less_beside(evidence)
-        )
-    hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
-    lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
-    if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
+    if evidence.share_of_step(overlap_ns) < MIN_OVERLAP_SHARE_OF_STEP:
         return None
-    slowed = evidence.slowed_ns(hidden, is_most=True)
-    bound = _saving_of_slowdown(evidence, slowed)
-    rows = bound.rows
-    sums = evidence.kernels.group_by("name", use_threads=False).aggregate(
-        [("slowed_ns", "sum"), ("free_ns", "sum")]
+    if not evidence.compared_kernels.is_enough:
+        return _not_judged_without_kernels(evidence)
+    slowdown = evidence.slowdown.measured_ratio or 0.0
+    hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
+    lost_ns = evidence.mean_of_largest(evidence.slowed_ns(hidden_ns) + delay_ns)
+    if slowdown < _MIN_SLOWDOWN or evidence.share_of_step(lost_ns) < _MIN_SLOWED_SHARE_OF_STEP:
+        return None
+    limit = _bound_on_slowdown(evidence)
+    return Finding(
+        title="Kernels run slower while communication runs",
+        action="Give NCCL fewer SMs (NCCL_MAX_CTAS)",
+        advice="Give communication fewer SMs (NCCL_MAX_CTAS or NCCL_MAX_NCHANNELS), or send less",
+        saving_ns_per_step=limit.bound.saving_ns,
+        evidence=_slowdown_figures(evidence, slowdown, limit),
     )
-    of_kernels = [
-        [row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()
-    ]
-    of_kernels = sorted(
-        (row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0])
-    )
-    figures = {
+
+
+def _slowdown_figures(evidence: Evidence, slowdown: float, limit: _LimitRows) -> dict[str, Any]:
+    hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
+    measured = {
         "slowdown_ratio": slowdown,
-        "n_kernels_compared": compared.n_kernels,
-        "compared_share": compared.share,
+        "n_kernels_compared": evidence.compared_kernels.n_kernels,
+        "compared_share": evidence.compared_kernels.share,
         **evidence.means("overlap_compute_ns", "comm_delay_ns"),
-        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
-        "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
-        "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
-        "saving_ns_per_step_by_part": dict(bound.parts),
-        "slowdown_ratio_by_kernel": {
-            name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]
-        },
     }
-    title = "Kernels run slower while communication runs"
-    action = "Give NCCL fewer SMs (NCCL_MAX_CTAS)"
-    advice = "Give communication fewer SMs (NCCL_MAX_CTAS or NCCL_MAX_NCHANNELS), or send less"
-    return Finding(title, action, advice, bound.saving_ns, figures)
+    at_most = {
+        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MAX_BELIEVED_SLOWDOWN),
+        "overlap_compute_at_most_ns_per_step": float(hidden_ns[limit.rows].mean()),
+        "comm_delay_at_most_ns_per_step": AT_MOST * float(delay_ns[limit.rows].mean()),
+        "saving_ns_per_step_by_part": dict(limit.bound.parts),
+    }
+    return {**measured, **at_most, "slowdown_ratio_by_kernel": _slowdown_by_kernel(evidence)}
 
 
-def _less_beside(evidence: Evidence) -> str:
-    """Return which capture has more compute without communication beside it."""
-    wait = evidence.mean("wait_ns") or 0.0
-    comm = evidence.mean("comm_ns") or 0.0
-    is_waiting = wait >= _MOSTLY_WAITS * comm > 0
-    return _LESS_WAITING if is_waiting else LESS_HIDDEN
+def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
+    """Say that too few kernels can be compared, and which capture has more."""
+    wait_ns = evidence.mean("wait_ns") or 0.0
+    comm_ns = evidence.mean("comm_ns") or 0.0
+    is_mostly_waiting = wait_ns >= _MIN_SHARE_OF_WAITING * comm_ns > 0
+    fix = _LESS_WAITING if is_mostly_waiting else LESS_HIDDEN
+    compared = evidence.compared_kernels
+    if compared.n_kernels < ENOUGH_COMPARED:
+        few = (
+            f"only {compared.n_kernels} kernels that run during communication have equal "
+            "kernels without communication"
+        )
+        return NotJudged(few, f"capture more steps, or {fix}")
+    little = f"only {100 * compared.share:.1f}% of the kernel time during communication"
+    return NotJudged(f"{little} has equal kernels without communication", fix)
 
 
-class _SlowdownSaving(Struct, frozen=True):
-    """A bound, the row of `steps` that sets it in each step, and the means of what it is the sum of there."""
+class _KernelTime(NamedTuple):
+    """The time of a kernel during communication, and that of equal kernels without it, ns."""
 
-    saving_ns: float
+    name: str
+    slowed_ns: int
+    free_ns: int
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The place among other kernels: the one that loses most is first."""
+        return self.free_ns - self.slowed_ns, self.name
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer it takes during communication."""
+        return self.slowed_ns / self.free_ns - 1
+
+
+def _slowdown_by_kernel(evidence: Evidence) -> dict[str, float]:
+    """Return the slowdown of the kernels that lose most."""
+    by_name = evidence.kernels.group_by("name", use_threads=False)
+    sums = by_name.aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
+    columns = [sums[name].to_pylist() for name in ("name", "slowed_ns_sum", "free_ns_sum")]
+    kernels = [_KernelTime(*row) for row in zip(*columns, strict=True)]
+    compared = [kernel for kernel in kernels if kernel.free_ns]
+    compared.sort(key=lambda kernel: kernel.order)
+    return {kernel.name: kernel.slowdown for kernel in compared[:_MAX_SHOWN_KERNELS]}
+
+
+class _LimitRows(NamedTuple):
+    """A bound, and the row of `steps` that sets it in each step."""
+
+    bound: Bound
     rows: Int64
-    parts: Mapping[str, float]
 
 
-def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
-    """Return what a step gains at most where communication slows no compute.
+def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
+    """Return what a step gains at most if communication slows no compute.
 
-    At most what the rank with most has of it, and, where it is known who waits for whom and no
-    stage waits by design::
+    That is at most what the rank with most of it loses. If it is known who waits for whom, and no
+    stage of a pipeline waits by design, it is also at most::
 
         max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
 
-    since a rank that waits for another is as long as that one.
+    because a rank that waits for another is as long as that one.
     """
-    rows = evidence.rows_of_most(slowed)
-    of_most = _SlowdownSaving(
-        evidence.mean_of_most(slowed), rows, {"slowed_compute": evidence.mean_of_most(slowed)}
+    (hidden_ns,) = evidence.columns("overlap_compute_ns")
+    slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
+    largest_ns = evidence.mean_of_largest(slowed_ns)
+    of_one_rank = _LimitRows(
+        Bound(largest_ns, {"slowed_compute": largest_ns}), evidence.rows_of_largest(slowed_ns)
     )
-    if not (evidence.is_wait_known and evidence.are_groups_known) or evidence.is_pipeline:
-        return of_most
-    wall, wait = evidence.columns("wall_ns", "wait_ns")
-    waiting = np.minimum(wait, evidence.of_other_ranks(slowed))
-    left = wall - slowed - waiting
-    saving_ns = evidence.saving_down_to(left)
-    if saving_ns > of_most.saving_ns - _LEAST_NS:
-        return of_most
-    limit = evidence.rows_of_most(left)
-    return _SlowdownSaving(
-        saving_ns, limit, evidence.parts_of(limit, slowed_compute=slowed, waiting=waiting)
-    )
+    is_waiting_known = evidence.is_wait_known and evidence.are_groups_known
+    if evidence.is_pipeline or not is_waiting_known:
+        return of_one_rank
+    of_all_ranks = _bound_with_waiting(evidence, slowed_ns)
+    is_smaller = of_all_ranks.bound.saving_ns <= largest_ns - _MIN_DIFFERENCE_NS
+    return of_all_ranks if is_smaller else of_one_rank
 
 
-RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}
+def _bound_with_waiting(evidence: Evidence, slowed_ns: Float64) -> _LimitRows:
+    """Return what a step gains without slowed compute, and the waiting that it causes."""
+    wall_ns, wait_ns = evidence.columns("wall_ns", "wait_ns")
+    caused_ns = np.minimum(wait_ns, evidence.sum_of_other_ranks(slowed_ns))
+    shortened_ns = wall_ns - slowed_ns - caused_ns
+    rows = evidence.rows_of_largest(shortened_ns)
+    parts = evidence.mean_parts(rows, slowed_compute=slowed_ns, waiting=caused_ns)
+    return _LimitRows(Bound(evidence.saving_down_to(shortened_ns), parts), rows)
+
+
+RULES: Rules = {comm_bound: COLUMNS_OF_COMM, comm_slows_compute: COLUMNS_OF_COMM}

@@ -1,68 +1,76 @@
 """Gradients that data-parallel ranks send: their buckets, copies, bytes, and how often."""
 
+from __future__ import annotations
+
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
 from nsyspipe.findings.model import (
-    OF_COMM,
+    COLUMNS_OF_COMM,
     WAITING_UNKNOWN,
     Answer,
     Evidence,
     Finding,
     NotJudged,
     Rules,
+    Saving,
+    select_rows,
 )
 from nsyspipe.findings.slow_link import judge_link
 
-_LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
-# what is advised, and replayed: DDP's default, and what few small buckets take
+# How gradients are sent matters from this share of step time on.
+_MIN_SAVING_SHARE_OF_STEP = 0.01
+# What is advised, and replayed: DDP's default, and a size for few small buckets.
 BUCKET_MB = 25
 LARGE_BUCKET_MB = 100
-_MOST_OVERLAP = 0.1
-# a loss or a norm may be reduced as well: one takes nearly all of the time
-_MOST_ALL_REDUCES = 3
-_DOMINANT = 0.95
-_MANY = 20
-_FLOOR_NS = (
-    100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
-)
-_SMALL_BUCKET_BYTES = (
-    4e6  # buckets of this size are limited by the link, not by latency, however short they take
-)
+_MAX_OVERLAP_OF_SINGLE_BUCKET = 0.1
+# A loss and a norm may be reduced too. One all-reduce takes nearly all of the time.
+_MAX_ALL_REDUCES_OF_SINGLE_BUCKET = 3
+_MIN_SHARE_OF_SINGLE_BUCKET = 0.95
+_MIN_MANY_COLLECTIVES = 20
+# What an all-reduce of very few bytes takes, within a host or over a fast network.
+_MAX_SMALL_TRANSFER_NS = 100_000
+# The link, and not latency, limits larger messages, however short their transfer is.
+_MAX_SMALL_BUCKET_BYTES = 4e6
+_MIN_COPY_SHARE_OF_STEP = 0.001
+# Compression hooks copy factors, too. So few copied bytes must cost more.
+_MIN_MANY_COPIED_BYTES = 16e6
+_MIN_COPY_SHARE_OF_STEP_OF_FEW_BYTES = 0.005
+_MIN_EXPOSED_SHARE_TO_COMPRESS = 0.1
 _VIEW = "gradient_as_bucket_view=True"
-_COPY_SPAN = "grad_copy_span_ns"
-_LEAST_COPIED = 0.001
-# compression hooks copy factors as well: few bytes must cost more
-_FEW_BYTES = 16e6
-_LEAST_COPIED_OF_FEW = 0.005
-_LEAST_COMPRESSED = 0.1
-_NO_SIZES = (
+_SIZES_MISSING = (
     "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know "
     "whether each pass sends all"
 )
-# By whether they are sharded.
-_NO_SYNC = {
-    False: (
-        "Skip gradient sync in all micro-batches but the last",
-        (
-            "run all passes except the last inside model.no_sync() (Accelerate: "
-            "accelerator.accumulate(model))"
-        ),
+
+
+class _Advice(NamedTuple):
+    """What to change, in a few words and in a part of a sentence."""
+
+    action: str
+    advice: str
+
+
+_SKIP_SYNC = _Advice(
+    "Skip gradient sync in all micro-batches but the last",
+    (
+        "run all passes except the last inside model.no_sync() (Accelerate: "
+        "accelerator.accumulate(model))"
     ),
-    True: (
-        "Sync gradients in the last micro-batch, if memory allows",
-        (
-            "call model.set_requires_gradient_sync(False), or no_sync(), in all passes except "
-            "the last. Each rank then keeps "
-            "whole gradients in memory"
-        ),
+)
+_SKIP_SYNC_OF_SHARDS = _Advice(
+    "Sync gradients in the last micro-batch, if memory allows",
+    (
+        "call model.set_requires_gradient_sync(False), or no_sync(), in all passes except "
+        "the last. Each rank then keeps "
+        "whole gradients in memory"
     ),
-}
-_HIERARCHY = (
+)
+_REDUCE_IN_NODES = (
     'HSDP, fully_shard(mesh=init_device_mesh("cuda", (nodes, ranks per node), '
     "mesh_dim_names=...)), reduce-scatters within a "
     "node and all-reduces only a part across nodes. Or let NCCL use a tree "
@@ -71,314 +79,460 @@ _HIERARCHY = (
 )
 
 
-def single_bucket(evidence: Evidence) -> Answer:
-    """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
+# single-bucket and too-many-buckets
 
-    Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing
-    hides waiting for a slower rank) and backward's time but for exposed communication (all compute
-    where backward is not marked).
+
+class _AllReduces(NamedTuple):
+    """The all-reduces of gradients of all ranks and steps."""
+
+    # The sum of the longest one of each rank and step.
+    longest_ns: int
+    # The most of a rank and step.
+    max_number: int
+
+
+def single_bucket(evidence: Evidence) -> Answer:
+    """Fire if one all-reduce is 95 % of communication, and compute overlaps less than 10 % of it.
+
+    Saving: what the backward pass could hide. That is the least of exposed communication, transfer
+    (nothing hides waiting for a slower rank), and `_hiding_parts`.
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
-        return None  # without compute nothing can hide it
-    to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
-    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share(
-        to_hide
-    ) < _LEAST_SHARE:
+        # Without compute nothing can hide it.
         return None
-    rows = evidence.gradient_all_reduces
-    if not rows.num_rows:
-        return evidence.unknown_gradients
-    rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
-    per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate(
-        [("ns", "max"), ("ns", "count")]
-    )
-    longest = pc.sum(per_step["ns_max"]).as_py()
-    total = pc.sum(evidence.steps["comm_ns"]).as_py()
-    if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
+    exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    to_hide_ns = min(exposed_ns, evidence.transfer_ns_per_step)
+    is_hidden = (evidence.summary["overlap_ratio"] or 0.0) >= _MAX_OVERLAP_OF_SINGLE_BUCKET
+    if is_hidden or evidence.share_of_step(to_hide_ns) < _MIN_SAVING_SHARE_OF_STEP:
         return None
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    is_after = backward["compute_ns"].null_count < backward.num_rows
-    names = ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
-    busy, alone, idle, compute = (pc.mean(backward[name]).as_py() for name in names)
-    # The time per step that could hide it.
-    hiding = (
-        {"compute_of_backward": compute}
-        if compute
-        else {"compute": evidence.mean("compute_ns") or 0.0}
-    )
-    if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
-        hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
-    is_only_one = pc.max(per_step["ns_count"]).as_py() == 1
-    gradients = "all gradients" if is_only_one else "almost all gradients"
-    when = "at the end of the backward pass" if is_after else "that hardly overlaps with compute"
-    title = f"One all-reduce sends {gradients} {when}"
-    action = f"Set bucket_cap_mb={BUCKET_MB} ({gradients} are in one bucket now)"
-    option = f"Set DistributedDataParallel(bucket_cap_mb={BUCKET_MB}), which is the default"
+    if not evidence.gradient_all_reduces.num_rows:
+        return evidence.why_gradients_are_unknown
+    all_reduces = _measure_all_reduces(evidence.gradient_all_reduces)
+    comm_ns = pc.sum(evidence.steps["comm_ns"]).as_py()
+    is_dominant = all_reduces.longest_ns >= _MIN_SHARE_OF_SINGLE_BUCKET * comm_ns
+    if all_reduces.max_number > _MAX_ALL_REDUCES_OF_SINGLE_BUCKET or not is_dominant:
+        return None
+    backward = select_rows(evidence.phases, "phase", "backward")
+    hiding_parts = _hiding_parts(evidence, backward)
+    hiding_ns = float(sum(hiding_parts.values()))
     figures = {
-        **{name: evidence.summary[name] for name in ("collectives_per_step", "overlap_ratio")},
+        "collectives_per_step": evidence.summary["collectives_per_step"],
+        "overlap_ratio": evidence.summary["overlap_ratio"],
         **evidence.means("exposed_comm_ns", "transfer_ns"),
-        "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
-        "could_hide_ns_per_step_by_part": hiding,
+        "all_reduce_ns_per_step": all_reduces.longest_ns / evidence.steps.num_rows,
+        "could_hide_ns_per_step_by_part": hiding_parts,
     }
-    saving = min(to_hide, float(sum(hiding.values())))
+    gradients = "all gradients" if all_reduces.max_number == 1 else "almost all gradients"
+    is_backward_known = backward["compute_ns"].null_count < backward.num_rows
+    when = "that hardly overlaps with compute"
+    if is_backward_known:
+        when = "at the end of the backward pass"
+    option = f"Set DistributedDataParallel(bucket_cap_mb={BUCKET_MB}), which is the default"
     return Finding(
-        title,
-        action,
-        f"{option}. Smaller buckets are sent while the backward pass still runs",
-        saving,
-        figures,
+        title=f"One all-reduce sends {gradients} {when}",
+        action=f"Set bucket_cap_mb={BUCKET_MB} ({gradients} are in one bucket now)",
+        advice=f"{option}. Smaller buckets are sent while the backward pass still runs",
+        saving_ns_per_step=min(to_hide_ns, hiding_ns),
+        evidence=figures,
     )
+
+
+def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
+    rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
+    by_step = rows.group_by(["rank", "step"], use_threads=False)
+    steps = by_step.aggregate([("ns", "max"), ("ns", "count")])
+    longest_ns = pc.sum(steps["ns_max"]).as_py()
+    return _AllReduces(longest_ns, max_number=pc.max(steps["ns_count"]).as_py())
+
+
+def _hiding_parts(evidence: Evidence, backward: pa.Table) -> dict[str, float]:
+    """Return the time of the backward pass that could hide an all-reduce, per step, by part.
+
+    That is its time on the device except exposed communication, with the idle time before it, or
+    its compute if that is more. If backward is not marked, it is all compute.
+    """
+    compute_ns = pc.mean(backward["compute_ns"]).as_py()
+    if not compute_ns:
+        return {"compute": evidence.mean("compute_ns") or 0.0}
+    device_ns = pc.mean(backward["device_ns"]).as_py()
+    exposed_ns = pc.mean(backward["exposed_comm_ns"]).as_py()
+    idle_ns = pc.mean(backward["idle_ns"]).as_py()
+    is_device_known = None not in {device_ns, exposed_ns, idle_ns}
+    if is_device_known and device_ns - exposed_ns + idle_ns > compute_ns:
+        return {
+            "backward_on_device": device_ns,
+            "idle_before": idle_ns,
+            "less_exposed_comm": -exposed_ns,
+        }
+    return {"compute_of_backward": compute_ns}
 
 
 def too_many_buckets(evidence: Evidence) -> Answer:
-    """Fire when a step has 20 all-reduces or more, whose median transfer is below 100 us (and size below 4 MB, if known).
-
-    Saving: the lesser of exposed communication and that number times the median transfer.
-    """
+    """Fire if a step has many small all-reduces of gradients, see `many_small`; saving, too."""
     rows = evidence.gradient_all_reduces
-    if (
-        not rows.num_rows
-        and many_small(evidence, evidence.of_role(OTHER, "all_reduce")) is not None
-    ):
-        return evidence.unknown_gradients
+    if not rows.num_rows:
+        all_reduces_of_unknown_role = evidence.operations_of_role(OTHER, "all_reduce")
+        if many_small(evidence, all_reduces_of_unknown_role) is not None:
+            return evidence.why_gradients_are_unknown
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
         return small
-    title = "A step has many all-reduces that are so short that latency dominates"
-    action = f"Set bucket_cap_mb={LARGE_BUCKET_MB} (many small all-reduces now)"
+    n_per_step = rows.num_rows / evidence.steps.num_rows
     option = (
         "Set DistributedDataParallel(bucket_cap_mb=...) to a larger value, for example "
         f"{LARGE_BUCKET_MB}"
     )
-    figures = {"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **small[1]}
-    return Finding(title, action, f"{option}, or reduce small tensors together", small[0], figures)
-
-
-def many_small(
-    evidence: Evidence, rows: pa.Table
-) -> tuple[float, dict[str, float | None]] | NotJudged | None:
-    """Return what the latency of many small collectives costs at most, with its figures; None where they are not, as the rule has it."""
-    n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
-    if evidence.n_ranks == 1 or n_per_step < _MANY:
-        return None
-    transfer = rows["transfer_ns"].drop_null()
-    if not len(transfer):
-        return NotJudged("transfer times are not known", WAITING_UNKNOWN[1])
-    median = pc.approximate_median(transfer).as_py()
-    n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
-    saving = min(evidence.exposed_transfer_ns_per_step or 0.0, n_per_step * median)
-    is_small = n_bytes is None or n_bytes <= _SMALL_BUCKET_BYTES
-    if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
-        return None
-    return saving, {"median_transfer_ns": median, "median_message_bytes": n_bytes} | evidence.means(
-        "exposed_comm_ns"
+    return Finding(
+        title="A step has many all-reduces that are so short that latency dominates",
+        action=f"Set bucket_cap_mb={LARGE_BUCKET_MB} (many small all-reduces now)",
+        advice=f"{option}, or reduce small tensors together",
+        saving_ns_per_step=small.ns_per_step,
+        evidence={"all_reduces_per_step": n_per_step, **small.figures},
     )
 
 
-def grad_copy(evidence: Evidence) -> Answer:
-    """Fire when a run with all-reduces makes long runs of DtoD copies for 0.1 % of step time, of less than 16 MB for 0.5 %.
+def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
+    """Return what the latency of many small collectives costs at most; None if they are not so.
 
-    Saving: their own time and the gaps of up to 20 us between them, in which nothing else of theirs
-    could run, on the rank with most of it in each step; beside communication too, which they slow
-    down.
+    They are many if a step has 20 at least, and small if their median transfer is at most 100 us
+    and their median size, if it is known, at most 4 MB. The saving is the smaller one of exposed
+    communication and their number times the median transfer, and 1 % of step time at least.
     """
-    exposed = evidence.mean("exposed_grad_copy_ns")
-    if exposed is None:
+    n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
+    if evidence.n_ranks == 1 or n_per_step < _MIN_MANY_COLLECTIVES:
+        return None
+    transfer_ns = rows["transfer_ns"].drop_null()
+    if not len(transfer_ns):
+        return NotJudged("transfer times are not known", WAITING_UNKNOWN.fix)
+    median_ns = pc.approximate_median(transfer_ns).as_py()
+    n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
+    is_large = n_bytes is not None and n_bytes > _MAX_SMALL_BUCKET_BYTES
+    if median_ns > _MAX_SMALL_TRANSFER_NS or is_large:
+        return None
+    saving_ns = min(evidence.exposed_transfer_ns_per_step or 0.0, n_per_step * median_ns)
+    if evidence.share_of_step(saving_ns) < _MIN_SAVING_SHARE_OF_STEP:
+        return None
+    figures = {
+        "median_transfer_ns": median_ns,
+        "median_message_bytes": n_bytes,
+        **evidence.means("exposed_comm_ns"),
+    }
+    return Saving(saving_ns, figures)
+
+
+# grad-copy and ddp-single-gpu
+
+
+def grad_copy(evidence: Evidence) -> Answer:
+    """Fire if long runs of DtoD copies take 0.1 % of step time in a run with all-reduces.
+
+    If they are less than 16 MB, they have to take 0.5 %. Saving: see `_parts_of_copies`.
+    """
+    exposed_ns = evidence.mean("exposed_grad_copy_ns")
+    if exposed_ns is None:
         return None
     n_bytes = evidence.mean("grad_copy_bytes")
-    has_few = n_bytes is not None and n_bytes < _FEW_BYTES
-    if evidence.share(exposed) < (_LEAST_COPIED_OF_FEW if has_few else _LEAST_COPIED):
+    min_share = _MIN_COPY_SHARE_OF_STEP
+    if n_bytes is not None and n_bytes < _MIN_MANY_COPIED_BYTES:
+        min_share = _MIN_COPY_SHARE_OF_STEP_OF_FEW_BYTES
+    if evidence.share_of_step(exposed_ns) < min_share:
         return None
     if not evidence.gradient_all_reduces.num_rows:
-        return evidence.unknown_gradients
-    parts: dict[str, float] = {}
-    if None not in (evidence.mean(_COPY_SPAN), evidence.mean("grad_copy_ns")):
-        span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
-        rows = evidence.rows_of_most(span)
-        parts = {
-            "copies": float(copies[rows].mean()),
-            "gaps_between_copies": float((span - copies)[rows].mean()),
-        }
-    title = "Gradients are copied out of their buckets at the end of the backward pass"
+        return evidence.why_gradients_are_unknown
+    parts = _parts_of_copies(evidence)
     advice = (
         f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also "
         "saves their memory"
     )
-    figures = _copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
-    return Finding(title, f"Set {_VIEW}", advice, sum(parts.values()) if parts else None, figures)
+    return Finding(
+        title="Gradients are copied out of their buckets at the end of the backward pass",
+        action=f"Set {_VIEW}",
+        advice=advice,
+        saving_ns_per_step=None if parts is None else sum(parts.values()),
+        evidence=_copy_figures(evidence) | _part_figures(parts),
+    )
 
 
-def _copy_evidence(evidence: Evidence) -> dict[str, float | None]:
-    figures = evidence.means("grad_copy_ns", "exposed_grad_copy_ns", _COPY_SPAN, "grad_copy_bytes")
-    return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}
+def _parts_of_copies(evidence: Evidence) -> dict[str, float] | None:
+    """Return the time of gradient copies and of the gaps between them, per step.
+
+    The rank with most of it counts in each step. In gaps of up to 20 us nothing else of the copies
+    could run. Copies during communication count too, because they slow it down. None if they are
+    not known on every rank.
+    """
+    if evidence.mean("grad_copy_span_ns") is None or evidence.mean("grad_copy_ns") is None:
+        return None
+    span_ns, copies_ns = evidence.columns("grad_copy_span_ns", "grad_copy_ns")
+    rows = evidence.rows_of_largest(span_ns)
+    return {
+        "copies": float(copies_ns[rows].mean()),
+        "gaps_between_copies": float((span_ns - copies_ns)[rows].mean()),
+    }
+
+
+def _part_figures(parts: dict[str, float] | None) -> dict[str, Any]:
+    return {} if parts is None else {"saving_ns_per_step_by_part": parts}
+
+
+def _copy_figures(evidence: Evidence) -> dict[str, Any]:
+    means = evidence.means(
+        "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes"
+    )
+    return {**means, "grad_copies_per_step": evidence.mean("n_grad_copies")}
 
 
 def ddp_single_gpu(evidence: Evidence) -> Answer:
-    """Fire when the only rank of a world of one copies gradients out of buckets.
+    """Fire if the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute, and all idle time but that for input, since DDP
-    also launches a small kernel for each gradient. Where nothing says the size of the world, only
-    copies inside marked backward ranges are known to be DDP's.
+    If the size of the world is not known, only copies inside marked backward ranges are known to be
+    DDP's.
+
+    Saving: the part of these copies without concurrent compute, and all idle time except that for
+    input, because DDP also launches a small kernel for each gradient.
     """
-    is_alone = evidence.n_ranks == 1 and evidence.world_size in {1, None} and not evidence.has_comm
-    if is_alone and evidence.steps["grad_copy_ns"].null_count:
-        return NotJudged("copies not known on every rank", None)
-    is_marked = evidence.mean("overlap_backward_ns") is not None
-    is_known = evidence.world_size == 1 or is_marked
-    if not (is_alone and is_known and evidence.mean("n_grad_copies")):
+    if evidence.n_ranks != 1 or evidence.has_comm or evidence.world_size not in {1, None}:
         return None
-    exposed = evidence.mean("exposed_grad_copy_ns")
-    all_idle = evidence.mean("idle_ns")
-    for_input = evidence.mean("idle_input_ns") or 0.0
-    idle = None if all_idle is None else all_idle - for_input
-    title = "DDP wraps a single process and copies gradients that no other process needs"
-    advice = "Use DistributedDataParallel only if torch.distributed.get_world_size() > 1"
-    parts = (
-        None
-        if exposed is None or idle is None
-        else {"copies_beside_no_compute": exposed, "idle": idle}
-    )
-    figures: dict[str, Any] = {
+    if evidence.steps["grad_copy_ns"].null_count:
+        return NotJudged("copies not known on every rank", None)
+    is_backward_marked = evidence.mean("overlap_backward_ns") is not None
+    is_ddp = evidence.world_size == 1 or is_backward_marked
+    if not is_ddp or not evidence.mean("n_grad_copies"):
+        return None
+    idle_ns = _idle_without_input(evidence)
+    copies_ns = evidence.mean("exposed_grad_copy_ns")
+    parts = None
+    if copies_ns is not None and idle_ns is not None:
+        parts = {"copies_beside_no_compute": copies_ns, "idle": idle_ns}
+    figures = {
         "world_size": evidence.world_size,
-        "idle_ns_per_step": idle,
-        **_copy_evidence(evidence),
+        "idle_ns_per_step": idle_ns,
+        **_copy_figures(evidence),
+        **_part_figures(parts),
     }
-    figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
-    action = "Do not use DDP (there is only one process)"
-    return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
+    return Finding(
+        title="DDP wraps a single process and copies gradients that no other process needs",
+        action="Do not use DDP (there is only one process)",
+        advice="Use DistributedDataParallel only if torch.distributed.get_world_size() > 1",
+        saving_ns_per_step=None if parts is None else sum(parts.values()),
+        evidence=figures,
+    )
+
+
+def _idle_without_input(evidence: Evidence) -> float | None:
+    idle_ns = evidence.mean("idle_ns")
+    if idle_ns is None:
+        return None
+    return idle_ns - (evidence.mean("idle_input_ns") or 0.0)
+
+
+# compress-gradients
 
 
 def compress_gradients(evidence: Evidence) -> Answer:
-    """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
+    """Fire if all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without`
-    has it, less the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves
-    next to nothing.
+    Saving: what all communication costs without waiting for other ranks, see
+    `Evidence.saving_without`, less the transfer that is not of these all-reduces. bf16 halves their
+    transfer, and PowerSGD leaves almost nothing.
     """
-    exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
-    if evidence.n_ranks == 1 or exposed is None:
+    exposed_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
+    if evidence.n_ranks == 1 or exposed_ns is None:
         return None
-    rows = evidence.gradient_all_reduces
-    if not rows.num_rows and evidence.share(exposed) >= _LEAST_COMPRESSED:
-        return evidence.unknown_gradients
-    rows = evidence.wide_gradients
-    # Their whole time where transfer is not known.
-    spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
-    transfer = float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)
-    transferring = min(exposed, transfer)
-    if evidence.share(transferring) < _LEAST_COMPRESSED:
+    are_gradients_unknown = not evidence.gradient_all_reduces.num_rows
+    if are_gradients_unknown and _is_much_exposed(evidence, exposed_ns):
+        return evidence.why_gradients_are_unknown
+    wide_transfer_ns = _transfer_of_wide_gradients(evidence)
+    exposed_wide_ns = min(exposed_ns, wide_transfer_ns)
+    if not _is_much_exposed(evidence, exposed_wide_ns):
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return verdict.not_judged
     if not verdict.is_slow:
         return None
-    total = evidence.transfer_ns_per_step
-    wide = min(transfer / total, 1.0) if total else 1.0
-    saving, figures = evidence.saving_without(kept=1 - wide)
+    all_transfer_ns = evidence.transfer_ns_per_step
+    wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0) if all_transfer_ns else 1.0
+    saving = evidence.saving_without(remaining_share=1 - wide_share)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    how = (
-        " and overlap with compute only in part"
-        if is_partly_hidden
-        else " and do not overlap with compute"
-    )
-    figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
-    halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
+    overlap = "overlap with compute only in part"
+    if not is_partly_hidden:
+        overlap = "do not overlap with compute"
     advice = (
-        f"{halves}. PowerSGD sends almost none, which is the upper bound. Check that training "
-        "still converges"
+        "model.register_comm_hook(None, bf16_compress_hook) halves the bytes. PowerSGD sends "
+        "almost none, which is the upper bound. Check that training still converges"
     )
-    action = "Send gradients as bf16 (changes numerics)"
-    return Finding(f"f32 gradients cross a slow interconnect{how}", action, advice, saving, figures)
+    return Finding(
+        title=f"f32 gradients cross a slow interconnect and {overlap}",
+        action="Send gradients as bf16 (changes numerics)",
+        advice=advice,
+        saving_ns_per_step=saving.ns_per_step,
+        evidence={
+            **verdict.evidence,
+            "exposed_transfer_ns_per_step": exposed_wide_ns,
+            **saving.figures,
+        },
+    )
+
+
+def _is_much_exposed(evidence: Evidence, exposed_ns: float) -> bool:
+    return evidence.share_of_step(exposed_ns) >= _MIN_EXPOSED_SHARE_TO_COMPRESS
+
+
+def _transfer_of_wide_gradients(evidence: Evidence) -> float:
+    """Return the transfer of f32 gradients per step, or their whole time if it is not known."""
+    rows = evidence.wide_gradients
+    length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
+    transfer_ns = pc.sum(pc.coalesce(rows["transfer_ns"], length_ns)).as_py() or 0
+    return float(transfer_ns / evidence.steps.num_rows)
+
+
+# no-sync
+
+
+class _Passes(NamedTuple):
+    """What the backward passes of steps send."""
+
+    rows: pa.Table
+    # One row for each rank, step and pass, with the number and the bytes of its messages.
+    sums: pa.Table
+    n_per_step: int
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the sizes of all messages are known."""
+        return not self.rows["message_bytes"].null_count
+
+    @property
+    def is_number_the_same(self) -> bool:
+        """Whether each pass of a rank sends the same number of messages."""
+        return not _varies_by_rank(self.sums, "end_ns_count")
+
+    @property
+    def are_bytes_the_same(self) -> bool:
+        """Whether each pass of a rank sends the same number of bytes, as far as it is known."""
+        return not self.is_sized or not _varies_by_rank(self.sums, "message_bytes_sum")
 
 
 def no_sync(evidence: Evidence) -> Answer:
-    """Fire when each backward pass, of the same number of several in all steps, sends as many bytes in as many messages.
+    """Fire if every backward pass sends as many bytes in as many messages, several passes a step.
 
-    Where sizes are not known, as many messages, two at least. Those are DDP's all-reduces, or the
-    reduce-scatters of sharded gradients; small messages apart. It must cost 1 % of step time.
-    Saving: `Evidence.saving_without` those of all passes but the last, with the waiting in them.
+    All steps have the same number of passes. If sizes are not known, passes send the same number of
+    messages, at least two. Messages are DDP's all-reduces, or the reduce-scatters of sharded
+    gradients, without small messages. They must cost 1 % of step time.
+
+    Saving: `Evidence.saving_without` the messages of all passes except the last one, and without
+    the waiting in them.
     """
-    scatters = evidence.of_role(SHARDED, "reduce_scatter")
-    rows = scatters if scatters.num_rows else evidence.gradient_all_reduces
-    n_passes = (pc.max(rows["micro_batch"]).as_py() or 0) + 1
-    if n_passes == 1:
+    scatters = evidence.operations_of_role(SHARDED, "reduce_scatter")
+    are_sharded = bool(scatters.num_rows)
+    rows = scatters if are_sharded else evidence.gradient_all_reduces
+    n_per_step = (pc.max(rows["micro_batch"]).as_py() or 0) + 1
+    if n_per_step == 1:
         return None
-    rows = rows.filter(pc.is_valid(rows["micro_batch"]))
-    rows = rows.filter(
-        pc.greater(pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1), SMALL_BYTES)
-    )
-    passes = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
-    passes = passes.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
-    if passes.num_rows < n_passes * evidence.steps.num_rows or _varies(passes, "end_ns_count"):
+    passes = _find_passes(rows, n_per_step)
+    has_all_passes = passes.sums.num_rows >= passes.n_per_step * evidence.steps.num_rows
+    if not has_all_passes or not passes.is_number_the_same:
         return None
-    is_sized = not rows["message_bytes"].null_count
-    if (
-        not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1
-    ):  # two programs' alike: one message each
-        return evidence.lacks_sizes(_NO_SIZES)
-    saving, figures = evidence.saving_without(
-        rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True
-    )
-    if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
+    if not passes.is_sized and pc.min(passes.sums["end_ns_count"]).as_py() == 1:
+        # The passes of very different programs may send one message each.
+        return evidence.not_judged_without_sizes(_SIZES_MISSING)
+    is_early = pc.less(passes.rows["micro_batch"], passes.n_per_step - 1)
+    saving = evidence.saving_without(passes.rows.filter(is_early), with_waiting=True)
+    is_little = evidence.share_of_step(saving.ns_per_step) < _MIN_SAVING_SHARE_OF_STEP
+    if is_little or not passes.are_bytes_the_same:
         return None
-    action, advice = _NO_SYNC[bool(scatters.num_rows)]
-    alike = "all gradients" if is_sized else "gradients in the same number of messages"
-    title = f"Each of the {n_passes} backward passes of a step sends {alike}"
-    figures = {
-        "n_backward_passes": n_passes,
-        "messages_per_step": rows.num_rows / evidence.steps.num_rows,
-        "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows
-        if is_sized
-        else None,
-        **figures,
-    }
+    skip_sync = _SKIP_SYNC_OF_SHARDS if are_sharded else _SKIP_SYNC
+    alike = "gradients in the same number of messages"
+    if passes.is_sized:
+        alike = "all gradients"
     return Finding(
-        title,
-        action,
-        f"If you accumulate gradients for one optimizer step, {advice}",
-        saving,
-        figures,
+        title=f"Each of the {passes.n_per_step} backward passes of a step sends {alike}",
+        action=skip_sync.action,
+        advice=f"If you accumulate gradients for one optimizer step, {skip_sync.advice}",
+        saving_ns_per_step=saving.ns_per_step,
+        evidence=_pass_figures(evidence, passes) | saving.figures,
     )
 
 
-def _varies(passes: pa.Table, column: str) -> bool:
-    by_rank = passes.group_by("rank", use_threads=False).aggregate(
-        [(column, "min"), (column, "max")]
-    )
-    return bool(pc.any(pc.not_equal(by_rank[f"{column}_min"], by_rank[f"{column}_max"])).as_py())
+def _find_passes(rows: pa.Table, n_per_step: int) -> _Passes:
+    """Return the backward passes that launched operations, without small messages."""
+    rows = rows.filter(pc.is_valid(rows["micro_batch"]))
+    # Messages whose size is not known count.
+    n_bytes = pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1)
+    rows = rows.filter(pc.greater(n_bytes, SMALL_BYTES))
+    by_pass = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
+    sums = by_pass.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
+    return _Passes(rows, sums, n_per_step)
+
+
+def _varies_by_rank(passes: pa.Table, column: str) -> bool:
+    """Tell whether a column of passes has several values on a rank."""
+    by_rank = passes.group_by("rank", use_threads=False)
+    ends = by_rank.aggregate([(column, "min"), (column, "max")])
+    is_varied = pc.not_equal(ends[f"{column}_min"], ends[f"{column}_max"])
+    return bool(pc.any(is_varied).as_py())
+
+
+def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
+    n_steps = evidence.steps.num_rows
+    bytes_per_step = None
+    if passes.is_sized:
+        bytes_per_step = pc.sum(passes.rows["message_bytes"]).as_py() / n_steps
+    return {
+        "n_backward_passes": passes.n_per_step,
+        "messages_per_step": passes.rows.num_rows / n_steps,
+        "bytes_per_step": bytes_per_step,
+    }
+
+
+# flat-all-reduce
 
 
 def flat_all_reduce(evidence: Evidence) -> Answer:
-    """Fire where all-reduces of gradients among several ranks on each of several hosts have an `Evidence.exposed_cost`.
+    """Fire if all-reduces of gradients span several hosts with several ranks each, and cost much.
 
-    That is the saving. Which way NCCL takes inside of one all-reduce is not looked at.
+    Saving: their `Evidence.exposed_cost`. The rule does not look at the way that NCCL takes inside
+    of an all-reduce.
     """
-    cost = (
-        evidence.exposed_cost(DATA, "all_reduce")
-        if evidence.gradient_all_reduces.num_rows
-        else None
-    )
-    groups: dict[str, list[str | None]] = {}
-    for row in evidence.traffic_of(DATA, "all_reduce"):
-        groups.setdefault(row["communicator"], []).append(evidence.hosts.get(row["rank"]))
-    per_host = [*map(Counter, groups.values())]
-    flat = [one for one in per_host if None not in one and len(one) > 1 and min(one.values()) > 1]
+    if not evidence.gradient_all_reduces.num_rows:
+        return None
+    cost = evidence.exposed_cost(DATA, "all_reduce")
+    flat = [group for group in _ranks_by_host_of_groups(evidence) if _is_flat(group)]
     if cost is None or not flat:
         return None
     largest = max(flat, key=Counter.total)
-    title = f"One all-reduce spans all {largest.total()} ranks on {len(largest)} nodes"
-    figures = {"n_hosts": len(largest), "n_ranks": largest.total(), **cost[1]}
+    n_ranks = largest.total()
     return Finding(
-        title, "Reduce within each node first, then across nodes", _HIERARCHY, cost[0], figures
+        title=f"One all-reduce spans all {n_ranks} ranks on {len(largest)} nodes",
+        action="Reduce within each node first, then across nodes",
+        advice=_REDUCE_IN_NODES,
+        saving_ns_per_step=cost.ns_per_step,
+        evidence={"n_hosts": len(largest), "n_ranks": n_ranks, **cost.figures},
     )
+
+
+def _ranks_by_host_of_groups(evidence: Evidence) -> list[Counter[str | None]]:
+    """Return the number of ranks of each host, for each group that all-reduces gradients."""
+    groups: dict[str, Counter[str | None]] = {}
+    for row in evidence.traffic_of_role(DATA, "all_reduce"):
+        host = evidence.hosts.get(row["rank"])
+        groups.setdefault(row["communicator"], Counter())[host] += 1
+    return [*groups.values()]
+
+
+def _is_flat(n_ranks_by_host: Counter[str | None]) -> bool:
+    """Tell whether a group spans several hosts, with several ranks on each."""
+    if None in n_ranks_by_host or len(n_ranks_by_host) == 1:
+        return False
+    return min(n_ranks_by_host.values()) > 1
 
 
 RULES: Rules = {
     **dict.fromkeys(
-        (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM
+        (single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce),
+        COLUMNS_OF_COMM,
     ),
     grad_copy: ("grad_copy_ns",),
-    # which says by itself where it lacks copies: of several ranks it has nothing to say
+    # This rule says by itself what is missing. With several ranks it has nothing to say.
     ddp_single_gpu: (),
 }

@@ -1,18 +1,22 @@
-"""Ask every rule, and sort what they say."""
+"""Ask every rule, and sort the findings."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from nsyspipe import findings
 from nsyspipe.findings.model import (
     IS_LAUNCH_BOUND,
     WAITING_UNKNOWN,
+    Answer,
+    Condition,
     Evidence,
     Finding,
     NotJudged,
@@ -21,13 +25,19 @@ from nsyspipe.findings.model import (
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, SkippedCheck, problem
 
-# What the other files of this package list as their `RULES`, by name.
-_NAMES = sorted({one.name for one in iter_modules(findings.__path__)} - {"judge"})
-_MODULES = [vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES]
-_FOUND: Rules = {
-    rule: needs for module in _MODULES for rule, needs in module.get("RULES", {}).items()
-}
-RULES: Rules = {rule: _FOUND[rule] for rule in sorted(_FOUND, key=lambda rule: rule.__name__)}
+
+def _list_rules() -> Rules:
+    """Return the rules that the other files of this room list as `RULES`, sorted by name."""
+    rules: Rules = {}
+    names = {module.name for module in iter_modules(findings.__path__)}
+    for name in sorted(names - {"judge"}):
+        module = import_module(f"{findings.__name__}.{name}")
+        rules |= vars(module).get("RULES", {})
+    return {rule: rules[rule] for rule in sorted(rules, key=lambda rule: rule.__name__)}
+
+
+RULES = _list_rules()
+# What a column of the steps is called in the reason of a rule that is not judged.
 _WORDS = {
     "comm_ns": "communication",
     "compute_ns": "compute",
@@ -37,11 +47,12 @@ _WORDS = {
     "exposed_blocking_copy_ns": "blocking copies from the host",
 }
 
-_HIGH = 0.1
-_MEDIUM = 0.03
+# Shares of step time from which on a finding is of high and of medium severity.
+_MIN_SHARE_OF_HIGH_SEVERITY = 0.1
+_MIN_SHARE_OF_MEDIUM_SEVERITY = 0.03
 _SEE_STEPS = "see the notes about steps"
-# What findings are about: bounds of those of one cause overlap, and one change often does for
-# several.
+# What findings are about. The bounds of one cause overlap, and one change often helps with several
+# findings.
 CAUSES = {
     "communication and late ranks": (
         "comm-bound",
@@ -69,14 +80,14 @@ EXPOSURE = "comm-bound"
 STRAGGLER = "straggler"
 BUBBLE = "pipeline-bubble"
 OF_HOSTS = {*CAUSES["idle GPUs"]}
-_OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
-_WAIT_INCLUDED = "is_wait_included"
-_OF_COMM = {*CAUSES["communication and late ranks"]}
-LESSEN_EXPOSURE = _OF_COMM - {EXPOSURE}
+_COMM_FINDINGS = {*CAUSES["communication and late ranks"]}
+LESSEN_EXPOSURE = _COMM_FINDINGS - {EXPOSURE}
+# The bounds of these findings contain waiting by intention.
+_WAITING_FINDINGS = {"straggler", "pipeline-bubble", "no-sync"}
 
 
 def rule_name(rule: Callable[..., object]) -> str:
-    """Return the ID of the findings of a rule: its own name with hyphens."""
+    """Return the ID of the findings of a rule: its name with hyphens."""
     return rule.__name__.replace("_", "-")
 
 
@@ -85,129 +96,207 @@ def rule_names() -> tuple[str, ...]:
     return tuple(map(rule_name, RULES))
 
 
+# Ask
+
+
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
-    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged."""
+    """Return `schema.FINDINGS` of a run, and a problem for each reason why rules are not judged.
+
+    The findings are sorted by `in_order`.
+    """
     if evidence.is_capture or not evidence.steps.num_rows:
-        of_capture = "a saving is a part of a step, and the capture has no steps"
-        reason = of_capture if evidence.is_capture else "no step has metrics"
-        skipped = _not_judged(SkippedCheck(rule_names(), reason, _SEE_STEPS), "all rules")
-        return schema.FINDINGS.empty(), [skipped] if evidence.n_ranks else []
+        return schema.FINDINGS.empty(), _skip_all_rules(evidence)
     rows: list[dict[str, Any]] = []
-    is_part = bool(evidence.traffic["calls_per_step"].null_count)
-    unanswered: dict[
-        NotJudged, list[str]
-    ] = {}  # each reason once, with all the rules that it keeps from being judged
+    # Each reason has all rules that are not judged for it.
+    skipped: dict[NotJudged, list[str]] = {}
     for rule, columns in RULES.items():
         name = rule_name(rule)
         answer = rule(evidence)
-        unknown = [
-            _WORDS.get(column, column) for column in columns if evidence.steps[column].null_count
-        ]
-        if answer is None and unknown:  # its silence rests on figures that are not known
-            reason = f"{' and '.join(unknown)} not known on every rank"
-            answer = NotJudged(reason, None)
-        if (
-            isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part
-        ):  # its bound would be too low
-            answer = NotJudged("some of the communication is outside the steps", _SEE_STEPS)
-        if isinstance(answer, Finding) and name in _OF_COMM and not evidence.are_groups_known:
-            answer = _without_waiting(name, answer)
+        if answer is None:
+            answer = _why_not_silent(evidence, columns)
+        elif isinstance(answer, Finding):
+            answer = _check_finding(evidence, name, answer)
         if isinstance(answer, NotJudged):
-            unanswered.setdefault(answer, []).append(name)
+            skipped.setdefault(answer, []).append(name)
         elif answer is not None:
-            severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
-            figures = answer.evidence
-            is_of_transfer = name in _OF_COMM and name not in _OF_WAITING
-            if is_of_transfer and answer.saving_ns_per_step and not evidence.is_wait_known:
-                figures = {**figures, _WAIT_INCLUDED: True}
-            told = json.dumps(figures, allow_nan=False)
-            rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told})
-    skipped_checks = (
-        SkippedCheck(tuple(names), why.reason, why.fix) for why, names in unanswered.items()
-    )
-    problems = [_not_judged(check, ", ".join(check.rules)) for check in skipped_checks]
+            rows.append(_make_row(evidence, name, answer))
+    checks = [
+        SkippedCheck(tuple(names), answer.reason, answer.fix) for answer, names in skipped.items()
+    ]
+    problems = [_note_skipped(check, ", ".join(check.rules)) for check in checks]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
-def _not_judged(check: SkippedCheck, rules: str) -> Problem:
-    """Return the note about a skipped check, which names its rules by a text."""
+def _skip_all_rules(evidence: Evidence) -> list[Problem]:
+    """Return the note that no rule is judged, because there are no steps; none without ranks."""
+    if not evidence.n_ranks:
+        return []
+    reason = "no step has metrics"
+    if evidence.is_capture:
+        reason = "a saving is a part of a step, and the capture has no steps"
+    return [_note_skipped(SkippedCheck(rule_names(), reason, _SEE_STEPS), "all rules")]
+
+
+def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
+    """Return the note about a skipped check. `rules` names its rules in words."""
     note = problem("not-judged", rules=rules, reason=check.reason, how=check.fix)
     return replace(note, fix=check.fix, skipped_check=check)
 
 
-def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:
-    """Return what is left of a finding about communication if waiting cannot be told from transfer: a setting, no saving.
+def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
+    """Return that a rule without a finding is not judged, if columns it needs are not known."""
+    unknown = [
+        _WORDS.get(column, column) for column in columns if evidence.steps[column].null_count
+    ]
+    if not unknown:
+        return None
+    return NotJudged(f"{' and '.join(unknown)} not known on every rank", None)
 
-    Which link is slow is read from NCCL's log or the topology. Every other finding rests on exposed
-    transfer.
+
+def _check_finding(evidence: Evidence, name: str, finding: Finding) -> Answer:
+    """Return what is left of a finding about communication, if not all of it is known."""
+    has_comm_outside_steps = bool(evidence.traffic["calls_per_step"].null_count)
+    if name in LESSEN_EXPOSURE and has_comm_outside_steps:
+        # The bound would be too low.
+        return NotJudged("some of the communication is outside the steps", _SEE_STEPS)
+    if name in _COMM_FINDINGS and not evidence.are_groups_known:
+        return _without_waiting(name, finding)
+    return finding
+
+
+def _without_waiting(name: str, finding: Finding) -> Answer:
+    """Return what is left of a finding about communication if waiting may look like transfer.
+
+    Every such finding rests on exposed transfer, except which link is slow: NCCL's log or the
+    topology shows that. It stays without a saving.
     """
     if name != "slow-link":
-        return NotJudged(*WAITING_UNKNOWN)
+        return WAITING_UNKNOWN
     figures = {
-        key: value for key, value in finding.evidence.items() if not key.startswith("saving_")
+        name: value for name, value in finding.evidence.items() if not name.startswith("saving_")
     }
     return replace(finding, saving_ns_per_step=None, evidence=figures)
 
 
+def _make_row(evidence: Evidence, name: str, finding: Finding) -> dict[str, Any]:
+    """Return a finding as a row of `schema.FINDINGS`."""
+    saving_ns = finding.saving_ns_per_step
+    figures = finding.evidence
+    is_of_transfer = name in _COMM_FINDINGS and name not in _WAITING_FINDINGS
+    if is_of_transfer and saving_ns and not evidence.is_wait_known:
+        figures = {**figures, **Condition(is_wait_included=True).figures}
+    return {
+        "id": name,
+        "severity": severity_of(evidence.share_of_step(saving_ns or 0)),
+        "title": finding.title,
+        "action": finding.action,
+        "advice": finding.advice,
+        "saving_ns_per_step": saving_ns,
+        "evidence": json.dumps(figures, allow_nan=False),
+    }
+
+
 def severity_of(share: float) -> str:
-    """Return how grave a finding is, by its bound as a share of the mean step."""
-    return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+    """Return the severity of a finding by its bound, as a share of the mean step."""
+    if share >= _MIN_SHARE_OF_HIGH_SEVERITY:
+        return "high"
+    return "medium" if share >= _MIN_SHARE_OF_MEDIUM_SEVERITY else "low"
+
+
+# Read the evidence of a finding
+
+
+def _read_evidence(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the evidence of a row of `schema.FINDINGS`."""
+    figures: dict[str, Any] = json.loads(finding["evidence"])
+    return figures
+
+
+def condition_of(finding: Mapping[str, Any]) -> Condition:
+    """Return what the bound of a finding depends on, or contains."""
+    return Condition.from_figures(_read_evidence(finding))
 
 
 def is_conditional(finding: Mapping[str, Any]) -> bool:
-    """Tell whether the bound of a finding holds only if something is so that was not recorded."""
-    return bool(json.loads(finding["evidence"]).get("is_conditional"))
+    """Tell whether the bound of a finding depends on something that was not recorded."""
+    return condition_of(finding).is_conditional
 
 
 def is_nvlink_assumed(finding: Mapping[str, Any]) -> bool:
-    """Tell whether a finding promises an NVLink that neither a topology nor NCCL's log shows."""
-    return bool(json.loads(finding["evidence"]).get("is_nvlink_assumed"))
+    """Tell whether a finding promises NVLink that neither a topology nor NCCL's log shows."""
+    return condition_of(finding).is_nvlink_assumed
 
 
 def is_wait_included(finding: Mapping[str, Any]) -> bool:
-    """Tell whether the bound of a finding holds waiting for other ranks that is not known, and that its advice leaves."""
-    return bool(json.loads(finding["evidence"]).get(_WAIT_INCLUDED))
-
-
-def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by what is expected of them, else by their bound, largest first, then by id.
-
-    What lessens exposed communication stands before `comm-bound`, and why hosts launch late before
-    a straggler that is late for it and of which nothing is expected, and before a pipeline's bubble
-    where launching decides; behind all that have a bound are those known by a bound that may be
-    waiting, then conditional ones.
-    """
-
-    def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
-        worth = (
-            row["saving_ns_per_step"]
-            if (expected := row.get("expected_ns_per_step")) is None
-            else expected
-        )
-        may_wait = expected is None and is_wait_included(row)
-        return worth is None, is_conditional(row), may_wait, -(worth or 0.0), row["id"]
-
-    found = sorted(rows, key=place_of)
-    for symptom, causes in ((STRAGGLER, OF_HOSTS), (BUBBLE, OF_HOSTS), (EXPOSURE, LESSEN_EXPOSURE)):
-        places = [
-            place
-            for place, row in enumerate(found)
-            if row["id"] in causes and not is_conditional(row)
-        ]
-        at = next((place for place, row in enumerate(found) if row["id"] == symptom), len(found))
-        if places and at < places[-1] and (symptom == EXPOSURE or is_by_host(found[at])):
-            found.insert(places[-1], found.pop(at))
-    return found
+    """Tell whether the bound of a finding may contain waiting, which its advice does not change."""
+    return condition_of(finding).is_wait_included
 
 
 def is_by_host(finding: Mapping[str, Any]) -> bool:
-    """Tell whether ranks or stages come late for hosts that launch late, and no replay says what a balanced run gains.
+    """Tell whether ranks or stages are late because their hosts launch late.
 
-    Where launching takes even the fastest host longer than devices work, that goes before whatever
-    a replay says.
+    If a replay says what balanced ranks gain, only if even the fastest host takes longer to launch
+    steps than devices work in them.
     """
-    evidence = json.loads(finding["evidence"])
-    is_late = (
-        "launched_late_ns_per_step" in evidence and finding.get("expected_ns_per_step") is None
+    figures = _read_evidence(finding)
+    is_launched_late = "launched_late_ns_per_step" in figures
+    is_replayed = finding.get("expected_ns_per_step") is not None
+    return (is_launched_late and not is_replayed) or bool(figures.get(IS_LAUNCH_BOUND))
+
+
+# Sort
+
+
+class _Place(NamedTuple):
+    """The place of a finding among others. Lower values come first."""
+
+    has_no_worth: bool
+    is_conditional: bool
+    # Whether its worth is a bound that may contain waiting.
+    is_wait_included: bool
+    negative_worth_ns: float
+    id: str
+
+
+def _place_of(row: Mapping[str, Any]) -> _Place:
+    expected_ns = row.get("expected_ns_per_step")
+    worth_ns = row["saving_ns_per_step"] if expected_ns is None else expected_ns
+    condition = condition_of(row)
+    return _Place(
+        has_no_worth=worth_ns is None,
+        is_conditional=condition.is_conditional,
+        is_wait_included=expected_ns is None and condition.is_wait_included,
+        negative_worth_ns=-(worth_ns or 0.0),
+        id=row["id"],
     )
-    return is_late or bool(evidence.get(IS_LAUNCH_BOUND))
+
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort findings by their estimated saving, or else their bound, the largest first, then by ID.
+
+    Bounds that may contain waiting follow all others, and conditional findings follow them. Then
+    symptoms move behind their causes: `comm-bound` behind what lessens exposed communication, and a
+    straggler and a bubble behind why hosts launch late, see `is_by_host`.
+    """
+    ordered = sorted(rows, key=_place_of)
+    _move_behind_causes(ordered, STRAGGLER, OF_HOSTS)
+    _move_behind_causes(ordered, BUBBLE, OF_HOSTS)
+    _move_behind_causes(ordered, EXPOSURE, LESSEN_EXPOSURE)
+    return ordered
+
+
+def _move_behind_causes(
+    rows: list[Mapping[str, Any]], symptom: str, causes: Collection[str]
+) -> None:
+    """Move a symptom behind the last of its causes that is not conditional, in place."""
+    ids = [row["id"] for row in rows]
+    if symptom not in ids:
+        return
+    place = ids.index(symptom)
+    places_of_causes = [
+        number for number, row in enumerate(rows) if row["id"] in causes and not is_conditional(row)
+    ]
+    if not places_of_causes or place > places_of_causes[-1]:
+        return
+    if symptom == EXPOSURE or is_by_host(rows[place]):
+        rows.insert(places_of_causes[-1], rows.pop(place))

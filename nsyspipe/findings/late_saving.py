@@ -1,8 +1,9 @@
-"""What a step gains at most where no rank comes late."""
+"""What a step gains at most if no rank comes late."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,124 +11,197 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.traffic import held_up_by_step
+from nsyspipe.findings.late_node import collective_keys
 from nsyspipe.findings.model import Evidence
-from nsyspipe.model.table import Float64
+from nsyspipe.model.table import Float64, Int64
 
 
 def saving_of_all(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
-    """Return what all late ranks together can give at most, by part; `collectives` as `own_lateness` returns them."""
-    held_up = held_up_by_step(evidence.collectives, evidence.steps)
-    return limited_saving(
-        evidence, _delay_parts(collectives, held_up, evidence), has_bubble=evidence.is_pipeline
-    )
+    """Return what all late ranks together can save at most, by part.
+
+    `collectives` are as `own_lateness` returns them.
+    """
+    delay_parts = _delay_parts(evidence, collectives)
+    return limited_saving(evidence, delay_parts, has_bubble=evidence.is_pipeline)
 
 
 def limited_saving(
-    evidence: Evidence, delays: Mapping[str, float], *, has_bubble: bool
+    evidence: Evidence, delay_parts: Mapping[str, float], *, has_bubble: bool
 ) -> dict[str, float]:
-    """Return what late ranks can give at most, by part; `delays` are what their delays can give, by part.
+    """Return what late ranks can save at most, by part.
 
-    That is their delays, or step time less the shortest window without its exposed waiting if that
-    is more (but in pipelines, since a step is as long as its longest window). It is at most what
-    lies above the work of the rank that computes least, and above the launch time of the fastest
-    host.
+    `delay_parts` sum to what their delays can save. If that is more, step time less the shortest
+    window without its exposed waiting counts instead, but not in pipelines, because a step is as
+    long as its longest window. The saving is at most what lies above the work of the rank that
+    computes least, and above the launch time of the fastest host.
     """
-    names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns")
-    wall, compute, idle, exposed, exposed_wait = evidence.columns(*names)
-    shortest = evidence.rows_of_most(exposed_wait - wall)
-    of_window = {} if has_bubble else evidence.parts_of(shortest, exposed_wait=exposed_wait)
-    above_compute = evidence.parts_of(
-        evidence.rows_of_most(-compute),
-        exposed_wait=exposed_wait,
-        slowed_by_waiting=_slowed_by_hidden_waits(evidence),
-        idle=idle,
-        exposed_transfer=exposed - exposed_wait,
-        exposed_copies=wall - compute - exposed - idle,
-    )
+    above_shortest_window = {} if has_bubble else _above_shortest_window(evidence)
+    larger = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
     above_launching = {"above_launching": float(evidence.above_launching_ns.mean())}
-    most = max({**delays}, of_window, key=_total)
-    return min(most, above_compute, above_launching, key=_total)
+    return min(larger, _above_compute(evidence), above_launching, key=_sum_parts)
 
 
-def _total(parts: Mapping[str, float]) -> float:
+def _sum_parts(parts: Mapping[str, float]) -> float:
     return sum(parts.values())
 
 
+def _above_shortest_window(evidence: Evidence) -> dict[str, float]:
+    """Return what steps take longer than their shortest windows without exposed waiting."""
+    wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
+    shortest_rows = evidence.rows_of_largest(exposed_wait_ns - wall_ns)
+    return evidence.mean_parts(shortest_rows, exposed_wait=exposed_wait_ns)
+
+
+def _above_compute(evidence: Evidence) -> dict[str, float]:
+    """Return what steps take longer than the least compute of a rank, by part."""
+    wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
+    exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
+    copies_ns = wall_ns - compute_ns - exposed_ns - idle_ns
+    least_rows = evidence.rows_of_largest(-compute_ns)
+    return evidence.mean_parts(
+        least_rows,
+        exposed_wait=exposed_wait_ns,
+        slowed_by_waiting=_slowed_by_hidden_waits(evidence),
+        idle=idle_ns,
+        exposed_transfer=exposed_ns - exposed_wait_ns,
+        exposed_copies=copies_ns,
+    )
+
+
 def _above_compute_ns(evidence: Evidence) -> Float64:
-    """Return how much longer each step is than the least compute of a rank, without what hidden waiting slowed."""
-    wall, compute = evidence.columns("wall_ns", "compute_ns")
-    least = evidence.rows_of_most(-compute)
-    return evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
+    """Return how much longer each step is than the least compute of a rank.
+
+    What hidden waiting slows that compute is not a part of it.
+    """
+    wall_ns, compute_ns = evidence.columns("wall_ns", "compute_ns")
+    least_rows = evidence.rows_of_largest(-compute_ns)
+    slowed_ns = _slowed_by_hidden_waits(evidence)[least_rows]
+    return evidence.largest(wall_ns) - compute_ns[least_rows] + slowed_ns
 
 
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
-    wait, exposed_wait, hidden = evidence.columns(
-        "wait_ns", "exposed_wait_ns", "overlap_compute_ns"
-    )
-    return evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
+    """Return how much hidden waiting slows compute on each row of `steps` at most."""
+    wait_ns, exposed_wait_ns = evidence.columns("wait_ns", "exposed_wait_ns")
+    (hidden_comm_ns,) = evidence.columns("overlap_compute_ns")
+    hidden_wait_ns = np.minimum(wait_ns - exposed_wait_ns, hidden_comm_ns)
+    return evidence.slowed_ns(hidden_wait_ns, is_most=True)
 
 
-def _delay_parts(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> dict[str, float]:
-    """Return by how much a step is longer for ranks that come late, by part, the mean over steps.
+def _delay_parts(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
+    """Return how much longer a step is because ranks come late, by part, the mean over steps.
 
-    Of each step the most of a rank, no more than what is waited for in all. Less what no rank
-    saves, since it computes or its host launches meanwhile.
+    The most of a rank counts in each step, but at most what is waited for in all. Parts are less
+    than 0 for what no rank saves, because it computes meanwhile, or its host launches.
     """
-    delays = _delays_ns(late, held_up, evidence)
-    beside_compute = np.minimum(delays, _above_compute_ns(evidence))
-    left = np.minimum(beside_compute, evidence.above_launching_ns)
-    parts = {
-        "left_for_compute": beside_compute - delays,
-        "left_for_launching": left - beside_compute,
-    }
-    return {"delays": float(delays.mean())} | {
-        name: mean for name, ns in parts.items() if (mean := float(ns.mean()))
-    }
+    delays_ns = _delays_ns(evidence, collectives)
+    above_compute_ns = np.minimum(delays_ns, _above_compute_ns(evidence))
+    left_ns = np.minimum(above_compute_ns, evidence.above_launching_ns)
+    parts = {"delays": float(delays_ns.mean())}
+    left_for_compute_ns = float((above_compute_ns - delays_ns).mean())
+    if left_for_compute_ns:
+        parts["left_for_compute"] = left_for_compute_ns
+    left_for_launching_ns = float((left_ns - above_compute_ns).mean())
+    if left_for_launching_ns:
+        parts["left_for_launching"] = left_for_launching_ns
+    return parts
 
 
-def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64:
-    """Return for each step the most that a rank is delayed, no more than what is waited for in all."""
-    numbers = np.unique(evidence.steps["step"].to_numpy())
-    waited, delays = np.zeros((2, numbers.size))
-    np.add.at(
-        waited,
-        np.searchsorted(numbers, held_up["step"].to_numpy()),
-        held_up["held_up_ns"].to_numpy(),
-    )
-    rows = late.filter(pc.is_valid(late["wait_ns"]))
-    comm = (
-        pc.fill_null(rows["comm_id"].cast(pa.string()), "")
-        .combine_chunks()
-        .dictionary_encode()
-        .indices.to_numpy()
-    )
-    names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
-    step, rank, start, end, wait, held_up = (rows[name].to_numpy() for name in names)
-    order = np.lexsort((comm, start + wait, step))  # by when the last of the ranks comes
-    keys = np.stack((step, comm, start + wait))[:, order]
-    is_first = np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: order.size]
+def _delays_ns(evidence: Evidence, collectives: pa.Table) -> Float64:
+    """Return the most that a rank is delayed in each step, at most what is waited for in all."""
+    steps = np.unique(evidence.step_of_row)
+    held_up = held_up_by_step(evidence.collectives, evidence.steps)
+    awaited_ns = np.zeros(steps.size)
+    place = np.searchsorted(steps, held_up["step"].to_numpy())
+    np.add.at(awaited_ns, place, held_up["held_up_ns"].to_numpy())
+    operations = _sort_operations(collectives.filter(pc.is_valid(collectives["wait_ns"])))
+    delays_ns = np.zeros(steps.size)
+    place = np.searchsorted(steps, operations.steps)
+    delays_ns[place] = _RankDelays(operations).largest_by_step()
+    return np.minimum(delays_ns, awaited_ns)
+
+
+class _Operations(NamedTuple):
+    """Operations by step, and in a step by when the last rank of their collective starts."""
+
+    # Numbers of the collectives and of the steps, both from 0.
+    collective: Int64
+    steps: Int64
+    step: Int64
+    # The place of the collective in its step.
+    place: Int64
+    rank: Int64
+    start_ns: Int64
+    # When waiting ends.
+    wait_end_ns: Int64
+    # How long the collective is waited for.
+    held_up_ns: Int64
+
+
+class _RankDelays:
+    """How long late ranks delay each rank in each step.
+
+    In their order, a collective delays each of its ranks by the most over its ranks of the delay
+    before plus the waiting in it. So groups that wait at the same time for different ranks count
+    once, and so does a rank that several groups wait for.
+    """
+
+    def __init__(self, operations: _Operations) -> None:
+        """Delay ranks by all collectives, in their order in each step."""
+        ranks, self._column = np.unique(operations.rank, return_inverse=True)
+        shape = (operations.steps.size, ranks.size)
+        self._operations = operations
+        self._delay_ns = np.zeros(shape, np.int64)
+        self._waited_until_ns = np.zeros(shape, np.int64)
+        order = np.argsort(operations.place, kind="stable")
+        first_of_place = run_starts(operations.place[order])
+        for rows in np.split(order, first_of_place[1:]):
+            if rows.size:
+                self._delay_by_collectives(rows)
+
+    def largest_by_step(self) -> Int64:
+        """Return the delay of the rank that is delayed most, of each step."""
+        largest_ns: Int64 = self._delay_ns.max(axis=1, initial=0)
+        return largest_ns
+
+    def _delay_by_collectives(self, rows: Int64) -> None:
+        """Delay ranks by collectives of different steps. `rows` are their operations."""
+        operations = self._operations
+        cells = operations.step[rows], self._column[rows]
+        waited_until_ns = self._waited_until_ns[cells]
+        start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
+        wait_end_ns = operations.wait_end_ns[rows]
+        wait_ns = np.maximum(wait_end_ns - start_ns, 0)
+        wait_ns = np.minimum(wait_ns, operations.held_up_ns[rows])
+        first_rows = run_starts(operations.collective[rows])
+        n_operations = np.diff(first_rows, append=rows.size)
+        delay_ns = self._delay_ns[cells] + wait_ns
+        most_ns = np.maximum.reduceat(delay_ns, first_rows)
+        self._delay_ns[cells] = np.repeat(most_ns, n_operations)
+        self._waited_until_ns[cells] = np.maximum(waited_until_ns, wait_end_ns)
+
+
+def _sort_operations(rows: pa.Table) -> _Operations:
+    keys = collective_keys(rows)
+    step, comm, last_start_ns = keys
+    order = np.lexsort((comm, last_start_ns, step))
+    keys = keys[:, order]
+    is_other_collective = (np.diff(keys, axis=1) != 0).any(axis=0)
+    is_first = np.append(True, is_other_collective)[: order.size]
+    first_rows = np.flatnonzero(is_first)
     collective = np.cumsum(is_first) - 1
-    first = np.flatnonzero(is_first)
-    held_up = np.add.reduceat(held_up[order], first)[collective] if order.size else held_up
-    place = places_in_runs(keys[0, first])[collective]  # in its step
-    steps, row = np.unique(keys[0], return_inverse=True)
-    ranks, column = np.unique(rank[order], return_inverse=True)
-    start, until = start[order], np.minimum(start + wait, end)[order]
-    delay, waited_until = np.zeros((2, steps.size, ranks.size), np.int64)
-    turn = np.argsort(place, kind="stable")
-    # In turn, a collective delays its ranks by the most of what each was delayed by before and
-    # waits in it: groups that wait side by side for different ranks count once, and so does a rank
-    # for which several groups wait.
-    for own in np.split(turn, run_starts(place[turn])[1:]):
-        at = row[own], column[own]
-        waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)
-        begins = run_starts(collective[own])
-        most = (
-            np.maximum.reduceat(delay[at] + np.minimum(waits, held_up[own]), begins)
-            if own.size
-            else waits
-        )
-        delay[at] = np.repeat(most, np.diff(begins, append=own.size))
-        waited_until[at] = np.maximum(waited_until[at], until[own])
-    delays[np.searchsorted(numbers, steps)] = delay.max(axis=1, initial=0)
-    return np.minimum(delays, waited)
+    held_up_ns = rows["held_up_ns"].to_numpy()[order]
+    if order.size:
+        held_up_ns = np.add.reduceat(held_up_ns, first_rows)[collective]
+    steps, step_number = np.unique(keys[0], return_inverse=True)
+    place_of_collective = places_in_runs(keys[0, first_rows])
+    wait_end_ns = np.minimum(keys[2], rows["end_ns"].to_numpy()[order])
+    return _Operations(
+        collective=collective,
+        steps=steps,
+        step=step_number,
+        place=place_of_collective[collective],
+        rank=rows["rank"].to_numpy()[order],
+        start_ns=rows["start_ns"].to_numpy()[order],
+        wait_end_ns=wait_end_ns,
+        held_up_ns=held_up_ns,
+    )

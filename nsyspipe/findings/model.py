@@ -1,15 +1,17 @@
 """What a rule looks at, and what it may answer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from nsyspipe.analysis import kernels as slowdown
+from nsyspipe.analysis import kernels as kernel_measures
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.traffic import (
@@ -28,26 +30,120 @@ from nsyspipe.model.table import Float64, Int64
 
 
 class Finding(Struct, frozen=True):
-    """What a rule found that fired; its id is the rule's name."""
+    """What a rule found. Its ID is the name of the rule."""
 
     title: str
-    action: str  # what to change, in at most 56 characters
-    advice: str  # the same in a sentence, with the names of the options
-    saving_ns_per_step: float | None  # upper bound of what that gives back; None when there is none
-    evidence: Mapping[
-        str, Any
-    ]  # the figures that the rule rests on, named with their units; plain JSON values
+    # What to change, in a few words.
+    action: str
+    # The same in a sentence, with the names of the options.
+    advice: str
+    # The upper bound of what the change saves. None if there is no bound.
+    saving_ns_per_step: float | None
+    # The figures that the rule rests on. Names have units, and values are plain JSON.
+    evidence: Mapping[str, Any]
 
 
 class NotJudged(Struct, frozen=True):
-    """Why a rule could not be judged, and what would bring what it needs; None where a problem of its own says that."""
+    """Why a rule could not be judged, and what would add the missing data.
+
+    The fix is None if a separate problem names it.
+    """
 
     reason: str
     fix: str | None
 
 
-OF_COMM = ("comm_ns", "compute_ns")  # what rules about communication need of the steps
-_OF_COLLECTIVES = (
+# None: the rule was judged, and there is nothing to say.
+Answer: TypeAlias = Finding | NotJudged | None
+
+
+class Saving(NamedTuple):
+    """An upper bound of what a change saves, and the figures that it follows from."""
+
+    ns_per_step: float
+    figures: dict[str, Any]
+
+
+class Bound(NamedTuple):
+    """An upper bound of what a change saves per step, on the rank that sets it."""
+
+    saving_ns: float
+    # Means over steps, which sum to the saving. Those that are 0 are left out.
+    parts: Mapping[str, float]
+    # That rank, if it is the same in all steps and the bound follows from one rank.
+    limit_rank: int | None = None
+
+
+class Wording(NamedTuple):
+    """The words of a finding."""
+
+    title: str
+    action: str
+    advice: str
+
+
+class Condition(NamedTuple):
+    """What the bound of a finding depends on, or contains. In JSON, true fields are figures."""
+
+    # It depends on something that was not recorded.
+    is_conditional: bool = False
+    # It depends on NVLink that neither a topology nor NCCL's log shows.
+    is_nvlink_assumed: bool = False
+    # It may contain waiting for other ranks, which the advice does not change.
+    is_wait_included: bool = False
+
+    @classmethod
+    def from_figures(cls, figures: Mapping[str, Any]) -> Condition:
+        """Read the condition from the figures of a finding."""
+        return cls(*(bool(figures.get(name)) for name in cls._fields))
+
+    @property
+    def figures(self) -> dict[str, bool]:
+        """The true fields, as figures of a finding."""
+        return {name: True for name, is_true in self._asdict().items() if is_true}
+
+
+class Slowdown(NamedTuple):
+    """How much longer kernels take during communication, as ``slowed / free - 1``."""
+
+    # None if too few kernels can be compared.
+    measured_ratio: float | None
+    # What bounds use instead, with delays included. None if it was measured, or if no
+    # communication is hidden.
+    assumed_ratio: float | None
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Both ratios, as figures of a finding."""
+        return {
+            "slowdown_ratio": self.measured_ratio,
+            "assumed_slowdown_ratio": self.assumed_ratio,
+        }
+
+
+class Recording(Struct, frozen=True):
+    """What the profiler recorded besides kernels and ranges, which costs time on the host."""
+
+    # Kinds of events, by their names in nsys. Empty if they are not known.
+    events: tuple[str, ...] = ()
+    # None if it is not known.
+    is_cpu_sampled: bool | None = None
+    # Whether CUDA API calls have backtraces. None if it is not known.
+    has_backtraces: bool | None = None
+
+
+# What rules about communication need of the steps.
+COLUMNS_OF_COMM = ("comm_ns", "compute_ns")
+# A figure of stragglers and pipelines: launching decides how long steps take, so it comes first.
+IS_LAUNCH_BOUND = "is_launch_bound"
+# No fix: a problem of the run says why waiting is not known, and what helps.
+WAITING_UNKNOWN = NotJudged("waiting is not known", None)
+# No capture showed compute slowed by more than this, over all of it.
+MAX_BELIEVED_SLOWDOWN = 1.0
+# Bounds use a slowdown times this, because the measure may be too low by so much.
+AT_MOST = 1 + kernel_measures.MEASURED_WITHIN
+
+_COLUMNS_OF_COLLECTIVES = (
     "step",
     "rank",
     "collective",
@@ -67,43 +163,30 @@ _OF_COLLECTIVES = (
     "comm_id",
     "micro_batch",
 )
-_OF_TRAFFIC = tuple(
-    f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns")
+_TRAFFIC_FIGURES = (
+    "calls_per_step",
+    "bytes_per_step",
+    "comm_ns_per_step",
+    "exposed_ns_per_step",
+    "wait_ns_per_step",
 )
 _EXPOSED_PART = "exposed_part_ns_per_step"
 _WAIT = "wait_ns_per_step"
-_LEAST_EXPOSED = 0.05
-# What a role's traffic serves, in words; gradients of all ranks need none.
-_SERVED = {"sharded": "sharded parameters", "tensor": "tensor parallelism", "expert": "experts"}
-_WIDE = ("f32", "f64")
-_MOSTLY = 2 / 3  # a role is named from this share on
+_MIN_EXPOSED_SHARE_OF_STEP = 0.05
+# What the traffic of a role serves, in words. Gradients of all ranks need no words.
+_PURPOSES = {"sharded": "sharded parameters", "tensor": "tensor parallelism", "expert": "experts"}
+_WIDE_DATATYPES = ("f32", "f64")
+# A role is named if it has this share of a figure.
+_MIN_SHARE_OF_NAMED_ROLE = 2 / 3
 _UNKNOWN_ROLE = "what all-reduces serve is not known without backward passes"
 _MARK_BACKWARD = "mark them with NVTX ranges, or name yours: --backward REGEX"
 _UNKNOWN_SENDS = (
     "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a "
     "pipeline's"
 )
-# Of a straggler's evidence: launching decides how long steps take, and that is to change first.
-IS_LAUNCH_BOUND = "is_launch_bound"
-_TRACED_NVTX = "NvtxEvents"  # as nsys calls it
+# By its name in nsys.
+_NVTX_EVENTS = "NvtxEvents"
 _CAPTURED_WITH_NVTX = ", captured with --trace=nvtx"
-WAITING_UNKNOWN = ("waiting is not known", None)  # of which a problem says why, and what mends it
-
-MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
-AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
-
-Saving = tuple[float, dict[str, Any]]  # ns per step, and the figures that it follows from
-Answer = Finding | NotJudged | None  # None: judged, and nothing to say
-
-
-class Recording(Struct, frozen=True):
-    """What the profiler recorded beside kernels and ranges, which takes time of the host; None where that is not known."""
-
-    events: tuple[
-        str, ...
-    ] = ()  # kinds of events, as nsys calls them; none where that is not known
-    is_cpu_sampled: bool | None = None
-    has_backtraces: bool | None = None  # of CUDA API calls
 
 
 class Evidence(Struct, frozen=True, dict=True):
@@ -111,375 +194,464 @@ class Evidence(Struct, frozen=True, dict=True):
 
     n_ranks: int
     world_size: int | None
-    summary: Mapping[str, Any]  # the one row of `schema.SUMMARY`
-    steps: pa.Table  # `schema.STEPS` of the summary steps
+    # The one row of `schema.SUMMARY`.
+    summary: Mapping[str, Any]
+    # `schema.STEPS` of the summary steps, and of all steps.
+    steps: pa.Table
     all_steps: pa.Table
-    phases: pa.Table  # `schema.PHASES` of the summary steps
+    # `schema.PHASES` of the summary steps.
+    phases: pa.Table
+    # `schema.COLLECTIVES` of all steps.
     all_collectives: pa.Table
     stragglers: pa.Table
-    kernels: pa.Table  # `schema.KERNEL_COSTS`
+    # `schema.KERNEL_COSTS`.
+    kernels: pa.Table
     traffic: pa.Table = field(default_factory=schema.TRAFFIC.empty)
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
-    n_hosts: int = 1  # also where that is not known
-    hosts: Mapping[int, str] = field(default_factory=dict)  # of ranks, where it is known
-    clock_error_ns: int | None = 0  # the largest of the ranks' clocks; None where one is not known
-    gpu_names: tuple[str, ...] = ()  # models, each once
-    links: pa.Table | None = None  # from NCCL's log and the topology
-    nccl_settings: Mapping[str, str] | None = (
-        None  # ``NCCL_*`` that NCCL took from the environment, by its log
-    )
-    # Training variables of the programs, by the reports or a sidecar; None where nothing recorded
-    # them
+    # 1 if it is not known.
+    n_hosts: int = 1
+    # The host of each rank of which it is known.
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    # The largest error of the clocks of ranks. None if the error of one clock is not known.
+    clock_error_ns: int | None = 0
+    # The models of the GPUs, each once.
+    gpu_names: tuple[str, ...] = ()
+    # From NCCL's log and the topology.
+    links: pa.Table | None = None
+    # ``NCCL_*`` that NCCL took from the environment, by its log.
+    nccl_settings: Mapping[str, str] | None = None
+    # Training variables of the programs, by the reports or a sidecar. None if they were not
+    # recorded.
     environment: Mapping[str, str] | None = None
     recording: Recording = Recording()
-    is_capture: bool = False  # the rows of `steps` are captures without steps
-    is_graph_replayed: bool = False  # CUDA graphs launch the steps
-    are_groups_known: bool = (
-        True  # whether ranks are one process group, or NCCL's payload or log names the groups
-    )
+    # Whether the rows of `steps` are captures without steps.
+    is_capture: bool = False
+    # Whether CUDA graphs launch the steps.
+    is_graph_replayed: bool = False
+    # Whether all ranks are one process group, or NCCL's payload or log names the groups.
+    are_groups_known: bool = True
 
     @cached_property
     def collectives(self) -> pa.Table:
-        """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
-        rows = self.all_collectives.select(_OF_COLLECTIVES)
-        counts = self.all_collectives["in_summary"]
-        return (
-            rows if pc.all(counts).as_py() else rows.filter(counts)
-        )  # thousands of ranks have gigabytes
+        """The columns of `schema.COLLECTIVES` that rules use, of the summary steps."""
+        rows = self.all_collectives.select(_COLUMNS_OF_COLLECTIVES)
+        in_summary = self.all_collectives["in_summary"]
+        # Thousands of ranks have gigabytes of rows, which are not copied without need.
+        return rows if pc.all(in_summary).as_py() else rows.filter(in_summary)
 
     @property
     def link_settings(self) -> Mapping[str, str] | None:
-        """What NCCL took from the environment, by its log; without a log what the programs were started with."""
+        """What NCCL took from the environment by its log, or without a log the environment."""
         return self.environment if self.nccl_settings is None else self.nccl_settings
+
+    # Gradients
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:
-        """The all-reduces that may be DDP's: those of gradients, in a run that does not shard parameters too."""
-        rows = self.of_role(DATA, "all_reduce")
+        """The all-reduces of gradients that may be DDP's: none if the run shards parameters."""
+        rows = self.operations_of_role(DATA, "all_reduce")
         return rows.slice(0, 0) if SHARDED in self.roles else rows
 
     @property
     def wide_gradients(self) -> pa.Table:
-        """Those of them that a datatype of half the bytes would shorten."""
+        """The gradient all-reduces whose messages a datatype of half the bytes would shorten."""
         rows = self.gradient_all_reduces
-        return rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
+        datatypes = rows["datatype"].cast(pa.string())
+        return rows.filter(pc.is_in(datatypes, value_set=pa.array(_WIDE_DATATYPES)))
 
     @property
-    def unknown_gradients(self) -> NotJudged | None:
-        """Why it is not known whether there are `gradient_all_reduces`; None where it is."""
-        sizes = (
-            (row["bytes_per_step"], row["calls_per_step"])
-            for row in self.traffic_of(OTHER, "all_reduce")
-        )
-        is_large = any(
-            n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes
-        )
+    def why_gradients_are_unknown(self) -> NotJudged | None:
+        """Why it is not known whether there are `gradient_all_reduces`; None if it is known."""
+        uses = self.traffic_of_role(OTHER, "all_reduce")
+        if not any(_may_send_gradients(row) for row in uses):
+            return None
         # No range of the host lies inside a replayed graph.
         fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
-        return NotJudged(_UNKNOWN_ROLE, fix) if is_large else None
+        return NotJudged(_UNKNOWN_ROLE, fix)
+
+    # Roles of the traffic
 
     @cached_property
-    def _by_rank(self) -> list[dict[str, Any]]:
-        return list(
-            self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist()
-        )
+    def _traffic_by_rank(self) -> list[dict[str, Any]]:
+        is_of_rank = pc.is_valid(self.traffic["rank"])
+        return list(self.traffic.drop_columns("ranks").filter(is_of_rank).to_pylist())
 
     @cached_property
     def roles(self) -> list[str]:
         """The roles of the run's traffic, `OTHER` among them."""
         return parallelism(self.traffic)
 
-    def of_role(self, role: str, *collectives: str) -> pa.Table:
-        """Return the operations of a role, of all its collectives unless some are given."""
-        uses = {
-            f"{row['collective']} {row['communicator']}"
-            for row in self.traffic_of(role, *collectives)
-        }
-        if len(uses) == len({(row["collective"], row["communicator"]) for row in self._by_rank}):
+    def operations_of_role(self, role: str, *collectives: str) -> pa.Table:
+        """Return the operations of a role: those of some collectives, or of all without names."""
+        uses = {_name_use(row) for row in self.traffic_of_role(role, *collectives)}
+        uses_of_run = {_name_use(row) for row in self._traffic_by_rank}
+        if uses == uses_of_run:
             return self.collectives
-        words = []
-        codes = []
-        for name in ("collective", "comm_id"):
-            column = self.collectives[name].combine_chunks().dictionary_encode()
-            words.append([*column.dictionary.to_pylist(), None])
-            codes.append(pc.fill_null(column.indices, len(column.dictionary)).to_numpy())
-        is_used = np.array(
-            [[f"{collective} {comm}" in uses for comm in words[1]] for collective in words[0]]
-        )
-        return self.collectives.filter(pa.array(is_used[tuple(codes)]))
+        kinds = _encode_texts(self.collectives["collective"])
+        communicators = _encode_texts(self.collectives["comm_id"])
+        is_of_role = np.zeros((len(kinds.texts), len(communicators.texts)), bool)
+        for number, kind in enumerate(kinds.texts):
+            is_of_role[number] = [f"{kind} {name}" in uses for name in communicators.texts]
+        is_row_of_role = is_of_role[kinds.codes, communicators.codes]
+        return self.collectives.filter(pa.array(is_row_of_role))
 
-    def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
-        """Return the rows of `traffic` of a role and one rank each, of all its collectives unless some are given."""
-        rows = (row for row in self._by_rank if row["role"] == role)
+    def traffic_of_role(self, role: str, *collectives: str) -> list[dict[str, Any]]:
+        """Return the rows of `traffic` of a role, each of one rank.
+
+        They are those of some collectives, or of all without names.
+        """
+        rows = [row for row in self._traffic_by_rank if row["role"] == role]
         return [row for row in rows if not collectives or row["collective"] in collectives]
 
     def exposed_cost(self, role: str, *collectives: str) -> Saving | None:
-        r"""Return what exposed communication of a role costs at most, and its figures; None below 5 % of step time.
+        r"""Return what exposed communication of a role costs at most: `saving_without` it.
 
-        That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
+        None if the exposed time without waiting is below 5 % of step time. That time is
+        ``|M \ C| - wait`` summed over the uses of the role, the mean over ranks.
         """
-        if (
-            self.share(self._least("exposed_ns_per_step", self.traffic_of(role, *collectives)))
-            < _LEAST_EXPOSED
-        ):
+        exposed_ns = self._known_mean(
+            "exposed_ns_per_step", self.traffic_of_role(role, *collectives)
+        )
+        if self.share_of_step(exposed_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
             return None
-        saving, figures = self.saving_without(self.of_role(role, *collectives))
-        return saving, self.traffic_figures(role, *collectives) | figures
+        saving = self.saving_without(self.operations_of_role(role, *collectives))
+        traffic_figures = self.traffic_figures(role, *collectives)
+        return Saving(saving.ns_per_step, traffic_figures | saving.figures)
 
-    def _least(self, figure: str, rows: list[dict[str, Any]]) -> float:
-        """Return a figure of traffic, less waiting where it is not that, the mean over ranks; what is not known counts as 0."""
-        parts = ((row[figure] or 0.0) - ((figure != _WAIT and row[_WAIT]) or 0.0) for row in rows)
-        return sum(max(part, 0.0) for part in parts) / self.n_ranks
+    def _known_mean(self, figure: str, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Return the mean over ranks of a figure of traffic without waiting.
+
+        Of waiting it is the waiting itself. What is not known counts as 0.
+        """
+        without_waiting = []
+        for row in rows:
+            wait_ns = 0.0 if figure == _WAIT else row[_WAIT] or 0.0
+            without_waiting.append(max((row[figure] or 0.0) - wait_ns, 0.0))
+        return sum(without_waiting) / self.n_ranks
 
     def traffic_figures(self, role: str, *collectives: str) -> dict[str, float | None]:
-        """Return what a role's traffic costs per step: sums over its uses, the mean over ranks; None where one is not known."""
-        columns = {
-            name: [row[name] for row in self.traffic_of(role, *collectives)] for name in _OF_TRAFFIC
-        }
-        return {
-            name: None if None in own else sum(own) / self.n_ranks for name, own in columns.items()
-        }
+        """Return what a role's traffic costs per step: sums over its uses, the mean over ranks.
+
+        A figure is None if it is not known of one use.
+        """
+        rows = self.traffic_of_role(role, *collectives)
+        return {name: self._mean_over_ranks(rows, name) for name in _TRAFFIC_FIGURES}
 
     @cached_property
     def exposed_by_role(self) -> dict[str, float | None]:
-        """Exposed time per step by role, the mean over ranks: parts that sum to what a rank has; None where one is not known."""
-        parts = {role: [row[_EXPOSED_PART] for row in self.traffic_of(role)] for role in self.roles}
-        return {
-            role: None if None in own else sum(own) / self.n_ranks for role, own in parts.items()
-        }
+        """Exposed time per step by role, the mean over ranks.
 
-    def mostly(self, what: str, figure: str, total: float) -> str:
-        """Return ``, mostly ... of tensor parallelism``: the role that two thirds of a figure are at least, as `_least` has it.
-
-        Nothing where no role has so much, or gradients have.
+        The parts sum to the exposed time of a rank. A part is None if it is not known of one use.
         """
-        parts = {
-            role: self._least(figure, self.traffic_of(role))
+        return {
+            role: self._mean_over_ranks(self.traffic_of_role(role), _EXPOSED_PART)
             for role in self.roles
-            if role in _SERVED
         }
-        most = next((role for role, own in parts.items() if own >= _MOSTLY * total > 0), None)
-        return f", mostly {what}of {_SERVED[most]}" if most else ""
+
+    def _mean_over_ranks(self, rows: Sequence[Mapping[str, Any]], figure: str) -> float | None:
+        values = [row[figure] for row in rows]
+        return None if None in values else sum(values) / self.n_ranks
+
+    def main_role_text(self, noun: str, figure: str, total_ns: float) -> str:
+        """Return ``, mostly NOUN of tensor parallelism`` for the role with most of a figure.
+
+        That is the role that has two thirds of the total at least, see `_known_mean`. Empty if no
+        role has that much, or if gradients have it.
+        """
+        for role in self.roles:
+            if role in _PURPOSES:
+                role_ns = self._known_mean(figure, self.traffic_of_role(role))
+                if role_ns >= _MIN_SHARE_OF_NAMED_ROLE * total_ns > 0:
+                    return f", mostly {noun}of {_PURPOSES[role]}"
+        return ""
 
     @property
-    def waited_in(self) -> str:
-        """In which traffic most of the waiting is, as `mostly` has it; nothing where there is no other."""
+    def main_waiting_text(self) -> str:
+        """In which traffic most of the waiting is, see `main_role_text`. Empty with one role."""
         if len(self.roles) == 1:
             return ""
-        return self.mostly("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
+        return self.main_role_text("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
 
     @property
     def has_communicators(self) -> bool:
-        """Whether NCCL names them; else each is a stream of all ranks, and an all-to-all may be sends and receives."""
-        return all(is_nccl_communicator(row["communicator"]) for row in self._by_rank)
+        """Whether NCCL names the communicators.
+
+        Otherwise each stands for a stream of all ranks, and an all-to-all may be sends and
+        receives.
+        """
+        return all(is_nccl_communicator(row["communicator"]) for row in self._traffic_by_rank)
 
     @property
-    def with_calls(self) -> str:
-        """What brings NCCL's payloads: another export, and NVTX in the capture, unless it is known that it was traced."""
-        return (
-            WITH_BLOBS
-            if _TRACED_NVTX in self.recording.events
-            else f"{WITH_BLOBS}{_CAPTURED_WITH_NVTX}"
-        )
+    def payload_fix(self) -> str:
+        """What adds NCCL's payloads: another export, and NVTX unless it was traced already."""
+        is_nvtx_traced = _NVTX_EVENTS in self.recording.events
+        return WITH_BLOBS if is_nvtx_traced else f"{WITH_BLOBS}{_CAPTURED_WITH_NVTX}"
 
-    def lacks_sizes(self, reason: str) -> NotJudged:
-        """Return why a rule that needs message sizes is not judged; of several ranks a problem says what brings them."""
-        return NotJudged(reason, self.with_calls if self.n_ranks == 1 else None)
+    def not_judged_without_sizes(self, reason: str) -> NotJudged:
+        """Return why a rule that needs message sizes is not judged.
+
+        With several ranks, a problem of the run says what adds the sizes.
+        """
+        return NotJudged(reason, self.payload_fix if self.n_ranks == 1 else None)
+
+    @property
+    def why_sends_are_unknown(self) -> NotJudged | None:
+        """Why it is not known what sends and receives serve; None if it is, or without any."""
+        if not self.traffic_of_role(OTHER, "send_recv"):
+            return None
+        fix = f"NCCL 2.28 or newer names all-to-all: {self.payload_fix}"
+        return NotJudged(_UNKNOWN_SENDS, fix)
 
     @property
     def is_pipeline(self) -> bool:
         """Whether ranks are stages that wait for each other by design."""
         return PIPELINE in self.roles
 
-    @property
-    def unknown_sends(self) -> NotJudged | None:
-        """Why it is not known what sends and receives serve; None where it is, or there are none."""
-        fix = f"NCCL 2.28 or newer names all-to-all: {self.with_calls}"
-        return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
-
     @cached_property
     def bubble_ns_per_step(self) -> float | None:
-        """How long a rank waits between stages of a pipeline, in the mean; None where that is not known."""
+        """How long a rank waits between stages of a pipeline on average; None if not known."""
         return bubble_ns_per_step(self.traffic, self.n_ranks)
+
+    # Waiting
 
     @cached_property
     def has_absent_ranks(self) -> bool:
-        """Whether ranks of the world are known to be missing, so that waiting for them looks like transfer."""
+        """Whether ranks are known to be missing, so that waiting for them looks like transfer."""
         return self.world_size is not None and self.n_ranks < self.world_size
 
     @property
     def is_wait_known(self) -> bool:
-        """Whether waiting can be told from transferring in all summary steps; not where the last to start may be absent."""
+        """Whether waiting and transfer are known separately in all summary steps.
+
+        They are not if the last rank to start may be absent.
+        """
         return not self.has_absent_ranks and not self.steps["wait_ns"].null_count
 
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
-        r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
-        exposed = self.mean("exposed_comm_ns")
-        waiting = self.mean("exposed_wait_ns") if self.is_wait_known else 0.0
-        return None if exposed is None else exposed - (waiting or 0.0)
+        r"""``|M \ C \ W|``: exposed communication without exposed waiting.
+
+        If waiting is not known, all exposed communication.
+        """
+        exposed_ns = self.mean("exposed_comm_ns")
+        if exposed_ns is None:
+            return None
+        wait_ns = self.mean("exposed_wait_ns") if self.is_wait_known else 0.0
+        return exposed_ns - (wait_ns or 0.0)
+
+    @property
+    def transfer_ns_per_step(self) -> float:
+        """Communication per step while all ranks take part.
+
+        If waiting is not known, all communication.
+        """
+        transfer_ns = self.mean("transfer_ns") if self.is_wait_known else None
+        return (self.mean("comm_ns") or 0.0) if transfer_ns is None else transfer_ns
+
+    # Compute that communication slows
 
     @cached_property
-    def compared(self) -> slowdown.Compared:
-        """The kernels beside communication that have equal ones without it."""
-        return slowdown.compared_kernels(self.kernels)
+    def compared_kernels(self) -> kernel_measures.Compared:
+        """The kernels during communication that have equal kernels without it."""
+        return kernel_measures.compared_kernels(self.kernels)
 
     @cached_property
-    def slowdown_figures(self) -> dict[str, float | None]:
-        """How much longer kernels take beside communication, as `slowed_ns` has it; None where those that can be compared are few.
+    def slowdown(self) -> Slowdown:
+        """How much longer kernels take during communication: measured, or else assumed."""
+        if self.compared_kernels.is_enough and self.compared_kernels.slowdown_ratio is not None:
+            return Slowdown(self.compared_kernels.slowdown_ratio, None)
+        if not pc.sum(self.steps["overlap_compute_ns"]).as_py():
+            return Slowdown(None, None)
+        operations_per_ns = kernel_measures.operations_per_ns(self.kernels)
+        bandwidth = self.summary["busbw_bytes_per_s"]
+        return Slowdown(None, kernel_measures.most_assumed(bandwidth, operations_per_ns))
 
-        And what bounds take that for at most then, delays in it; None where it is known, or nothing
-        is hidden.
+    def slowed_ns(self, hidden_ns: Float64, *, is_most: bool = False) -> Float64:
+        """Return how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
+
+        c is the measured slowdown, or with `is_most` the most that it may be. It is at most 1. If
+        it was measured, `is_most` adds the part of ``comm_delay_ns`` in proportion to the hidden
+        time. If it was not measured, c is what bounds assume, with delays included.
         """
-        measured = self.compared.slowdown_ratio if self.compared.is_enough else None
-        assumed = None
-        if measured is None and pc.sum(self.steps["overlap_compute_ns"]).as_py():
-            assumed = slowdown.most_assumed(
-                self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels)
-            )
-        return {"slowdown_ratio": measured, "assumed_slowdown_ratio": assumed}
+        measured_ratio = self.slowdown.measured_ratio
+        if measured_ratio is None:
+            ratio = self.slowdown.assumed_ratio or 0.0
+        else:
+            ratio = measured_ratio * (AT_MOST if is_most else 1.0)
+        ratio = min(max(ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
+        slowed_ns = hidden_ns * (ratio / (1 + ratio))
+        if measured_ratio is None or not is_most:
+            return slowed_ns
+        all_hidden_ns, delay_ns = self.columns("overlap_compute_ns", "comm_delay_ns")
+        return slowed_ns + AT_MOST * delay_ns * (hidden_ns / np.maximum(all_hidden_ns, 1))
 
-    def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
-        """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
-
-        c is the measured slowdown, or the most that it may be, at most 1, and then with the share
-        of ``comm_delay_ns``; where none was measured the one that is assumed, delays in it.
-        """
-        known, assumed = self.slowdown_figures.values()
-        c = min(
-            max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0),
-            MOST_BELIEVED,
-        )
-        slowed = hidden * (c / (1 + c))
-        if known is None or not is_most:
-            return slowed
-        all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
-        return slowed + AT_MOST * delay * (hidden / np.maximum(all_hidden, 1))
+    # Bounds
 
     def saving_without(
-        self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
+        self,
+        rows: pa.Table | None = None,
+        *,
+        remaining_share: float = 0.0,
+        with_waiting: bool = False,
     ) -> Saving:
-        r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
+        r"""Return what a step gains at most without some communication, or without all of it.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
-        ``min(|M n C|, H)``: T is the sum of their transfer, H that of their time beside compute. With `waits` their waiting
-        goes too: ``min(|M \ C|, L)``, L the sum of their length. Where waiting is not known it counts as transfer. And the
-        figures behind it, these two parts first; what slowing is assumed only where compute runs
-        beside them.
+        Per step, this is the largest over ranks of ``min(|M \ C \ W|, T x (1 - remaining_share))``
+        and the most of `slowed_ns` of ``min(|M n C|, H)``. T is the transfer of the operations, and
+        H their time during compute. With `with_waiting` their waiting is gone too:
+        ``min(|M \ C|, L)``, where L is the length of the operations. If waiting is not known, it
+        counts as transfer.
+
+        The figures have these two parts first. An assumed slowdown is among them only if compute
+        runs during the operations.
         """
-        names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
-        exposed, wait, hidden, whole = self.columns(*names)
-        transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
+        is_waiting_gone = with_waiting or self.has_absent_ranks
+        exposed_ns, exposed_wait_ns = self.columns("exposed_comm_ns", "exposed_wait_ns")
+        comm_ns = self._comm_ns(rows) if is_waiting_gone else self._transfer_ns(rows)
+        most_exposed_ns = exposed_ns if is_waiting_gone else exposed_ns - exposed_wait_ns
+        gone_ns = np.minimum(most_exposed_ns, comm_ns * (1 - remaining_share))
+        slowed_ns = self.slowed_ns(self._hidden_ns(rows), is_most=True)
+        limit_rows = self.rows_of_largest(gone_ns + slowed_ns)
+        is_transfer = self.is_wait_known and not with_waiting
+        gone_name = "exposed_transfer" if is_transfer else "exposed_comm"
+        parts = {
+            gone_name: float(gone_ns[limit_rows].mean()),
+            "slowed_compute": float(slowed_ns[limit_rows].mean()),
+        }
+        slowdown = self.slowdown if slowed_ns.any() else self.slowdown._replace(assumed_ratio=None)
+        figures = {"saving_ns_per_step_by_part": parts, **slowdown.figures}
+        return Saving(sum(parts.values()), figures)
+
+    def _comm_ns(self, rows: pa.Table | None) -> Float64:
+        """Return how long operations take on each row of `steps`; without rows all of them."""
         if rows is not None:
-            length = pc.subtract(rows["end_ns"], rows["start_ns"])
-            whole, transfer = (
-                self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length))
-            )
-            beside_compute = pc.subtract(length, pc.fill_null(rows["exposed_ns"], 0))
-            hidden = np.minimum(hidden, self._sums(rows, beside_compute))
-        if waits or self.has_absent_ranks:
-            transfer = whole
-        else:
-            exposed = exposed - wait
-        exposed = np.minimum(exposed, transfer * (1 - kept))
-        slowed = self.slowed_ns(hidden, is_most=True)
-        most = self.rows_of_most(exposed + slowed)
-        alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
-        parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}
-        slowdown_figures = self.slowdown_figures
-        if not slowed.any():
-            slowdown_figures = {**slowdown_figures, "assumed_slowdown_ratio": None}
-        return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **slowdown_figures}
+            return self._sum_by_step(rows, _length_ns(rows))
+        (comm_ns,) = self.columns("comm_ns")
+        return comm_ns
+
+    def _transfer_ns(self, rows: pa.Table | None) -> Float64:
+        """Return the transfer of operations on each row of `steps`; without rows of all of them.
+
+        If waiting is not known, it counts as transfer.
+        """
+        if rows is not None:
+            transfer_ns = pc.coalesce(rows["transfer_ns"], _length_ns(rows))
+            return self._sum_by_step(rows, transfer_ns)
+        all_transfer_ns = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"])
+        result: Float64 = all_transfer_ns.to_numpy()
+        return result
+
+    def _hidden_ns(self, rows: pa.Table | None) -> Float64:
+        """Return the time of operations during compute; without rows that of all of them."""
+        (hidden_ns,) = self.columns("overlap_compute_ns")
+        if rows is None:
+            return hidden_ns
+        during_compute_ns = pc.subtract(_length_ns(rows), fill_zero(rows["exposed_ns"]))
+        return np.minimum(hidden_ns, self._sum_by_step(rows, during_compute_ns))
+
+    def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
+        """Sum a value of each operation, for each row of `steps`."""
+        n_ranks = int(self.rank_of_row.max(initial=0)) + 1
+        key_of_operation = _number_rank_steps(rows, n_ranks)
+        keys, place = np.unique(_number_rank_steps(self.steps, n_ranks), return_inverse=True)
+        is_in_steps = np.isin(key_of_operation, keys)
+        place_of_operation = np.searchsorted(keys, key_of_operation[is_in_steps])
+        sums = np.bincount(place_of_operation, values.to_numpy()[is_in_steps], keys.size)
+        return sums.astype(np.float64)[place]
 
     @cached_property
     def fastest_launch_ns(self) -> Float64:
-        """The launch time of the fastest host in each step, ns; 0 where it is not known."""
+        """The launch time of the fastest host in each step; 0 if it is not known."""
         return fastest_launch_times(self.steps)
 
     @cached_property
     def above_launching_ns(self) -> Float64:
-        """How much longer each step is than the fastest host takes to launch it, ns."""
-        (wall,) = self.columns("wall_ns")
-        return np.maximum(self.most(wall) - self.fastest_launch_ns, 0.0)
+        """How much longer each step is than the fastest host takes to launch it."""
+        (wall_ns,) = self.columns("wall_ns")
+        return np.maximum(self.largest(wall_ns) - self.fastest_launch_ns, 0.0)
 
     @property
     def launching_figures(self) -> dict[str, float]:
-        """What bounds leave to launching: the fastest host's time of a step, beside the step time; nothing if not known."""
-        (wall,) = self.columns("wall_ns")
+        """What bounds leave for launching: the launch time of the fastest host, and the step time.
+
+        Empty if launch times are not known.
+        """
         if not self.fastest_launch_ns.any():
             return {}
-        figures = {
-            "fastest_launch_ns_per_step": self.fastest_launch_ns,
-            "step_time_ns_per_step": self.most(wall),
+        (wall_ns,) = self.columns("wall_ns")
+        return {
+            "fastest_launch_ns_per_step": float(self.fastest_launch_ns.mean()),
+            "step_time_ns_per_step": float(self.largest(wall_ns).mean()),
         }
-        return {name: float(values.mean()) for name, values in figures.items()}
 
     @cached_property
     def is_launch_bound(self) -> bool:
-        """Whether even the fastest host takes longer to launch the steps than any device works in them."""
+        """Whether even the fastest host launches steps for longer than any device works in them."""
         return bool(self.fastest_launch_ns.sum() > longest_work_times(self.steps).sum())
 
-    def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
-        width = (pc.max(self.steps["rank"]).as_py() or 0) + 1
-        own, wanted = (
-            pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy()
-            for one in (rows, self.steps)
-        )
-        keys, place = np.unique(wanted, return_inverse=True)
-        known = np.isin(own, keys)
-        sums = np.bincount(np.searchsorted(keys, own[known]), values.to_numpy()[known], keys.size)
-        return sums.astype(np.float64)[place]
-
-    def mean_of_most(self, values: Float64) -> float:
+    def mean_of_largest(self, values_ns: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
-        return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
+        mean_ns = float(np.maximum(self.largest(values_ns), 0.0).mean())
+        return min(mean_ns, self.mean("wall_ns") or 0.0)
 
-    def saving_down_to(self, windows: Float64) -> float:
-        """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
-        (wall,) = self.columns("wall_ns")
-        return min(
-            float((self.most(wall) - np.maximum(self.most(windows), 0.0)).mean()),
-            self.mean("wall_ns") or 0.0,
-        )
+    def saving_down_to(self, windows_ns: Float64) -> float:
+        """Return what a step gains if its windows are only this long, at most the mean step.
 
-    def parts_of(self, rows: Int64, **gone: Float64) -> dict[str, float]:
-        """Return what goes of a step, on the row of `steps` that each is left with: means of what is not 0, and another's longer window."""
-        (wall,) = self.columns("wall_ns")
-        parts = {name: column[rows] for name, column in gone.items()} | {
-            "longer_window": self.most(wall) - wall[rows]
-        }
-        return {name: own for name, column in parts.items() if (own := float(column.mean()))}
+        A step is as long as its longest window. The result is the mean over steps.
+        """
+        (wall_ns,) = self.columns("wall_ns")
+        gain_ns = self.largest(wall_ns) - np.maximum(self.largest(windows_ns), 0.0)
+        return min(float(gain_ns.mean()), self.mean("wall_ns") or 0.0)
 
-    def most(self, values: Float64) -> Float64:
-        """Return the largest over ranks of each step."""
-        return values[self.rows_of_most(values)]
+    def mean_parts(self, rows: Int64, **gone_ns: Float64) -> dict[str, float]:
+        """Return what is gone of a step on the rows of `steps` that set its new length.
 
-    def rows_of_most(self, values: Float64) -> Int64:
-        """Return the row of `steps` with the largest value of each step; of equal ones the first."""
-        step = self.steps["step"].to_numpy()
-        order = np.lexsort((-values, step))
-        return order[run_starts(step[order])]
+        These are means without those that are 0. ``longer_window`` is how much longer than that
+        row the longest window of the step is.
+        """
+        (wall_ns,) = self.columns("wall_ns")
+        parts = {name: column_ns[rows] for name, column_ns in gone_ns.items()}
+        parts["longer_window"] = self.largest(wall_ns) - wall_ns[rows]
+        means = {name: float(part_ns.mean()) for name, part_ns in parts.items()}
+        return {name: mean_ns for name, mean_ns in means.items() if mean_ns}
 
-    def of_other_ranks(self, values: Float64) -> Float64:
+    # Sums and means of the steps
+
+    @cached_property
+    def rank_of_row(self) -> Int64:
+        """The rank of each row of `steps`."""
+        ranks: Int64 = self.steps["rank"].to_numpy()
+        return ranks
+
+    @cached_property
+    def step_of_row(self) -> Int64:
+        """The step of each row of `steps`."""
+        steps: Int64 = self.steps["step"].to_numpy()
+        return steps
+
+    def largest(self, values: Float64) -> Float64:
+        """Return the largest value over ranks of each step."""
+        return values[self.rows_of_largest(values)]
+
+    def rows_of_largest(self, values: Float64) -> Int64:
+        """Return the row of `steps` with the largest value of each step, the first of equals."""
+        order = np.lexsort((-values, self.step_of_row))
+        return order[run_starts(self.step_of_row[order])]
+
+    def sum_of_other_ranks(self, values: Float64) -> Float64:
         """Return for each row of `steps` the sum of the values of the other ranks of its step."""
-        numbers, step = np.unique(self.steps["step"].to_numpy(), return_inverse=True)
-        total = np.bincount(step, weights=values, minlength=numbers.size)
+        _, step = np.unique(self.step_of_row, return_inverse=True)
+        total = np.bincount(step, weights=values)
         return total[step] - values
 
     def columns(self, *names: str) -> Iterator[Float64]:
-        """Yield columns of `steps`; what is not known counts as 0."""
-        return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)
-
-    @property
-    def transfer_ns_per_step(self) -> float:
-        """Communication per step with all ranks there; all communication where waiting is not known."""
-        transfer = self.mean("transfer_ns") if self.is_wait_known else None
-        return (self.mean("comm_ns") or 0.0) if transfer is None else transfer
+        """Yield columns of `steps`. What is not known counts as 0."""
+        return (fill_zero(self.steps[name]).to_numpy() for name in names)
 
     def mean(self, column: str) -> float | None:
-        """Return the mean over (rank, step) of a column of `steps`; None if any is null, or without steps."""
+        """Return the mean of a column of `steps`; None if a value is null, or without steps."""
         total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
         return None if total is None else total / self.steps.num_rows
 
@@ -487,16 +659,67 @@ class Evidence(Struct, frozen=True, dict=True):
         """Return the means of columns, named as figures per step."""
         return {f"{name}_per_step": self.mean(name) for name in columns}
 
-    def share(self, ns_per_step: float) -> float:
-        """Return a time per step as a share of the mean wall time."""
-        wall = self.mean("wall_ns")
-        return ns_per_step / wall if wall else 0.0
+    def share_of_step(self, ns_per_step: float) -> float:
+        """Return a time per step as a share of the mean step."""
+        wall_ns = self.mean("wall_ns")
+        return ns_per_step / wall_ns if wall_ns else 0.0
 
     @property
     def has_comm(self) -> bool:
-        """Whether the summary steps hold communication; false when that is not known."""
+        """Whether the summary steps have communication; false if that is not known."""
         return bool(self.summary["comm_share"])
 
 
-# By rule the columns of steps of which a null makes silence mean nothing.
-Rules = dict[Callable[[Evidence], Answer], tuple[str, ...]]
+def _may_send_gradients(use: Mapping[str, Any]) -> bool:
+    """Tell whether a use of communicators sends more than small messages, or may do so."""
+    n_bytes = use["bytes_per_step"]
+    return n_bytes is None or n_bytes > SMALL_BYTES * (use["calls_per_step"] or 0)
+
+
+def _name_use(use: Mapping[str, Any]) -> str:
+    return f"{use['collective']} {use['communicator']}"
+
+
+class _EncodedTexts(NamedTuple):
+    """A column of texts as codes. The last text is None, for null."""
+
+    texts: list[str | None]
+    codes: Int64
+
+
+def _encode_texts(column: pa.ChunkedArray) -> _EncodedTexts:
+    encoded = column.combine_chunks().dictionary_encode()
+    codes = pc.fill_null(encoded.indices, len(encoded.dictionary))
+    return _EncodedTexts([*encoded.dictionary.to_pylist(), None], codes.to_numpy())
+
+
+def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[Any, Any]:
+    """Aggregate a column for each value of a key, in the order in which the values come first."""
+    by_key = rows.group_by(key, use_threads=False)
+    aggregates = by_key.aggregate([(column, function)])
+    values = aggregates[f"{column}_{function}"].to_pylist()
+    return dict(zip(aggregates[key].to_pylist(), values, strict=True))
+
+
+def select_rows(rows: pa.Table, column: str, value: object) -> pa.Table:
+    """Return the rows that have a value in a column."""
+    return rows.filter(pc.equal(rows[column], value))
+
+
+def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace what is not known by 0."""
+    return pc.fill_null(column, 0)
+
+
+def _length_ns(operations: pa.Table) -> pa.ChunkedArray:
+    return pc.subtract(operations["end_ns"], operations["start_ns"])
+
+
+def _number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
+    """Return a number for the step and the rank of each row."""
+    number: Int64 = pc.add(pc.multiply(rows["step"], n_ranks), rows["rank"]).to_numpy()
+    return number
+
+
+# The columns of the steps that each rule needs. If one has a null, no finding means nothing.
+Rules: TypeAlias = dict[Callable[[Evidence], Answer], tuple[str, ...]]

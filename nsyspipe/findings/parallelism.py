@@ -1,193 +1,246 @@
-"""Ranks that hold parts of one model: layers, stages and experts wait for what others hold or compute."""
+"""Ranks that hold parts of one model: layers, stages and experts wait for other ranks."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
 from nsyspipe.findings.gradients import many_small
-from nsyspipe.findings.host import launching_ns
+from nsyspipe.findings.idle import launching_ns
 from nsyspipe.findings.model import (
+    COLUMNS_OF_COMM,
     IS_LAUNCH_BOUND,
-    OF_COMM,
     WAITING_UNKNOWN,
     Answer,
+    Bound,
     Evidence,
     Finding,
     NotJudged,
     Rules,
 )
 
-_LEAST_BUBBLE = 0.05  # of step time
-_LEAST_AGAIN = (
-    0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
-)
+_MIN_BUBBLE_SHARE_OF_STEP = 0.05
+# Of the all-gathers of a step. The parameters of the last unit and of a few others may stay.
+_MIN_SHARE_OF_SECOND_GATHERING = 0.25
 _PREFETCH = (
     "If you use fully_shard, call set_modules_to_forward_prefetch() and "
     "set_modules_to_backward_prefetch() of each unit. Or set "
     "FullyShardedDataParallel(forward_prefetch=True, "
     "backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
 )
-_KEEP = (
+_KEEP_PARAMETERS = (
     "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps "
     "parameters from forward to backward. "
     "This needs memory for all parameters"
 )
-_LARGER_UNITS = (
+_SHARD_LARGER_UNITS = (
     "Call fully_shard on larger units, several layers as a list, or give "
     "FullyShardedDataParallel an auto_wrap_policy for larger "
     "units (size_based_auto_wrap_policy, min_num_params)"
 )
-_ASYNC = (
+_OVERLAP_TENSOR_PARALLELISM = (
     "torch.compile with torch._inductor.config._micro_pipeline_tp = True overlaps collectives "
     "with matrix products (async "
     "tensor parallelism, in Megatron --tp-comm-overlap)"
 )
-_SPLIT = (
+_USE_SEQUENCE_PARALLELISM = (
     "SequenceParallel of torch.distributed.tensor.parallel replaces each all-reduce by a "
     "reduce-scatter and an all-gather "
     "(Megatron: --sequence-parallel). "
 )
-_ALL_TO_ALL = (
+_OVERLAP_ALL_TO_ALL = (
     "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, "
     "--moe-shared-expert-overlap). You "
     "can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) "
     "may drop tokens"
 )
-_MORE_STAGES = (
+_SHORTEN_BUBBLE = (
     "Use more micro-batches per step (n_microbatches of torch.distributed.pipelining), several "
     "stages per rank "
     "(ScheduleInterleaved1F1B, in Megatron --num-layers-per-virtual-pipeline-stage), and "
     "stages of equal work"
 )
-_AFTER_LAUNCHING = "Launch fewer kernels first, because more micro-batches need more launches. "
+_LAUNCH_LESS_FIRST = "Launch fewer kernels first, because more micro-batches need more launches. "
 _SIZES_UNKNOWN = "message sizes are unknown, so nsyspipe cannot separate latency from bandwidth"
 _STAGES_UNKNOWN = "it is not known which stages send to each other, so their wait time is unknown"
 
 
+# Sharded parameters
+
+
 def shard_prefetch(evidence: Evidence) -> Answer:
-    """Fire where all-gathers of sharded parameters have an `Evidence.exposed_cost`, which is the saving."""
+    """Fire if all-gathers of sharded parameters cost much. Saving: `Evidence.exposed_cost`."""
     cost = evidence.exposed_cost(SHARDED, "all_gather")
     if cost is None:
         return None
-    title = "Layers wait until their sharded parameters have been gathered"
-    return Finding(title, "Prefetch parameters before layers need them", _PREFETCH, *cost)
+    return Finding(
+        title="Layers wait until their sharded parameters have been gathered",
+        action="Prefetch parameters before layers need them",
+        advice=_PREFETCH,
+        saving_ns_per_step=cost.ns_per_step,
+        evidence=cost.figures,
+    )
 
 
 def shard_regather(evidence: Evidence) -> Answer:
-    """Fire where `shard_prefetch` does, and backward launches a quarter of the all-gathers.
+    """Fire if `shard_prefetch` does, and the backward pass launches a quarter of the all-gathers.
 
     Saving: `Evidence.saving_without` those.
     """
     cost = evidence.exposed_cost(SHARDED, "all_gather")
-    rows = evidence.of_role(SHARDED, "all_gather")
-    again = rows.filter(pc.is_valid(rows["micro_batch"]))
-    if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
+    all_gathers = evidence.operations_of_role(SHARDED, "all_gather")
+    in_backward = all_gathers.filter(pc.is_valid(all_gathers["micro_batch"]))
+    min_number = _MIN_SHARE_OF_SECOND_GATHERING * all_gathers.num_rows
+    if cost is None or in_backward.num_rows < min_number:
         return None
-    title = "Sharded parameters are gathered a second time in the backward pass"
-    saving, of_saving = evidence.saving_without(again)
-    figures = (
-        cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
-    )
+    saving = evidence.saving_without(in_backward)
+    calls_per_step = in_backward.num_rows / evidence.steps.num_rows
     return Finding(
-        title, "Set reshard_after_forward=False, if memory allows", _KEEP, saving, figures
+        title="Sharded parameters are gathered a second time in the backward pass",
+        action="Set reshard_after_forward=False, if memory allows",
+        advice=_KEEP_PARAMETERS,
+        saving_ns_per_step=saving.ns_per_step,
+        evidence={**cost.figures, **saving.figures, "backward_calls_per_step": calls_per_step},
     )
 
 
 def small_shards(evidence: Evidence) -> Answer:
-    """Fire when a step has 20 collectives of sharded parameters or more that are small, as `many_small` has it; saving too.
+    """Fire if a step has many small collectives of sharded parameters, see `many_small`.
 
-    Not judged where message sizes are not known: over a fast link large shards are as short as
-    small ones.
+    Not judged if message sizes are not known, because over a fast link large shards take as little
+    time as small ones.
     """
-    small = many_small(evidence, evidence.of_role(SHARDED))
+    small = many_small(evidence, evidence.operations_of_role(SHARDED))
     if small is None or isinstance(small, NotJudged):
         return small
-    if small[1]["median_message_bytes"] is None:
-        return evidence.lacks_sizes(_SIZES_UNKNOWN)
-    title = (
-        "A step has many collectives of sharded parameters that are so short that latency dominates"
-    )
-    figures = evidence.traffic_figures(SHARDED) | small[1]
+    if small.figures["median_message_bytes"] is None:
+        return evidence.not_judged_without_sizes(_SIZES_UNKNOWN)
+    collectives = "collectives of sharded parameters"
     return Finding(
-        title, "Shard larger units (many small collectives now)", _LARGER_UNITS, small[0], figures
+        title=f"A step has many {collectives} that are so short that latency dominates",
+        action="Shard larger units (many small collectives now)",
+        advice=_SHARD_LARGER_UNITS,
+        saving_ns_per_step=small.ns_per_step,
+        evidence=evidence.traffic_figures(SHARDED) | small.figures,
     )
+
+
+# Tensor and expert parallelism
 
 
 def tensor_comm(evidence: Evidence) -> Answer:
-    """Fire where tensor parallelism has an `Evidence.exposed_cost`, which is the saving."""
+    """Fire if tensor parallelism costs much. Saving: `Evidence.exposed_cost`."""
     cost = evidence.exposed_cost(TENSOR)
-    is_whole = bool(evidence.traffic_of(TENSOR, "all_reduce"))
     if cost is None:
         return None
-    title = "Layers wait for the collectives of tensor parallelism"
-    action = f"Use {'sequence parallelism and ' if is_whole else ''}async tensor parallelism"
-    return Finding(title, action, f"{_SPLIT if is_whole else ''}{_ASYNC}", *cost)
-
-
-def pipeline_bubble(evidence: Evidence) -> Answer:
-    """Fire when ranks wait for other stages for 5 % of step time.
-
-    Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no
-    stage waits, in other collectives either, nor idles, which may stand in the bubble. Of idle time
-    `host.launching_ns` does not: it stays. The stage with most work sets the pace. The saving is at
-    most what a step takes longer than the fastest host needs to launch it: no schedule launches
-    earlier.
-    """
-    if not evidence.is_pipeline:
-        return evidence.unknown_sends
-    rows = evidence.traffic_of(PIPELINE)
-    if not evidence.has_communicators:
-        return NotJudged(_STAGES_UNKNOWN, evidence.with_calls)
-    bubble = evidence.bubble_ns_per_step
-    if bubble is None:
-        return NotJudged(*WAITING_UNKNOWN)
-    if evidence.share(bubble) < _LEAST_BUBBLE:
-        return None
-    bubbles = dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
-    for row in rows:
-        bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
-    wall, idle = evidence.columns("wall_ns", "idle_ns")
-    idle = idle - launching_ns(evidence)
-    waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
-    work = wall - idle - waiting
-    parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
-    saving_ns = evidence.saving_down_to(work)
-    most_ns = float(evidence.above_launching_ns.mean())
-    of_launching: dict[str, Any] = {}
-    if saving_ns > most_ns:
-        parts["left_for_launching"] = most_ns - saving_ns
-        saving_ns = most_ns
-        of_launching = evidence.launching_figures
-    advice = _MORE_STAGES
-    if evidence.is_launch_bound:
-        of_launching |= {IS_LAUNCH_BOUND: True}
-        advice = _AFTER_LAUNCHING + _MORE_STAGES
-    figures = {
-        "bubble_ns_per_step": bubble,
-        "bubble_share": evidence.share(bubble),
-        "bubble_ns_per_step_by_rank": bubbles,
-        **evidence.means("idle_ns"),
-        "saving_ns_per_step_by_part": parts,
-        **of_launching,
-    }
-    title = "Stages of the pipeline wait for each other"
-    action = "Use more micro-batches, or an interleaved schedule"
-    return Finding(title, action, advice, saving_ns, figures)
+    action = "Use async tensor parallelism"
+    advice = _OVERLAP_TENSOR_PARALLELISM
+    if evidence.traffic_of_role(TENSOR, "all_reduce"):
+        action = "Use sequence parallelism and async tensor parallelism"
+        advice = _USE_SEQUENCE_PARALLELISM + _OVERLAP_TENSOR_PARALLELISM
+    return Finding(
+        title="Layers wait for the collectives of tensor parallelism",
+        action=action,
+        advice=advice,
+        saving_ns_per_step=cost.ns_per_step,
+        evidence=cost.figures,
+    )
 
 
 def expert_comm(evidence: Evidence) -> Answer:
-    """Fire where all-to-all, of experts or sequence parallelism, has an `Evidence.exposed_cost`, which is the saving."""
+    """Fire if all-to-all costs much, of experts or of sequence parallelism.
+
+    Saving: `Evidence.exposed_cost`.
+    """
     cost = evidence.exposed_cost(EXPERT)
     if cost is None:
-        return evidence.unknown_sends
-    title = "Layers wait for the tokens of an all-to-all"
+        return evidence.why_sends_are_unknown
     return Finding(
-        title, "Overlap all-to-all, or limit the capacity of experts", _ALL_TO_ALL, *cost
+        title="Layers wait for the tokens of an all-to-all",
+        action="Overlap all-to-all, or limit the capacity of experts",
+        advice=_OVERLAP_ALL_TO_ALL,
+        saving_ns_per_step=cost.ns_per_step,
+        evidence=cost.figures,
     )
+
+
+# Pipelines
+
+
+def pipeline_bubble(evidence: Evidence) -> Answer:
+    """Fire if ranks wait for other stages for 5 % of step time. Saving: see `_bound_on_bubble`."""
+    if not evidence.is_pipeline:
+        return evidence.why_sends_are_unknown
+    if not evidence.has_communicators:
+        return NotJudged(_STAGES_UNKNOWN, evidence.payload_fix)
+    bubble_ns = evidence.bubble_ns_per_step
+    if bubble_ns is None:
+        return WAITING_UNKNOWN
+    bubble_share = evidence.share_of_step(bubble_ns)
+    if bubble_share < _MIN_BUBBLE_SHARE_OF_STEP:
+        return None
+    bound = _bound_on_bubble(evidence)
+    figures: dict[str, Any] = {
+        "bubble_ns_per_step": bubble_ns,
+        "bubble_share": bubble_share,
+        "bubble_ns_per_step_by_rank": _sum_by_rank(evidence.traffic_of_role(PIPELINE)),
+        **evidence.means("idle_ns"),
+        "saving_ns_per_step_by_part": bound.parts,
+    }
+    if "left_for_launching" in bound.parts:
+        figures |= evidence.launching_figures
+    advice = _SHORTEN_BUBBLE
+    if evidence.is_launch_bound:
+        figures[IS_LAUNCH_BOUND] = True
+        advice = _LAUNCH_LESS_FIRST + _SHORTEN_BUBBLE
+    return Finding(
+        title="Stages of the pipeline wait for each other",
+        action="Use more micro-batches, or an interleaved schedule",
+        advice=advice,
+        saving_ns_per_step=bound.saving_ns,
+        evidence=figures,
+    )
+
+
+def _bound_on_bubble(evidence: Evidence) -> Bound:
+    """Return what a step gains at most if no stage waits. The stage with most work sets the pace.
+
+    Per step::
+
+        max over ranks(wall) - max over ranks(wall - wait - idle)
+
+    Waiting in other collectives counts too, and so does idle time, because it may lie in the
+    bubble. `idle.launching_ns` does not, so it stays. A step stays as long as the fastest host
+    needs to launch it, because no schedule launches earlier.
+    """
+    wall_ns, idle_ns = evidence.columns("wall_ns", "idle_ns")
+    bubble_idle_ns = idle_ns - launching_ns(evidence)
+    steps = evidence.steps
+    # If waiting is not known, all communication counts.
+    wait_ns = pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
+    work_ns = wall_ns - bubble_idle_ns - wait_ns
+    rows = evidence.rows_of_largest(work_ns)
+    parts = evidence.mean_parts(rows, waiting=wait_ns, idle=bubble_idle_ns)
+    saving_ns = evidence.saving_down_to(work_ns)
+    most_ns = float(evidence.above_launching_ns.mean())
+    if saving_ns <= most_ns:
+        return Bound(saving_ns, parts)
+    return Bound(most_ns, {**parts, "left_for_launching": most_ns - saving_ns})
+
+
+def _sum_by_rank(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the bubble of each rank, in the order of the rows."""
+    bubble_ns: dict[str, float] = {}
+    for row in rows:
+        rank = str(row["rank"])
+        bubble_ns[rank] = bubble_ns.get(rank, 0.0) + row["bubble_ns_per_step"]
+    return bubble_ns
 
 
 RULES: Rules = dict.fromkeys(
     (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm),
-    OF_COMM,
+    COLUMNS_OF_COMM,
 )

@@ -1,4 +1,9 @@
-"""Settings of the environment that cost time, where the steps show what they do: each with what follows from it as one cause."""
+"""Environment variables that cost time, if the steps show their effect.
+
+A setting and everything that follows from it are one cause.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
@@ -7,13 +12,13 @@ from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed
 from nsyspipe.nsys.settings import HOST, STREAMS, costly_settings
 
-_LEAST_EXPOSED = 0.05
-_LEAST_IDLE = 0.02
+_MIN_EXPOSED_SHARE_OF_STEP = 0.05
+_MIN_IDLE_SHARE_OF_STEP = 0.02
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _TIMING = "TORCH_NCCL_ENABLE_TIMING"
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _UNSET_BOTH_OF_STREAMS = f"Unset {_CONNECTIONS} and NCCL's timing"
-_NOT_KNOWN = "communication and compute not known on every rank", None
+_NOT_KNOWN = NotJudged("communication and compute not known on every rank", None)
 _ADVICE = {
     _CONNECTIONS: (
         f"{_CONNECTIONS}=1 gives all streams one queue. Unset {_CONNECTIONS}, or set 8 or more "
@@ -38,71 +43,95 @@ _ADVICE = {
 
 
 def serialized_streams(evidence: Evidence) -> Answer:
-    """Fire when a setting can keep streams from running beside each other, and 5 % of step time is exposed communication.
+    """Fire if a setting can keep streams from overlapping, and communication is exposed.
 
-    Waiting is not counted. A run of tensor parallelism alone may want
-    CUDA_DEVICE_MAX_CONNECTIONS=1. Saving: exposed transfer, and idle time of operations that were
-    launched and had not begun; the largest over ranks of each step.
+    Exposed communication without waiting is 5 % of step time at least. A run of tensor parallelism
+    alone may need CUDA_DEVICE_MAX_CONNECTIONS=1.
+
+    Saving: exposed transfer, and idle time of operations that were launched, but had not begun. The
+    largest over ranks of each step counts.
     """
     settings = costly_settings(evidence.environment, STREAMS)
     if evidence.roles and set(evidence.roles) <= {TENSOR, OTHER}:
         settings.pop(_CONNECTIONS, None)
     if not settings:
         return None
-    transfer = evidence.exposed_transfer_ns_per_step
-    if transfer is None:
-        return NotJudged(*_NOT_KNOWN)
-    if not evidence.has_comm or evidence.share(transfer) < _LEAST_EXPOSED:
+    transfer_ns = evidence.exposed_transfer_ns_per_step
+    if transfer_ns is None:
+        return _NOT_KNOWN
+    exposed_share = evidence.share_of_step(transfer_ns)
+    if not evidence.has_comm or exposed_share < _MIN_EXPOSED_SHARE_OF_STEP:
         return None
-    wall, exposed, wait, dependency = evidence.columns(
-        "wall_ns", "exposed_comm_ns", "exposed_wait_ns", "idle_dependency_ns"
-    )
-    gone = exposed - wait + dependency if evidence.is_wait_known else exposed + dependency
+    wall_ns, dependency_ns = evidence.columns("wall_ns", "idle_dependency_ns")
+    exposed_ns, wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
+    if evidence.is_wait_known:
+        exposed_ns = exposed_ns - wait_ns
     figures = {
         "settings": settings,
         "overlap_ratio": evidence.summary["overlap_ratio"],
-        "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
+        "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
         **evidence.means("exposed_comm_ns", "idle_dependency_ns"),
     }
-    title = f"{_assigned(settings)} can keep communication from overlapping with compute"
-    action = _UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}"
-    return Finding(title, action, _advice(settings), evidence.saving_down_to(wall - gone), figures)
+    assigned = _assignments_text(settings)
+    return Finding(
+        title=f"{assigned} can keep communication from overlapping with compute",
+        action=_UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}",
+        advice=_advise_about(settings),
+        saving_ns_per_step=evidence.saving_down_to(wall_ns - (exposed_ns + dependency_ns)),
+        evidence=figures,
+    )
 
 
 def blocking_launches(evidence: Evidence) -> Answer:
-    """Fire when a setting makes the host wait for the GPU, and the GPU idles 2 % of step time for it.
+    """Fire if a setting makes the host wait for the GPU, and the steps show it.
 
-    That is idle time because launches come late or the host is blocked, the mean over ranks; or 5 %
-    of step time is exposed communication. Saving: all of the step but its compute, as all else can
-    go beside it once the host runs ahead.
+    The GPU idles 2 % of step time because launches come late or the host is blocked, the mean over
+    ranks; or 5 % of step time is exposed communication without waiting.
+
+    Saving: all of the step except its compute, because everything else can run at the same time
+    once the host runs ahead.
     """
     settings = costly_settings(evidence.environment, HOST)
     if not evidence.has_comm:
         settings.pop(_BLOCKING_WAIT, None)
-    idle = (evidence.mean("idle_launch_ns") or 0.0) + (evidence.mean("idle_blocked_ns") or 0.0)
-    transfer = (evidence.exposed_transfer_ns_per_step or 0.0) if evidence.has_comm else 0.0
-    is_seen = evidence.share(idle) >= _LEAST_IDLE or evidence.share(transfer) >= _LEAST_EXPOSED
-    if not settings or not is_seen:
+    if not settings or not _is_host_blocked(evidence):
         return None
-    (compute,) = evidence.columns("compute_ns")
-    is_bounded = not evidence.steps["compute_ns"].null_count
+    saving_ns = None
+    if not evidence.steps["compute_ns"].null_count:
+        (compute_ns,) = evidence.columns("compute_ns")
+        saving_ns = evidence.saving_down_to(compute_ns)
     figures = {
         "settings": settings,
         **evidence.means("idle_launch_ns", "idle_blocked_ns", "exposed_comm_ns", "compute_ns"),
     }
     verb = "make" if len(settings) > 1 else "makes"
-    title = f"{_assigned(settings)} {verb} the CPU wait for the GPU"
-    saving = evidence.saving_down_to(compute) if is_bounded else None
-    return Finding(title, f"Unset {', '.join(settings)}", _advice(settings), saving, figures)
+    return Finding(
+        title=f"{_assignments_text(settings)} {verb} the CPU wait for the GPU",
+        action=f"Unset {', '.join(settings)}",
+        advice=_advise_about(settings),
+        saving_ns_per_step=saving_ns,
+        evidence=figures,
+    )
 
 
-def _assigned(settings: Mapping[str, str]) -> str:
+def _is_host_blocked(evidence: Evidence) -> bool:
+    """Tell whether the steps show that the host waits for the GPU."""
+    launch_ns = evidence.mean("idle_launch_ns") or 0.0
+    idle_ns = launch_ns + (evidence.mean("idle_blocked_ns") or 0.0)
+    if evidence.share_of_step(idle_ns) >= _MIN_IDLE_SHARE_OF_STEP:
+        return True
+    transfer_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    exposed_share = evidence.share_of_step(transfer_ns)
+    return evidence.has_comm and exposed_share >= _MIN_EXPOSED_SHARE_OF_STEP
+
+
+def _assignments_text(settings: Mapping[str, str]) -> str:
     return listed(f"{name}={value}" for name, value in settings.items())
 
 
-def _advice(settings: Iterable[str]) -> str:
+def _advise_about(settings: Iterable[str]) -> str:
     return ". ".join(_ADVICE[name] for name in settings)
 
 
-# A run without such settings lacks nothing where a figure is not known.
+# A run without such settings lacks nothing if a figure is not known.
 RULES: Rules = {serialized_streams: (), blocking_launches: ()}

@@ -1,11 +1,15 @@
-"""Rule ``slow-link``: whether ranks are connected by less than they could be, by NCCL's log, topology or the bandwidth reached."""
+"""Rule ``slow-link``: whether the link between ranks is slower than it could be.
 
-from __future__ import annotations  # a saved run is checked by types as they are written
+NCCL's log or the topology shows the link, or else the bandwidth that was reached.
+"""
+
+# A saved run is checked by the types as they are written here.
+from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,12 +18,39 @@ from msgspec import Struct
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    COLUMNS_OF_COMM,
+    Answer,
+    Condition,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+    Saving,
+    select_rows,
+)
 from nsyspipe.nsys.command_words import OF_LINKS
 from nsyspipe.nsys.settings import is_costly, writes_log
 
-_LEAST_SHARE = 0.05
+_MIN_TRANSFER_SHARE_OF_STEP = 0.05
+# Data does not go over NVLink if it reaches less than this share of NVLink's bandwidth.
+_MAX_SHARE_OF_NVLINK_IF_SLOW = 0.15
+# A link that reaches more than this times its nominal bandwidth is another link.
+_MAX_RATIO_TO_NOMINAL = 1.5
+_MIN_LARGE_MESSAGE_BYTES = 16e6
+# All-reduces of gradients have this share of transfer, if copies give an estimate of bandwidth.
+_MIN_GRADIENT_SHARE_OF_TRANSFER = 0.95
+# DDP closes each bucket except the last one at its cap, and the first one at this size.
+_MIN_BUCKET_BYTES = 1 << 20
+_NS_PER_S = 1e9
+_COPIES_SOURCE = "gradient copies"
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
+# Paths of the topology below one PCIe host bridge.
+_NEAR_PATHS = ("PIX", "PXB", "PHB")
+_NARROW_DATATYPES = frozenset({"bf16", "f16", "f8e4m3", "f8e5m2"})
+_WORDS_BY_KIND = {"shm": "host memory", "p2p_pcie": "PCIe", "net": "a network"}
+# Other kinds are slow or not by more than their kind.
+_IS_SLOW_BY_KIND = {"shm": True, "p2p_pcie": True, "nvlink": False}
 LACKING = NotJudged(
     "neither an NCCL log nor message sizes show how fast the interconnect is",
     (
@@ -27,7 +58,7 @@ LACKING = NotJudged(
         "topo -m)"
     ),
 )
-_ASK = {
+_LACKING_BY_KIND = {
     "p2p": NotJudged(
         (
             "GPUs reach each other directly, but without the topology it is unknown whether over "
@@ -35,7 +66,7 @@ _ASK = {
         ),
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
-    # A problem says what brings the sizes.
+    # A problem of the run says what adds the sizes.
     "net": NotJudged(
         "the NCCL log names a network, but without message sizes its speed is unknown", None
     ),
@@ -48,7 +79,7 @@ _ABSENT = NotJudged(
     ),
 )
 _UNSET = "Unset NCCL_P2P_DISABLE"
-_INSIDE_HOSTS = (
+_USE_NVLINK = (
     "Unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink "
     "connects, and let "
     "containers share memory and IPC (--ipc=host)"
@@ -57,89 +88,116 @@ _FIND_OUT = (
     "Find out which interconnect the ranks use: run again with NCCL_DEBUG=INFO and pass --nccl-log "
     "FILE"
 )
-_FIND_OUT_BY_ITS_LOG = (
+_FIND_OUT_BY_LOG = (
     "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which "
     "--nccl-log FILE takes"
 )
 _WHY_UNUSED = (
     "Find out why NCCL does not use NVLink: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 )
-_BETWEEN_HOSTS = (
+_USE_FAST_NETWORK = (
     "NCCL's log shows why NCCL does not use InfiniBand or RoCE (lines with NET/IB, "
     "NCCL_IB_DISABLE, NCCL_NET). Give "
     "containers the network cards (/dev/infiniband) and enough pinned memory (--ulimit memlock=-1)"
 )
-_SLOW_RATIO = (
-    0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
-)
-_MUCH_MORE = 1.5  # times what a link carries at most: it is another one
-_PER_S = 1e9
-_LARGE_BYTES = 16e6
-_COPIES = "gradient copies"
-_MOSTLY_GRADIENTS = 0.95  # of all transfer
-_LEAST_BUCKET_BYTES = (
-    1 << 20
-)  # DDP closes each bucket but the last at its cap, the first one at this
-_NEAR = ("PIX", "PXB", "PHB")
-_NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
 
 def slow_link(evidence: Evidence) -> Answer:
-    """Fire when transfer takes 5 % of step time over a link that is slow (see `judge_link`).
+    """Fire if transfer takes 5 % of step time over a link that is slow, see `judge_link`.
 
-    Between hosts only what NCCL's log or the topology says counts: there a network is all there is.
-    Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser
-    of exposed transfer and transfer less the share that NVLink would still need, where both
-    bandwidths are known, and all that communication slows compute down by, as
-    `Evidence.saving_without` has it.
+    Between hosts there is only a network, so only what NCCL's log or the topology shows counts
+    there. Peer to peer below one PCIe host bridge is the best there is without NVLink.
+
+    Saving: see `_saving_with_nvlink`.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
-    transfer = evidence.transfer_ns_per_step
-    if evidence.share(transfer) < _LEAST_SHARE:
+    transfer_ns = evidence.transfer_ns_per_step
+    if evidence.share_of_step(transfer_ns) < _MIN_TRANSFER_SHARE_OF_STEP:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return verdict.not_judged
-    if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
+    is_only_reached = evidence.n_hosts > 1 and not verdict.is_seen
+    if not verdict.is_slow or verdict.is_near or is_only_reached:
+        return None
+    change = _find_change(evidence, verdict)
+    bound = _saving_with_nvlink(evidence, verdict)
+    figures = {
+        **verdict.evidence,
+        **_find_condition(evidence, verdict).figures,
+        "nccl_settings": _shown_settings(evidence),
+        "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
+        "transfer_ns_per_step": transfer_ns,
+    }
+    if bound is None:
+        figures |= evidence.slowdown.figures
+    else:
+        figures |= bound.figures
+    return Finding(
+        title=_word_title(evidence, verdict),
+        action=change.action,
+        advice=change.advice,
+        saving_ns_per_step=None if bound is None else bound.ns_per_step,
+        evidence=figures,
+    )
+
+
+def _saving_with_nvlink(evidence: Evidence, verdict: LinkVerdict) -> Saving | None:
+    """Return what NVLink saves at most, as `Evidence.saving_without` has it.
+
+    That is the smaller one of exposed transfer, and transfer less the share that NVLink would still
+    need, if both bandwidths are known. All that communication slows compute is saved, too. None if
+    exposed transfer is not known, or if data also goes between hosts.
+    """
+    crosses_hosts = evidence.n_hosts > 1 and verdict.crosses_hosts
+    if evidence.exposed_transfer_ns_per_step is None or crosses_hosts:
         return None
     reached = verdict.busbw_bytes_per_s
     promised = nvlink_promise(evidence.gpu_names)
-    kept = min(reached / promised, 1.0) if reached and promised else 0.0
-    # What NVLink would still need says nothing of what goes between hosts.
-    is_open = evidence.exposed_transfer_ns_per_step is None or (
-        evidence.n_hosts > 1 and verdict.crosses_hosts
-    )
-    saving, figures = (
-        (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
-    )
-    mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
-    settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
-    how = "communicate over " if verdict.is_seen else "reach "
-    title = f"The ranks {how}{verdict.text}{mostly}"
-    change = _change(verdict, evidence)
-    figures = {
-        **verdict.evidence,
-        # whether there is a faster one was not recorded
-        **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
-        **({"is_nvlink_assumed": True} if _is_nvlink_assumed(verdict, evidence) else {}),
-        "nccl_settings": settings
-        and {name: settings[name] for name in OF_LINKS if name in settings},
-        "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
-        "transfer_ns_per_step": transfer,
-        **figures,
-    }
-    return Finding(title, change.action, change.advice, saving, figures)
+    remaining_share = min(reached / promised, 1.0) if reached and promised else 0.0
+    return evidence.saving_without(remaining_share=remaining_share)
 
 
-def _is_nvlink_assumed(verdict: LinkVerdict, evidence: Evidence) -> bool:
-    """Tell whether NVLink is promised that no topology shows: NCCL's log only names the slow link that is used."""
-    is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
+def _find_condition(evidence: Evidence, verdict: LinkVerdict) -> Condition:
+    """Return what the finding depends on that was not recorded."""
+    # Otherwise it was not recorded whether there is a faster link.
+    is_faster_link_known = verdict.is_seen or verdict.is_nvlink_there
+    return Condition(
+        is_conditional=not is_faster_link_known,
+        is_nvlink_assumed=_is_nvlink_assumed(evidence, verdict),
+    )
+
+
+def _is_nvlink_assumed(evidence: Evidence, verdict: LinkVerdict) -> bool:
+    """Tell whether the finding promises NVLink that no topology shows.
+
+    NCCL's log only names the slow link that is used.
+    """
     is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
-    has_topology = (
-        evidence.links is not None and evidence.links["path"].null_count < evidence.links.num_rows
-    )
-    return verdict.is_seen and is_promised and not (is_between_hosts or has_topology)
+    if not (verdict.is_seen and is_promised):
+        return False
+    is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
+    return not is_between_hosts and not _has_topology(evidence.links)
+
+
+def _has_topology(links: pa.Table | None) -> bool:
+    return links is not None and links["path"].null_count < links.num_rows
+
+
+def _shown_settings(evidence: Evidence) -> dict[str, str] | None:
+    """Return the settings that decide which way NCCL takes; None if they are not known."""
+    settings = evidence.link_settings
+    if settings is None:
+        return None
+    return {name: settings[name] for name in OF_LINKS if name in settings}
+
+
+def _word_title(evidence: Evidence, verdict: LinkVerdict) -> str:
+    verb = "communicate over" if verdict.is_seen else "reach"
+    transfer_ns = evidence.transfer_ns_per_step
+    role = evidence.main_role_text("traffic ", "comm_ns_per_step", transfer_ns)
+    return f"The ranks {verb} {verdict.text}{role}"
 
 
 class _Change(Struct, frozen=True):
@@ -149,233 +207,363 @@ class _Change(Struct, frozen=True):
     advice: str
 
 
-def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
+def _find_change(evidence: Evidence, verdict: LinkVerdict) -> _Change:
     """Return what gives the ranks a faster link."""
     kind = verdict.evidence["link_kind"]
     if kind == "net" and evidence.n_hosts > 1:
-        return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _BETWEEN_HOSTS)
-    is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
-    is_switched_off = is_costly(_P2P_DISABLE, (evidence.link_settings or {}).get(_P2P_DISABLE))
-    over = {"shm": "host memory", "p2p_pcie": "PCIe", "net": "a network"}.get(
-        kind or "", "something slower"
-    )
-    if is_inside and is_switched_off:
-        return _Change(f"{_UNSET} (it forces {over})", _UNSET)
-    if verdict.is_seen:
-        advice = _INSIDE_HOSTS
-    elif verdict.is_nvlink_there:
-        return _Change("Use the NVLink that connects the GPUs", f"{_WHY_UNUSED}. {_INSIDE_HOSTS}")
-    else:
-        is_log_written = writes_log(evidence.environment or {})
-        advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}. {_INSIDE_HOSTS}"
+        return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _USE_FAST_NETWORK)
+    way = _WORDS_BY_KIND.get(kind or "", "something slower")
+    # There is no P2P between hosts.
+    is_inside_host = kind == "shm" or evidence.n_hosts == 1
+    if is_inside_host and _is_p2p_disabled(evidence):
+        return _Change(f"{_UNSET} (it forces {way})", _UNSET)
+    if not verdict.is_seen and verdict.is_nvlink_there:
+        advice = f"{_WHY_UNUSED}. {_USE_NVLINK}"
+        return _Change("Use the NVLink that connects the GPUs", advice)
+    advice = _USE_NVLINK
+    if not verdict.is_seen:
+        advice = f"{_advise_to_find_out(evidence)}. {_USE_NVLINK}"
     if kind:
-        return _Change(f"Use NVLink or P2P (data goes over {over} now)", advice)
+        return _Change(f"Use NVLink or P2P (data goes over {way} now)", advice)
     return _Change("If NVLink connects the GPUs (not recorded), use it", advice)
+
+
+def _advise_to_find_out(evidence: Evidence) -> str:
+    """Say how NCCL's log comes to nsyspipe, with the log if NCCL wrote one."""
+    return _FIND_OUT_BY_LOG if writes_log(evidence.environment or {}) else _FIND_OUT
+
+
+def _is_p2p_disabled(evidence: Evidence) -> bool:
+    settings = evidence.link_settings or {}
+    return is_costly(_P2P_DISABLE, settings.get(_P2P_DISABLE))
 
 
 @dataclass(frozen=True)
 class LinkVerdict:
-    """What is known of the link."""
+    """What is known about the link between ranks."""
 
-    is_slow: bool | None  # None when it cannot be told
-    is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
-    # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    # None if it is not known.
+    is_slow: bool | None
+    # Whether NCCL's log or the topology shows it, and not only the bandwidth that was reached.
+    is_seen: bool
+    # Whether it is the shortest way there is without NVLink: peer to peer below one PCIe host
+    # bridge.
     is_near: bool
-    text: str  # what the data crosses, in words
-    # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
+    # What the data crosses, in words.
+    text: str
+    # Why it is not known whether the link is slow, and the fix if there is one. Empty if it is
+    # known.
     lacking: tuple[str, ...]
-    evidence: Mapping[str, Any]  # figures behind it
-    slowest: SlowestLink | None = None  # by NCCL's log or the topology
-    busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
-    busbw_source: str | None = (
-        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
-    )
-    crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
-    is_nvlink_there: bool = False  # by the topology between all pairs that the link is of
+    # The figures behind the verdict.
+    evidence: Mapping[str, Any]
+    # By NCCL's log or the topology.
+    slowest: SlowestLink | None = None
+    # The bus bandwidth that was reached.
+    busbw_bytes_per_s: float | None = None
+    # Where its bytes come from: `payload`, measured, or `_COPIES_SOURCE`, an estimate.
+    busbw_source: str | None = None
+    # Whether a network is among the links, slow or not.
+    crosses_hosts: bool = False
+    # Whether the topology shows NVLink between all pairs of GPUs of the slowest link.
+    is_nvlink_there: bool = False
 
     @property
     def is_estimate(self) -> bool:
-        """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
-        return self.busbw_source == _COPIES
+        """Whether the bandwidth is estimated from bytes that were copied, not sent."""
+        return self.busbw_source == _COPIES_SOURCE
 
     @property
     def not_judged(self) -> NotJudged:
-        """Why no rule can judge the link, where it cannot be told."""
+        """Why no rule can judge the link, if it is not known whether it is slow."""
         reason, *fixes = self.lacking
         return NotJudged(reason, fixes[0] if fixes else None)
 
 
+class _Bandwidth(NamedTuple):
+    """The bus bandwidth that all-reduces reach, and where its bytes come from."""
+
+    bytes_per_s: float | None
+    source: str | None
+
+
+_UNKNOWN_BANDWIDTH = _Bandwidth(None, None)
+
+
+class _RecordedLinks(NamedTuple):
+    """What NCCL's log or the topology shows of the links between ranks."""
+
+    slowest: SlowestLink | None
+    # Rows of `schema.LINKS`.
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def crosses_hosts(self) -> bool:
+        """Whether a network is among the links."""
+        return any(row["kind"] == "net" for row in self.rows)
+
+    def paths_of_slowest(self) -> list[str | None]:
+        """Return the paths of all links of the slowest kind; None for a path that is not known."""
+        if self.slowest is None:
+            return []
+        return [row["path"] for row in self.rows if row["kind"] == self.slowest.kind]
+
+    def is_nvlink_there(self) -> bool:
+        """Tell whether NVLink connects all pairs of GPUs of the slowest kind of link."""
+        paths = self.paths_of_slowest()
+        return bool(paths) and all((path or "").startswith("NV") for path in paths)
+
+    def is_near(self) -> bool:
+        """Tell whether the slowest links are peer to peer below one PCIe host bridge."""
+        if self.slowest is None or self.slowest.kind not in {"p2p_pcie", "unknown"}:
+            return False
+        return all(path in _NEAR_PATHS for path in self.paths_of_slowest())
+
+
+_NO_LINKS = _RecordedLinks(None, ())
+
+
+class _Judgement(NamedTuple):
+    """Whether a link is slow, and how that is known."""
+
+    # None if it is not known.
+    is_slow: bool | None
+    is_seen: bool
+    text: str
+    # Why it is not known.
+    lacking: NotJudged = LACKING
+
+    @property
+    def lacking_words(self) -> tuple[str, ...]:
+        """The reason and the fix, if there is one, as a run is saved with them."""
+        if self.is_slow is not None:
+            return ()
+        reason = self.lacking.reason
+        return (reason,) if self.lacking.fix is None else (reason, self.lacking.fix)
+
+
 def judge_link(evidence: Evidence) -> LinkVerdict:
-    """Tell whether the ranks of a run are connected by less than NVLink could give, or by TCP.
+    """Tell whether a link between ranks is slower than NVLink, or than a network other than TCP.
 
-    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15
-    % of NVLink's on GPUs that have it. It is measured on messages of 16 MB and more, or estimated
-    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred,
-    which have to be 95 % of all transfer; not from copies where a narrow type shows that gradients
-    may have been compressed, or where so many all-reduces are of larger buckets than what was
-    copied. NCCL_P2P_DISABLE tells the link too, where nothing says which way NCCL took and the
-    bandwidth is not NVLink's.
+    Host memory (SHM), PCIe and a socket network are slow. If nothing shows the link, a bus
+    bandwidth below 15 % of NVLink's is slow on GPUs that have NVLink, see `_judge_by_bandwidth`. If
+    nothing shows which way NCCL took, and the bandwidth is not NVLink's, NCCL_P2P_DISABLE decides.
     """
-    rows = evidence.links.to_pylist() if evidence.links is not None else []
-    link = slowest(evidence.links) if rows else None
-    if link and link.kind == "net" and evidence.n_hosts > 1:
-        link = _slow_inside(evidence, link, rows) or link
-    if (
-        link and evidence.n_hosts > 1
-    ):  # the bandwidth is of what crosses hosts too, whose ceiling is not known
-        link = replace(link, nominal_bytes_per_s=None)
-    promised = nvlink_promise(evidence.gpu_names)
-    reached, source = _busbw(evidence)
-    if (
-        link
-        and link.kind != "nvlink"
-        and reached
-        and reached > _MUCH_MORE * (link.nominal_bytes_per_s or math.inf)
-    ):
-        # that cannot be: what names it is of another run
-        link = None
-        rows = []
-    facts = {
-        "link_kind": link and link.kind,
-        "link": link and link.text,
-        "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s,
-        "nvlink_nominal_bytes_per_s": promised,
-        "busbw_bytes_per_s": reached,
-        "busbw_source": source,
-    }
-    is_slow = _by_link(link.kind, rows) if link else None
-    text = link.text if link else ""
-    lacking = _ASK.get(link.kind, LACKING) if link else LACKING
-    is_seen = is_slow is not None
-    crosses = any(row["kind"] == "net" for row in rows)
-    paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"]]
-    is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
-    if not is_seen and promised is not None:
-        large = reached if source == _COPIES else None
-        if large is None:
-            # Large messages, which latency does not hide.
-            sent = evidence.collectives.filter(
-                pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES)
-            )
-            n_bytes = _total(sent["bus_bytes"])
-            transfer = _total(sent["transfer_ns"])
-            large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
-        if large is not None:
-            is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
-            text = "far less bandwidth than NVLink gives"
-            if is_nvlink_there:
-                text += ", although NVLink connects the GPUs"
-        elif evidence.has_absent_ranks:
-            lacking = _ABSENT
-    is_way_open = not is_seen and is_slow is not False
-    forced = _forced_link(evidence) if is_way_open else None
+    bandwidth = _measure_bandwidth(evidence)
+    recorded = _find_recorded_links(evidence, bandwidth)
+    facts = _link_facts(evidence, recorded.slowest, bandwidth)
+    judgement = _judge_by_record(recorded)
+    if not judgement.is_seen:
+        judgement = _judge_by_bandwidth(evidence, recorded, bandwidth, judgement)
+    forced = None
+    if not judgement.is_seen and judgement.is_slow is not False:
+        forced = _find_forced_link(evidence)
+    slowest_link = recorded.slowest
     if forced is not None:
-        is_slow = True
-        is_seen = True
-        text = forced.text
+        judgement = _Judgement(is_slow=True, is_seen=True, text=forced.text)
         facts |= {"link_kind": forced.kind, "link": forced.text, "link_nominal_bytes_per_s": None}
-        link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
-    may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
-    is_near = may_be_near and all(
-        row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind
-    )
-    lacking_words = _words_of(lacking) if is_slow is None else ()
+        if slowest_link is not None:
+            slowest_link = replace(
+                slowest_link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None
+            )
+    is_recorded = judgement.is_seen and forced is None
+    is_near = is_recorded and recorded.is_near()
+    is_nvlink_there = recorded.is_nvlink_there()
     return LinkVerdict(
-        is_slow,
-        is_seen,
-        is_near,
-        text,
-        lacking_words,
-        facts,
-        link,
-        reached,
-        source,
-        crosses,
-        is_nvlink_there,
+        is_slow=judgement.is_slow,
+        is_seen=judgement.is_seen,
+        is_near=is_near,
+        text=judgement.text,
+        lacking=judgement.lacking_words,
+        evidence=facts,
+        slowest=slowest_link,
+        busbw_bytes_per_s=bandwidth.bytes_per_s,
+        busbw_source=bandwidth.source,
+        crosses_hosts=recorded.crosses_hosts,
+        is_nvlink_there=is_nvlink_there,
     )
 
 
-def _words_of(lacking: NotJudged) -> tuple[str, ...]:
-    """Return the reason, and the fix if there is one, as a run is saved with them."""
-    return (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
+def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _RecordedLinks:
+    """Return the links that NCCL's log or the topology shows.
+
+    None if the bandwidth is much higher than the slowest link allows: then they are of another run.
+    """
+    if evidence.links is None:
+        return _NO_LINKS
+    rows = evidence.links.to_pylist()
+    link = slowest(evidence.links)
+    if link is None:
+        return _NO_LINKS
+    if evidence.n_hosts > 1:
+        if link.kind == "net":
+            link = _find_slow_link_inside_hosts(evidence.links, link, rows) or link
+        # The bandwidth is also that of data between hosts, and its limit is not known.
+        link = replace(link, nominal_bytes_per_s=None)
+    max_bytes_per_s = _MAX_RATIO_TO_NOMINAL * (link.nominal_bytes_per_s or math.inf)
+    is_of_other_run = (bandwidth.bytes_per_s or 0.0) > max_bytes_per_s
+    if link.kind != "nvlink" and is_of_other_run:
+        return _NO_LINKS
+    return _RecordedLinks(link, rows)
+
+
+def _link_facts(
+    evidence: Evidence, link: SlowestLink | None, bandwidth: _Bandwidth
+) -> dict[str, Any]:
+    return {
+        "link_kind": None if link is None else link.kind,
+        "link": None if link is None else link.text,
+        "link_nominal_bytes_per_s": None if link is None else link.nominal_bytes_per_s,
+        "nvlink_nominal_bytes_per_s": nvlink_promise(evidence.gpu_names),
+        "busbw_bytes_per_s": bandwidth.bytes_per_s,
+        "busbw_source": bandwidth.source,
+    }
+
+
+def _judge_by_record(recorded: _RecordedLinks) -> _Judgement:
+    """Judge by the kind of the slowest link, if NCCL's log or the topology shows it."""
+    link = recorded.slowest
+    if link is None:
+        return _Judgement(None, is_seen=False, text="")
+    is_slow = _is_kind_slow(link.kind, recorded.rows)
+    lacking = _LACKING_BY_KIND.get(link.kind, LACKING)
+    return _Judgement(is_slow, is_slow is not None, link.text, lacking)
+
+
+def _judge_by_bandwidth(
+    evidence: Evidence, recorded: _RecordedLinks, bandwidth: _Bandwidth, by_record: _Judgement
+) -> _Judgement:
+    """Judge by the bandwidth, compared to that of NVLink, on GPUs that have NVLink.
+
+    The bandwidth is that of messages of 16 MB and more, or estimated from gradient copies. Without
+    it the result is what the record shows.
+    """
+    promised = nvlink_promise(evidence.gpu_names)
+    if promised is None:
+        return by_record
+    reached = bandwidth.bytes_per_s
+    if reached is None or bandwidth.source != _COPIES_SOURCE:
+        reached = _bandwidth_of_large_messages(evidence)
+    if reached is None:
+        return by_record._replace(lacking=_ABSENT) if evidence.has_absent_ranks else by_record
+    is_slow = reached < _MAX_SHARE_OF_NVLINK_IF_SLOW * promised and evidence.n_hosts == 1
+    text = "far less bandwidth than NVLink gives"
+    if recorded.is_nvlink_there():
+        text += ", although NVLink connects the GPUs"
+    return by_record._replace(is_slow=is_slow, text=text)
+
+
+def _bandwidth_of_large_messages(evidence: Evidence) -> float | None:
+    """Return the bus bandwidth of messages that are so large that latency does not matter."""
+    rows = evidence.collectives
+    large = rows.filter(pc.greater_equal(rows["message_bytes"], _MIN_LARGE_MESSAGE_BYTES))
+    n_bytes = _sum_or_none(large["bus_bytes"])
+    transfer_ns = _sum_or_none(large["transfer_ns"])
+    return _NS_PER_S * n_bytes / transfer_ns if n_bytes and transfer_ns else None
 
 
 class _ForcedLink(Struct, frozen=True):
-    """What a setting leaves of the ways between GPUs of one host."""
+    """The way between GPUs of one host that settings leave."""
 
     kind: str
     text: str
 
 
-def _forced_link(evidence: Evidence) -> _ForcedLink | None:
-    """Return the way that NCCL_P2P_DISABLE leaves NCCL on one host; None where it is not set."""
-    settings = evidence.link_settings or {}
-    if evidence.n_hosts > 1 or not is_costly(_P2P_DISABLE, settings.get(_P2P_DISABLE)):
+def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
+    """Return the way that NCCL_P2P_DISABLE leaves NCCL on one host; None if it is not set."""
+    if evidence.n_hosts > 1 or not _is_p2p_disabled(evidence):
         return None
+    settings = evidence.link_settings or {}
     if settings.get("NCCL_SHM_DISABLE") == "1":
         return _ForcedLink("net", "a network, by NCCL_P2P_DISABLE and NCCL_SHM_DISABLE")
     return _ForcedLink("shm", "host memory (SHM), by NCCL_P2P_DISABLE")
 
 
-def _slow_inside(
-    evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
+def _find_slow_link_inside_hosts(
+    links: pa.Table, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
 ) -> SlowestLink | None:
-    """Return the slow link inside hosts where the network between them, which there is no way around, is not slow."""
-    if evidence.links is None or _by_link("net", rows):
+    """Return the slow link inside hosts, if the network between them is not slow."""
+    if _is_kind_slow("net", rows):
         return None
-    inside = slowest(evidence.links.filter(pc.not_equal(evidence.links["kind"], "net")))
-    is_slow = inside is not None and _by_link(inside.kind, rows)
-    return replace(inside, n_edges=network.n_edges) if inside and is_slow else None
+    inside = slowest(links.filter(pc.not_equal(links["kind"], "net")))
+    if inside is None or not _is_kind_slow(inside.kind, rows):
+        return None
+    return replace(inside, n_edges=network.n_edges)
 
 
 def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
-    """Return what NVLink gives between GPUs of these models; None of cards, which it connects only in pairs, if at all."""
-    speed = None if any("PCI" in name.upper() for name in gpu_names) else nominal_speed(gpu_names)
+    """Return the bandwidth of NVLink between GPUs of some models, bytes per s.
+
+    None for PCIe cards, which NVLink connects only in pairs, if at all.
+    """
+    if any("PCI" in name.upper() for name in gpu_names):
+        return None
+    speed = nominal_speed(gpu_names)
     return None if speed is None else speed.bytes_per_s
 
 
-def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Judge by what NCCL or the topology says of the links of the slowest kind; None when that leaves it open."""
-    rows = [row for row in rows if row["kind"] == kind]
-    has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
+def _is_kind_slow(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Tell whether links of a kind are slow by the links of that kind; None if it is not known."""
+    if kind in _IS_SLOW_BY_KIND:
+        return _IS_SLOW_BY_KIND[kind]
+    rows_of_kind = [row for row in rows if row["kind"] == kind]
+    is_nvlink = [row["path"].startswith("NV") for row in rows_of_kind if row["path"]]
+    is_slow = False
     if kind == "net":
-        # Between hosts nothing beats a network; within one it stands in for what NCCL could not
-        # use.
-        return (
-            True
-            if any("Socket" in (row["transport"] or "") for row in rows) or any(has_nvlink)
-            else None
-        )
-    if kind == "unknown" and has_nvlink and not any(has_nvlink):
-        return True  # whatever NCCL uses, it crosses PCIe
-    return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)
+        # Nothing is faster than a network between hosts. Inside a host it replaces what NCCL could
+        # not use.
+        is_slow = _has_socket(rows_of_kind) or any(is_nvlink)
+    if kind == "unknown":
+        # Whatever NCCL uses, it crosses PCIe if no pair has NVLink.
+        is_slow = bool(is_nvlink) and not any(is_nvlink)
+    return True if is_slow else None
 
 
-def _total(column: pa.ChunkedArray) -> int | None:
+def _has_socket(links: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether NCCL uses TCP for one of some links."""
+    return any("Socket" in (link["transport"] or "") for link in links)
+
+
+def _sum_or_none(column: pa.ChunkedArray) -> int | None:
+    """Return the sum of a column; None if a value is null, or without values."""
     total: int | None = pc.sum(column, skip_nulls=False, min_count=1).as_py()
     return total
 
 
-def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
+def _measure_bandwidth(evidence: Evidence) -> _Bandwidth:
+    """Return the measured bus bandwidth, otherwise that estimated from gradient copies."""
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
-        return float(measured), "payload"
-    if evidence.traffic_of(TENSOR, "all_reduce"):
-        return None, None  # their time is not that of gradients
+        return _Bandwidth(float(measured), "payload")
+    if evidence.traffic_of_role(TENSOR, "all_reduce"):
+        # The time of these all-reduces is not that of gradients.
+        return _UNKNOWN_BANDWIDTH
+    return _estimate_bandwidth(evidence)
+
+
+def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
+    """Estimate the bus bandwidth from the bytes of all gradients that DDP copied.
+
+    They were sent in the time that all-reduces transferred. Not known if all-reduces are not nearly
+    all of transfer, if a narrow type shows that gradients may have been compressed, or if there are
+    more all-reduces than the copied bytes fill buckets.
+    """
     all_rows = evidence.collectives
-    rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
-    n_bytes = _total(evidence.steps["grad_copy_bytes"])
-    in_all = _total(all_rows["transfer_ns"])
-    transfer = _total(rows["transfer_ns"])
-    is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
-    # Beside little else: a metric that is gathered, buffers that are broadcast.
-    if is_narrow or not (n_bytes and transfer and in_all) or transfer < _MOSTLY_GRADIENTS * in_all:
-        return None, None
-    if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
-        return None, None  # of some of them nothing was copied: a hook sends something else
-    return _PER_S * n_bytes * float(
-        bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
-    ) / transfer, _COPIES
+    rows = select_rows(all_rows, "collective", "all_reduce")
+    n_bytes = _sum_or_none(evidence.steps["grad_copy_bytes"])
+    all_transfer_ns = _sum_or_none(all_rows["transfer_ns"])
+    transfer_ns = _sum_or_none(rows["transfer_ns"])
+    if not (n_bytes and transfer_ns and all_transfer_ns):
+        return _UNKNOWN_BANDWIDTH
+    # A metric that is gathered, or buffers that are broadcast, are little.
+    has_much_else = transfer_ns < _MIN_GRADIENT_SHARE_OF_TRANSFER * all_transfer_ns
+    if has_much_else or not _NARROW_DATATYPES.isdisjoint(rows["datatype"].unique().to_pylist()):
+        return _UNKNOWN_BANDWIDTH
+    n_closed_buckets = rows.num_rows - evidence.steps.num_rows
+    if n_bytes < n_closed_buckets * _MIN_BUCKET_BYTES:
+        # Nothing was copied for some of them: a hook sends something else.
+        return _UNKNOWN_BANDWIDTH
+    factor = float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py()))
+    return _Bandwidth(_NS_PER_S * n_bytes * factor / transfer_ns, _COPIES_SOURCE)
 
 
-RULES: Rules = {slow_link: OF_COMM}
+RULES: Rules = {slow_link: COLUMNS_OF_COMM}

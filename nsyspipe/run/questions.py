@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
-from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
+from nsyspipe.findings.communication import LESS_HIDDEN, MIN_OVERLAP_SHARE_OF_STEP
 from nsyspipe.model.comm_kernels import library_of
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading
@@ -361,7 +361,7 @@ def _compared(report: Examined) -> float | None:
     for windows in (rank.windows for rank in ranks if rank.windows.num_rows):
         overlap += pc.sum(windows["overlap_compute_ns"]).as_py() or 0
         walls += pc.sum(pc.subtract(windows["end_ns"], windows["start_ns"])).as_py()
-    if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
+    if not overlap or overlap < MIN_OVERLAP_SHARE_OF_STEP * walls:
         return None
     tables = enumerate(rank.kernels for rank in ranks)
     numbered = (

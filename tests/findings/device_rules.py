@@ -7,10 +7,10 @@ from nsyspipe.findings.host import (
     input_bound,
     launch_bound,
     pageable_copy,
-    profiler_overhead,
     sync_bound,
 )
 from nsyspipe.findings.model import Recording
+from nsyspipe.findings.profiler import profiler_overhead
 from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import (
     FIRES,

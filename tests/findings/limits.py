@@ -38,10 +38,10 @@ OF_COMM, OF_HOST = "test_limits_communication", "test_limits_host"
 OF_LATENESS, OF_GRADIENTS = "test_limits_lateness", "test_limits_gradients"
 
 LIMITS = {
-    "findings.communication._LEAST_EXPOSED": Limit(
+    "findings.communication._MIN_EXPOSED_SHARE_OF_STEP": Limit(
         0.049, 0.051, (on_both_sides(COMM, "comm_bound, 5 % of step time"),)
     ),
-    "findings.communication._LEAST_OF_GRADIENTS": Limit(
+    "findings.communication._MIN_SHARE_OF_GRADIENTS": Limit(
         0.49,
         0.51,
         (
@@ -52,7 +52,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.communication._MOSTLY": Limit(
+    "findings.communication._MIN_SHARE_OF_MOST": Limit(
         0.66,
         0.67,
         (
@@ -68,16 +68,16 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.communication._LEAST_SLOWDOWN": Limit(
+    "findings.communication._MIN_SLOWDOWN": Limit(
         0.0185, 0.0205, (on_both_sides(COMM, "comm_slows_compute, 20 of 1000, 220 hidden"),)
     ),
-    "findings.communication._LEAST_SHARE": Limit(
+    "findings.communication._MIN_SLOWED_SHARE_OF_STEP": Limit(
         0.00245, 0.00255, (on_both_sides(COMM, "comm_slows_compute, 100 of 1000, 28 hidden"),)
     ),
-    "findings.communication.LEAST_OVERLAP_SHARE": Limit(
+    "findings.communication.MIN_OVERLAP_SHARE_OF_STEP": Limit(
         0.019, 0.021, (on_both_sides(COMM, "comm_slows_compute, 200 of 1000, 20 hidden"),)
     ),
-    "findings.communication._MOSTLY_WAITS": Limit(
+    "findings.communication._MIN_SHARE_OF_WAITING": Limit(
         0.49,
         0.51,
         (
@@ -88,7 +88,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.communication._LEAST_NS": Limit(
+    "findings.communication._MIN_DIFFERENCE_NS": Limit(
         0.94,
         1.06,
         (
@@ -99,7 +99,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.gradients._LEAST_SHARE": Limit(
+    "findings.gradients._MIN_SAVING_SHARE_OF_STEP": Limit(
         0.009,
         0.0101,
         (
@@ -112,16 +112,16 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.gradients._MOST_OVERLAP": Limit(
+    "findings.gradients._MAX_OVERLAP_OF_SINGLE_BUCKET": Limit(
         0.099, 0.102, (on_both_sides(COMM, "single_bucket, a tenth hidden"),)
     ),
-    "findings.gradients._MOST_ALL_REDUCES": Limit(
+    "findings.gradients._MAX_ALL_REDUCES_OF_SINGLE_BUCKET": Limit(
         2, 4, (on_both_sides(COMM, "single_bucket, a loss and a norm, and one more"),)
     ),
-    "findings.gradients._DOMINANT": Limit(
+    "findings.gradients._MIN_SHARE_OF_SINGLE_BUCKET": Limit(
         0.945, 0.955, (on_both_sides(COMM, "single_bucket, 95 %"),)
     ),
-    "findings.gradients._MANY": Limit(
+    "findings.gradients._MIN_MANY_COLLECTIVES": Limit(
         19,
         21,
         (
@@ -129,7 +129,7 @@ LIMITS = {
             held(ROLES, "small_shards, their latency", "small_shards, 19 of them"),
         ),
     ),
-    "findings.gradients._FLOOR_NS": Limit(
+    "findings.gradients._MAX_SMALL_TRANSFER_NS": Limit(
         99_999,
         100_001,
         (
@@ -140,7 +140,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.gradients._SMALL_BUCKET_BYTES": Limit(
+    "findings.gradients._MAX_SMALL_BUCKET_BYTES": Limit(
         3.99e6,
         4.01e6,
         (
@@ -151,10 +151,10 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.gradients._LEAST_COPIED": Limit(
+    "findings.gradients._MIN_COPY_SHARE_OF_STEP": Limit(
         0.00099, 0.00101, (on_both_sides(DEVICE, "grad_copy, a thousandth of step time"),)
     ),
-    "findings.gradients._FEW_BYTES": Limit(
+    "findings.gradients._MIN_MANY_COPIED_BYTES": Limit(
         15.9e6,
         16.1e6,
         (
@@ -165,10 +165,10 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.gradients._LEAST_COPIED_OF_FEW": Limit(
+    "findings.gradients._MIN_COPY_SHARE_OF_STEP_OF_FEW_BYTES": Limit(
         0.00499, 0.00501, (on_both_sides(DEVICE, "grad_copy, less than 16 MB"),)
     ),
-    "findings.gradients._LEAST_COMPRESSED": Limit(
+    "findings.gradients._MIN_EXPOSED_SHARE_TO_COMPRESS": Limit(
         0.099,
         0.101,
         (
@@ -180,7 +180,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host.LEAST_IDLE_SHARE": Limit(
+    "findings.idle.MIN_IDLE_SHARE_OF_STEP": Limit(
         0.019,
         0.0201,
         (
@@ -194,7 +194,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host._LEAST_TURN": Limit(
+    "findings.idle._MIN_SHARE_OF_RANK_IN_TURN": Limit(
         0.249,
         0.251,
         (
@@ -205,7 +205,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host._MOSTLY_PAUSES": Limit(
+    "findings.host._MIN_SHARE_OF_MOSTLY_PAUSES": Limit(
         0.49,
         0.51,
         (
@@ -216,7 +216,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host._SOME_PAUSES": Limit(
+    "findings.host._MIN_SHARE_OF_SOME_PAUSES": Limit(
         0.245,
         0.255,
         (
@@ -232,7 +232,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host._LEAST_COPY_SHARE": Limit(
+    "findings.host._MIN_COPY_SHARE_OF_STEP": Limit(
         0.00099,
         0.00101,
         (
@@ -243,7 +243,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.host._DISTORTED": Limit(
+    "findings.profiler._MIN_RATIO_OF_DISTORTED_STEP": Limit(
         1.49,
         1.51,
         (
@@ -251,10 +251,10 @@ LIMITS = {
             held(DEVICE, "profiler_overhead, of three ranks a first step of (300, 150, 149)"),
         ),
     ),
-    "findings.host._LEAST_OVERHEAD": Limit(
+    "findings.profiler._MIN_OVERHEAD_SHARE_OF_STEP": Limit(
         0.009, 0.0101, (on_both_sides(DEVICE, "profiler_overhead, 1 % of own work"),)
     ),
-    "findings.judge._HIGH": Limit(
+    "findings.judge._MIN_SHARE_OF_HIGH_SEVERITY": Limit(
         0.099,
         0.101,
         (
@@ -265,7 +265,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.judge._MEDIUM": Limit(
+    "findings.judge._MIN_SHARE_OF_MEDIUM_SEVERITY": Limit(
         0.029,
         0.031,
         (
@@ -350,7 +350,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.model._LEAST_EXPOSED": Limit(
+    "findings.model._MIN_EXPOSED_SHARE_OF_STEP": Limit(
         0.049,
         0.051,
         (
@@ -360,7 +360,7 @@ LIMITS = {
             on_both_sides(ROLES, "flat_all_reduce, 5 % of step time"),
         ),
     ),
-    "findings.model._MOSTLY": Limit(
+    "findings.model._MIN_SHARE_OF_NAMED_ROLE": Limit(
         0.66,
         0.67,
         (
@@ -371,7 +371,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.model.MOST_BELIEVED": Limit(
+    "findings.model.MAX_BELIEVED_SLOWDOWN": Limit(
         0.97,
         1.03,
         (
@@ -387,10 +387,10 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.parallelism._LEAST_BUBBLE": Limit(
+    "findings.parallelism._MIN_BUBBLE_SHARE_OF_STEP": Limit(
         0.0495, 0.0505, (on_both_sides(ROLES, "pipeline_bubble, 5 % of step time"),)
     ),
-    "findings.parallelism._LEAST_AGAIN": Limit(
+    "findings.parallelism._MIN_SHARE_OF_SECOND_GATHERING": Limit(
         0.24,
         0.26,
         (
@@ -401,7 +401,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.settings._LEAST_EXPOSED": Limit(
+    "findings.settings._MIN_EXPOSED_SHARE_OF_STEP": Limit(
         0.049,
         0.051,
         (
@@ -409,27 +409,27 @@ LIMITS = {
             on_both_sides(SETTINGS, "blocking_launches, exposed"),
         ),
     ),
-    "findings.settings._LEAST_IDLE": Limit(
+    "findings.settings._MIN_IDLE_SHARE_OF_STEP": Limit(
         0.019, 0.021, (on_both_sides(SETTINGS, "blocking_launches, idle"),)
     ),
-    "findings.slow_link._LEAST_SHARE": Limit(
+    "findings.slow_link._MIN_TRANSFER_SHARE_OF_STEP": Limit(
         0.0498, 0.0502, (on_both_sides(LINK, "slow_link, 5 % of step time"),)
     ),
-    "findings.slow_link._SLOW_RATIO": Limit(
+    "findings.slow_link._MAX_SHARE_OF_NVLINK_IF_SLOW": Limit(
         0.1497, 0.1502, (on_both_sides(LINK, "slow_link, 15 % of NVLink"),)
     ),
-    "findings.slow_link._MUCH_MORE": Limit(
+    "findings.slow_link._MAX_RATIO_TO_NOMINAL": Limit(
         1.49, 1.51, (on_both_sides(LINK, "slow_link, as much as that"),)
     ),
-    "findings.slow_link._LARGE_BYTES": Limit(
+    "findings.slow_link._MIN_LARGE_MESSAGE_BYTES": Limit(
         15.9e6,
         16.1e6,
         (held(LINK, "slow_link, 15 % of NVLink", "slow_link, small messages"),),
     ),
-    "findings.slow_link._MOSTLY_GRADIENTS": Limit(
+    "findings.slow_link._MIN_GRADIENT_SHARE_OF_TRANSFER": Limit(
         0.943, 0.953, (held(LINK, "slow_link, a metric is gathered", "slow_link, much else"),)
     ),
-    "findings.slow_link._LEAST_BUCKET_BYTES": Limit(
+    "findings.slow_link._MIN_BUCKET_BYTES": Limit(
         2**20 - 1,
         2**20 + 1,
         (
@@ -440,7 +440,7 @@ LIMITS = {
             ),
         ),
     ),
-    "findings.straggler.MIN_PART_OF_PHASE": Limit(
+    "findings.longer_phase.MIN_PART_OF_PHASE": Limit(
         0.599,
         0.605,
         (
@@ -514,13 +514,14 @@ LIMITS |= {
 SHOWN = "how many rows or names are shown"
 NO_LIMITS = {
     "model.names.LONGEST_CALL": "how many letters are shown",
-    "findings.communication._SHOWN_KERNELS": SHOWN,
+    "findings.communication._MAX_SHOWN_KERNELS": SHOWN,
     "findings.gradients.BUCKET_MB": "a size that is advised",
     "findings.gradients.LARGE_BUCKET_MB": "a size that is advised",
-    "findings.host._SHOWN_CALLS": SHOWN,
-    "findings.host._SHOWN_RANKS": SHOWN,
-    "findings.lateness._FAR": "a time that no rank has",
+    "findings.host._MAX_SHOWN_CALLS": SHOWN,
+    "findings.host._MAX_SHOWN_RANKS": SHOWN,
+    "findings.profiler._MAX_SHOWN_RANKS": SHOWN,
+    "findings.late_node._NEVER_NS": "a time that no rank has",
     "findings.model.AT_MOST": "a factor of what was measured",
-    "findings.slow_link._PER_S": "a unit",
-    "findings.straggler._MOST_NAMED": SHOWN,
+    "findings.slow_link._NS_PER_S": "a unit",
+    "findings.straggler._MAX_NAMED_RANKS": SHOWN,
 }

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import nsyspipe
-from nsyspipe.findings.lateness import late_node
+from nsyspipe.findings.late_node import find_late_node
 from nsyspipe.model import schema
 from nsyspipe.report.findings import parts_text
 from nsyspipe.report.verdict import verdict
@@ -459,7 +459,7 @@ LATE = ("b", (2, 3), "node b (ranks 2-3)", [90, 90])
 
 
 def late(rows, hosts=HOSTS, error=0):
-    node = late_node(schema.COLLECTIVES.from_rows(rows), hosts, error)
+    node = find_late_node(schema.COLLECTIVES.from_rows(rows), hosts, error)
     return node and (node.host, node.ranks, node.text, node.late_ns.tolist())
 
 

@@ -293,7 +293,9 @@ def test_nothing_is_asked_for_that_was_traced(events, fix):
     ("n_ranks", "fix"), [(1, f"{WITH_BLOBS}, captured with --trace=nvtx"), (2, None)]
 )
 def test_what_brings_message_sizes_is_said_by_their_problem(n_ranks, fix):
-    assert evidence(steps(n_ranks, exposed=100)).lacks_sizes("why") == NotJudged("why", fix)
+    assert evidence(steps(n_ranks, exposed=100)).not_judged_without_sizes("why") == NotJudged(
+        "why", fix
+    )
 
 
 def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():
@@ -311,7 +313,7 @@ def test_what_waits_for_another_problem_to_be_mended_has_no_fix_of_its_own():
     _, problems = judge(
         evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=False)
     )
-    assert [one.fix for one in problems if WAITING_UNKNOWN[0] in one.message] == [None]
+    assert [one.fix for one in problems if WAITING_UNKNOWN.reason in one.message] == [None]
 
 
 def test_a_slow_link_that_is_seen_has_no_saving_where_groups_are_not_known():

@@ -1,8 +1,9 @@
 """Limits of one half, which have no names, just below and just above each. Times are ns, steps are of 1000."""
 
-from nsyspipe.findings.host import input_bound, launch_bound, profiler_overhead
+from nsyspipe.findings.host import input_bound, launch_bound
 from nsyspipe.findings.lateness import find_culprit, measure_lateness
-from nsyspipe.findings.straggler import find_longer_phase
+from nsyspipe.findings.longer_phase import find_longer_phase
+from nsyspipe.findings.profiler import profiler_overhead
 from tests.findings.device_rules import DATA, INPUT, LAUNCH, idle, started
 from tests.findings.make import collective, evidence, phase, step, steps
 from tests.findings.role_rules import stages

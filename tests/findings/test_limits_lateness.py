@@ -1,6 +1,6 @@
 """Limits of who is named for being late, just below and just above each. Times are ns, steps are of 1000."""
 
-from nsyspipe.findings.lateness import with_slow_hosts
+from nsyspipe.findings.lateness import ranks_with_slow_hosts
 from nsyspipe.findings.model import Finding
 from nsyspipe.findings.straggler import straggler
 from tests.findings.make import collective, evidence, steps
@@ -61,7 +61,7 @@ def test_a_start_that_is_late_by_less_than_a_tenth_is_not_told():
 def slow_hosts(*launch_ns, compute_ns=(400, 400, 400)):
     """Return the slow ones of late ranks, of which only rank 1 is late."""
     late = late_in_turn(*launch_ns, compute_ns=compute_ns, late_in_each=[[1]] * 3)
-    return with_slow_hosts(late, [1])
+    return ranks_with_slow_hosts(late, [1])
 
 
 # Rank 1 launches in 930, and no other rank in more than 900: 30 of 1000 are 3 %.

@@ -1,0 +1,395 @@
+"""One cause of idle time: how long the GPU idles for it, on which rank, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.launching import fastest_launch_times
+from nsyspipe.findings.model import Bound, Evidence, aggregate_by, fill_zero
+from nsyspipe.model.names import listed, printable
+from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.table import Float64, Int64
+
+# All rules about idle time judge alike: the rank that the others wait for decides whether a rule
+# fires, and all ranks together decide what it saves. If ranks synchronize, the other ranks fill
+# their queues while they wait in NCCL, so only the rank that comes last runs dry. Whoever follows
+# the advice frees every rank of that idle time, and of the waiting that it caused.
+MIN_IDLE_SHARE_OF_STEP = 0.02
+# The named ranks take turns if each has this share of the judged idle time.
+_MIN_SHARE_OF_RANK_IN_TURN = 0.25
+_LAUNCH_COLUMN = "idle_launch_ns"
+_PERHAPS_BUBBLE = ", perhaps in the pipeline bubble"
+
+
+class Idle(Struct, frozen=True):
+    """One cause of idle time."""
+
+    # Mean per step on the rank that the others wait for.
+    judged_ns: float
+    # What a step gains without the cause. None if a stage of a pipeline may idle for it in the
+    # bubble.
+    bound: Bound | None
+    # The rank with most of the judged time, the lowest of equals. None if the middle rank is
+    # judged.
+    rank: int | None = None
+    # Which rank idles, in words. Empty if the other ranks idle alike.
+    where: str = ""
+    # Whether it may be a part of a pipeline's bubble.
+    is_perhaps_bubble: bool = False
+
+    @property
+    def saving_ns(self) -> float | None:
+        """What a step gains without the cause; None if there is no bound."""
+        return None if self.bound is None else self.bound.saving_ns
+
+    @property
+    def rank_clause(self) -> str:
+        """Which rank idles, and what it may be instead, as the end of a title."""
+        return self.where + (_PERHAPS_BUBBLE if self.is_perhaps_bubble else "")
+
+
+class Removed(Struct, frozen=True):
+    """What a step loses together with a cause of idle time, if that is more than the cause."""
+
+    # Columns of idle time that the cause can have made. They may overlap.
+    idle_columns: tuple[str, ...]
+    # The column of copies that are gone too, or take less.
+    copies_column: str | None = None
+
+
+class _Gone(NamedTuple):
+    """What each row of the steps loses together with a cause of idle time, ns."""
+
+    idle: Float64
+    copies: Float64
+
+    @property
+    def total(self) -> Float64:
+        """Idle time and copies."""
+        return self.idle + self.copies
+
+
+class _Cause(NamedTuple):
+    """One cause of idle time in the steps of a run."""
+
+    column: str
+    # The steps, with the cause in its column.
+    steps: pa.Table
+    gone: _Gone
+
+    @property
+    def ns(self) -> Float64:
+        """The cause on each row of the steps."""
+        cause_ns: Float64 = self.steps[self.column].to_numpy()
+        return cause_ns
+
+    def mean_by_rank(self) -> dict[int, float]:
+        """Return the mean per step of each rank, in the order of ranks."""
+        means = aggregate_by(self.steps, "rank", self.column, "mean")
+        return dict(sorted(means.items()))
+
+    def mean_of_middle_rank(self) -> float:
+        """Return the mean per step of the rank in the middle, the lower of two."""
+        means = sorted(self.mean_by_rank().values())
+        return means[(len(means) - 1) // 2]
+
+
+def measure_large_idle(
+    evidence: Evidence, column: str, *, excluded: str | None = None, removed: Removed | None = None
+) -> Idle | None:
+    """Return a cause of idle time that takes 2 % of the step at least; otherwise None.
+
+    The parameters are those of `measure_idle`. Its bound leaves each step as long as the fastest
+    host takes to launch it. Late launches have a bound of their own, see `launch_saving`.
+    """
+    idle = measure_idle(evidence, column, excluded=excluded, removed=removed)
+    if idle is None or evidence.share_of_step(idle.judged_ns) < MIN_IDLE_SHARE_OF_STEP:
+        return None
+    if column == _LAUNCH_COLUMN or idle.bound is None:
+        return idle
+    bound = _limit_by_launching(evidence, idle.bound)
+    return Idle(idle.judged_ns, bound, idle.rank, idle.where, idle.is_perhaps_bubble)
+
+
+def measure_idle(
+    evidence: Evidence, column: str, *, excluded: str | None = None, removed: Removed | None = None
+) -> Idle | None:
+    """Return a cause of idle time, a column of the steps, as rules judge it.
+
+    `excluded` is the column of a part of the cause that does not count. None if the cause is not
+    known on every rank.
+
+    If it is known who waits for whom, rules judge in each step the rank that waits least for the
+    others. Of equals, that is the rank with the longest window, then the lowest rank. Otherwise
+    they judge the rank in the middle, or, if process groups are not known, the rank with most of
+    the cause. See `_bound_without` for the bound. With `removed`, that counts in place of the
+    cause.
+
+    Stages of a pipeline wait by design, and it is not known how much of their idle time lies in the
+    bubble, so they have no bound. Late launches have one if half of them are `launching_ns`, which
+    lies in no bubble.
+    """
+    steps = evidence.steps if excluded is None else _exclude(evidence.steps, column, excluded)
+    if not steps.num_rows or steps[column].null_count:
+        return None
+    gone = _find_gone(evidence, steps[column].to_numpy(), removed)
+    cause = _Cause(column, steps, gone)
+    has_other_ranks = evidence.n_ranks > 1
+    if has_other_ranks and not evidence.are_groups_known:
+        return _judge_rank_with_most(evidence, cause)
+    if has_other_ranks and not evidence.is_wait_known:
+        return _judge_middle_rank(evidence, cause)
+    return _judge_awaited_rank(evidence, cause)
+
+
+def launching_ns(evidence: Evidence) -> Float64:
+    """Return idle time in each step for late launches of a host that launches without a pause.
+
+    No part of it lies in the bubble of a pipeline.
+    """
+    launch_ns, pause_ns = evidence.columns(_LAUNCH_COLUMN, "idle_pause_ns")
+    return launch_ns - pause_ns
+
+
+def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
+    """Return the figures of a finding about idle time."""
+    means = evidence.means("idle_ns", *IDLE_CAUSES)
+    if evidence.n_ranks == 1:
+        return means
+    figures: dict[str, Any] = {
+        **means,
+        "rank": idle.rank,
+        f"judged_{column}_per_step": idle.judged_ns,
+    }
+    parts = {} if idle.bound is None else idle.bound.parts
+    if idle.bound is not None and parts:
+        figures["saving_ns_per_step_by_part"] = {**parts}
+        figures["limit_rank"] = idle.bound.limit_rank
+    if "left_for_launching" in parts:
+        launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+        figures["fastest_launch_ns_per_step"] = float(launch_ns.mean())
+    if evidence.is_pipeline:
+        figures["bubble_ns_per_step"] = evidence.bubble_ns_per_step
+    return figures
+
+
+def _exclude(steps: pa.Table, column: str, part: str) -> pa.Table:
+    """Return the steps with a column less a part of it. A part that is not known counts as 0."""
+    rest = pc.subtract(steps[column], fill_zero(steps[part]))
+    return steps.set_column(steps.column_names.index(column), column, rest)
+
+
+def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -> _Gone:
+    """Return what steps lose: at least the cause, and no more idle time than there is."""
+    no_copies = np.zeros(cause_ns.size)
+    if removed is None:
+        return _Gone(cause_ns, no_copies)
+    columns_ns = [*evidence.columns(*removed.idle_columns)]
+    made_ns = np.sum(columns_ns, axis=0)
+    (idle_ns,) = evidence.columns("idle_ns")
+    gone_idle_ns = np.maximum(cause_ns, np.minimum(made_ns, idle_ns))
+    if removed.copies_column is None:
+        return _Gone(gone_idle_ns, no_copies)
+    (copies_ns,) = evidence.columns(removed.copies_column)
+    return _Gone(gone_idle_ns, copies_ns)
+
+
+def _is_mostly_launching(evidence: Evidence, cause: _Cause) -> bool:
+    """Tell whether a cause is late launches, and half of them lie in no bubble."""
+    if cause.column != _LAUNCH_COLUMN:
+        return False
+    return bool(2 * launching_ns(evidence).sum() >= cause.ns.sum())
+
+
+def _gone_outside_of_bubble(evidence: Evidence, cause: _Cause) -> _Gone | None:
+    """Return what steps lose with a cause; None if it may lie in the bubble of a pipeline."""
+    if not evidence.is_pipeline:
+        return cause.gone
+    if not _is_mostly_launching(evidence, cause):
+        return None
+    return _Gone(launching_ns(evidence), np.zeros(cause.ns.size))
+
+
+def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
+    """Judge the rank in the middle. The bound is the largest of the means of ranks."""
+    judged_ns = cause.mean_of_middle_rank()
+    if evidence.is_pipeline:
+        return Idle(judged_ns, None, is_perhaps_bubble=True)
+    parts = _parts_of_rank_with_most(evidence.rank_of_row, cause.gone)
+    return Idle(judged_ns, Bound(sum(parts.values()), parts))
+
+
+def _parts_of_rank_with_most(rank: Int64, gone: _Gone) -> dict[str, float]:
+    """Return what is gone of a step, the mean on the rank that loses most, without parts of 0."""
+    _, place = np.unique(rank, return_inverse=True)
+    n_steps = np.bincount(place)
+    idle_ns = np.bincount(place, weights=gone.idle) / n_steps
+    copies_ns = np.bincount(place, weights=gone.copies) / n_steps
+    most = int((idle_ns + copies_ns).argmax())
+    parts = {"idle": float(idle_ns[most]), "copies": float(copies_ns[most])}
+    parts = {name: part_ns for name, part_ns in parts.items() if part_ns}
+    return parts or {"idle": 0.0}
+
+
+def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
+    """Judge the rank with most of a cause, if it is not known which ranks wait for which.
+
+    Any communication may be waiting then. So the bound is that of `_bound_without` with all
+    communication in place of waiting.
+    """
+    means = cause.mean_by_rank()
+    rank = max(means, key=means.__getitem__)
+    where = f" on rank {rank}"
+    gone = _gone_outside_of_bubble(evidence, cause)
+    if gone is None:
+        return Idle(means[rank], None, rank, where, is_perhaps_bubble=True)
+    comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
+    caused_ns = np.minimum(comm_ns, _largest_on_other_ranks(evidence, gone.total))
+    slowed_ns = _slowed_by_waiting(evidence, caused_ns, hidden_comm_ns)
+    (wall_ns,) = evidence.columns("wall_ns")
+    shortened_ns = wall_ns - gone.total - caused_ns - slowed_ns
+    parts = evidence.mean_parts(
+        evidence.rows_of_largest(shortened_ns),
+        idle=gone.idle,
+        copies=gone.copies,
+        possible_waiting=caused_ns,
+        slowed_by_possible_waiting=slowed_ns,
+    )
+    bound = Bound(evidence.saving_down_to(shortened_ns), parts)
+    return Idle(means[rank], bound, rank, where)
+
+
+def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
+    """Judge in each step the rank that the other ranks wait for."""
+    awaited_rows = _rows_of_awaited_ranks(evidence)
+    awaited_ns = cause.ns[awaited_rows]
+    judged_ns = float(awaited_ns.mean())
+    ranks, place = np.unique(evidence.rank_of_row[awaited_rows], return_inverse=True)
+    ns_by_rank = np.bincount(place, weights=awaited_ns)
+    rank = int(ranks[ns_by_rank.argmax()])
+    where = ""
+    if 2 * cause.mean_of_middle_rank() < judged_ns:
+        has_turn = ns_by_rank >= _MIN_SHARE_OF_RANK_IN_TURN * ns_by_rank.sum()
+        where = _where_text(evidence, rank, ranks[has_turn].tolist())
+    gone = _gone_outside_of_bubble(evidence, cause)
+    if gone is None:
+        return Idle(judged_ns, None, rank, where, is_perhaps_bubble=True)
+    return Idle(judged_ns, _bound_without(evidence, gone), rank, where)
+
+
+def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
+    """Return the row of each step whose rank waits least.
+
+    Of equals, that is the rank with the longest window, then the lowest rank.
+    """
+    (wall_ns,) = evidence.columns("wall_ns")
+    wait_ns = _wait_ns(evidence)
+    order = np.lexsort((evidence.rank_of_row, -wall_ns, wait_ns, evidence.step_of_row))
+    return order[run_starts(evidence.step_of_row[order])]
+
+
+def _where_text(evidence: Evidence, rank: int, ranks_in_turn: Sequence[int]) -> str:
+    """Say on which rank the GPU idles, and whether the others wait for it."""
+    if len(ranks_in_turn) > 1:
+        return f" on ranks {listed(ranks_in_turn)}, on one rank in each step"
+    host = evidence.hosts.get(rank) if evidence.n_hosts > 1 else None
+    of_host = f" of host {printable(host)}" if host else ""
+    awaited = ""
+    if _is_awaited(evidence, rank):
+        awaited = f", which the other ranks wait for{evidence.main_waiting_text}"
+    return f" on rank {rank}{of_host}{awaited}"
+
+
+def _is_awaited(evidence: Evidence, rank: int) -> bool:
+    """Tell whether a rank waits at most half as long as the others.
+
+    Otherwise all ranks wait for each other. Stages of a pipeline do so by design.
+    """
+    if evidence.is_pipeline:
+        return False
+    wait_ns = _wait_ns(evidence)
+    is_rank = evidence.rank_of_row == rank
+    if is_rank.all():
+        return True
+    mean_of_others_ns = wait_ns[~is_rank].mean()
+    return bool(2 * wait_ns[is_rank].mean() <= mean_of_others_ns)
+
+
+def _wait_ns(evidence: Evidence) -> Float64:
+    (wait_ns,) = evidence.columns("wait_ns")
+    return wait_ns
+
+
+def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
+    """Return what a step gains at most without a cause of idle time.
+
+    Per step::
+
+        max over ranks(wall) - max over ranks(wall - gone - min(wait, largest gone on another rank)
+        - slowed)
+
+    Without the cause no rank waits for it, and no rank is faster than its own work. Of the waiting
+    of a rank, as much is gone as the cause on another rank can have made. ``slowed`` is how much
+    hidden waiting slows the compute of the rank at most (`Evidence.slowed_ns`): NCCL's kernels do
+    so while they wait, too.
+    """
+    wait_ns = _wait_ns(evidence)
+    wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
+    caused_ns = np.minimum(wait_ns, _largest_on_other_ranks(evidence, gone.total))
+    slowed_ns = _slowed_by_waiting(evidence, caused_ns, wait_ns - exposed_wait_ns)
+    shortened_ns = wall_ns - gone.total - caused_ns - slowed_ns
+    limit_rows = evidence.rows_of_largest(shortened_ns)
+    parts = evidence.mean_parts(
+        limit_rows,
+        idle=gone.idle,
+        copies=gone.copies,
+        waiting=caused_ns,
+        slowed_by_waiting=slowed_ns,
+    )
+    limit_rank = only_rank(evidence, limit_rows)
+    return Bound(evidence.saving_down_to(shortened_ns), parts, limit_rank)
+
+
+def _slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Float64) -> Float64:
+    """Return how much hidden waiting slows compute on the rows of which waiting is gone."""
+    slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
+    return np.where(gone_wait_ns > 0, slowed_ns, 0.0)
+
+
+def only_rank(evidence: Evidence, rows: Int64) -> int | None:
+    """Return the rank that some rows of the steps are of; None for several ranks."""
+    ranks = np.unique(evidence.rank_of_row[rows])
+    return int(ranks[0]) if ranks.size == 1 else None
+
+
+def _largest_on_other_ranks(evidence: Evidence, cause_ns: Float64) -> Float64:
+    """Return for each row of `steps` the largest cause of idle time on another rank of its step."""
+    _, step = np.unique(evidence.step_of_row, return_inverse=True)
+    largest_rows = evidence.rows_of_largest(cause_ns)
+    elsewhere_ns = cause_ns[largest_rows][step]
+    without_largest_ns = cause_ns.copy()
+    without_largest_ns[largest_rows] = 0
+    elsewhere_ns[largest_rows] = evidence.largest(without_largest_ns)
+    return elsewhere_ns
+
+
+def _limit_by_launching(evidence: Evidence, bound: Bound) -> Bound:
+    """Return a bound that leaves each step as long as the fastest host launches it.
+
+    The time in which the host gets input does not count.
+    """
+    (wall_ns,) = evidence.columns("wall_ns")
+    launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+    above_launching_ns = np.maximum(evidence.largest(wall_ns) - launch_ns, 0.0)
+    most_ns = float(above_launching_ns.mean())
+    if bound.saving_ns <= most_ns:
+        return bound
+    parts = {**bound.parts, "left_for_launching": most_ns - bound.saving_ns}
+    return Bound(most_ns, parts, bound.limit_rank)

@@ -1,0 +1,106 @@
+"""The phase in which a rank takes longer than the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from nsyspipe.findings.lateness import mean_excess
+from nsyspipe.findings.model import Evidence, fill_zero, select_rows
+from nsyspipe.model.table import Int64
+
+# A phase is named if it has more than this part of what a rank takes longer.
+MIN_PART_OF_PHASE = 0.6
+# The time of a step that is in no phase.
+_OUTSIDE = ""
+
+
+class LongerPhase(Struct, frozen=True):
+    """The phase that has most of what a rank takes longer than the others."""
+
+    name: str
+    excess_ns: float
+    # Whether its device idles for more than half of that.
+    is_idle: bool
+
+
+class _Excess(NamedTuple):
+    """What a rank takes longer than the others, ns."""
+
+    by_phase: dict[str, float]
+    # The part for which the device idles while the host gets input.
+    for_input: float
+    # Whether it is time on the device, or time on the host.
+    is_of_device: bool
+
+    @property
+    def min_named(self) -> float:
+        """What a phase has to exceed to be named."""
+        positive = (max(excess_ns, 0.0) for excess_ns in self.by_phase.values())
+        return MIN_PART_OF_PHASE * sum(positive)
+
+
+def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPhase | None:
+    """Return the phase that has most of what a rank takes longer than the others in some steps.
+
+    `numbers` are the numbers of these steps. None if no phase has most of it.
+    """
+    in_steps = pc.field("step").isin(pa.array(numbers))
+    phases = evidence.phases.filter(in_steps)
+    excess = _measure_excess(phases, evidence.steps.filter(in_steps), rank)
+    # A gap may end in forward although the host was loading data. That is no time of forward.
+    data_ns = excess.by_phase.get("data")
+    if data_ns is not None and excess.for_input > max(data_ns, excess.min_named):
+        return LongerPhase("data", excess.for_input, is_idle=False)
+    name = max(excess.by_phase, key=excess.by_phase.__getitem__, default=_OUTSIDE)
+    excess_ns = excess.by_phase.get(name, 0.0)
+    if name != "data":
+        excess_ns -= excess.for_input
+    if name == _OUTSIDE or excess_ns <= excess.min_named:
+        return None
+    in_phase = select_rows(phases, "phase", name)
+    is_of_rank = pc.equal(in_phase["rank"], rank)
+    idle_ns = mean_excess(in_phase["idle_ns"], is_of_rank)
+    is_idle = excess.is_of_device and 2 * idle_ns > excess_ns
+    if is_idle and mean_excess(in_phase["host_ns"], is_of_rank) < 0:
+        # The device idles, but the host is faster in the phase: it had fallen behind before.
+        return None
+    return LongerPhase(name, excess_ns, is_idle)
+
+
+def _measure_excess(phases: pa.Table, steps: pa.Table, rank: int) -> _Excess:
+    """Measure on the device, or on the host if the time of a rank on the device is not known."""
+    device_ns = _device_time(phases)
+    if device_ns.null_count:
+        return _Excess(_excess_by_phase(phases, phases["host_ns"], rank), 0.0, is_of_device=False)
+    by_phase = _excess_by_phase(phases, device_ns, rank)
+    is_of_rank = pc.equal(steps["rank"], rank)
+    step_ns = pc.subtract(steps["wall_ns"], fill_zero(steps["exposed_comm_ns"]))
+    in_phases_ns = sum(by_phase.values())
+    by_phase[_OUTSIDE] = mean_excess(step_ns, is_of_rank) - in_phases_ns
+    input_ns = mean_excess(fill_zero(steps["idle_input_ns"]), is_of_rank)
+    return _Excess(by_phase, max(input_ns, 0.0), is_of_device=True)
+
+
+def _excess_by_phase(phases: pa.Table, time_ns: pa.ChunkedArray, rank: int) -> dict[str, float]:
+    """Return what a rank takes longer than the others in each phase."""
+    is_of_rank = pc.equal(phases["rank"], rank)
+    by_phase = {}
+    for name in sorted(phases["phase"].unique().to_pylist()):
+        is_phase = pc.equal(phases["phase"], name)
+        phase_ns = time_ns.filter(is_phase)
+        by_phase[name] = mean_excess(phase_ns, is_of_rank.filter(is_phase))
+    return by_phase
+
+
+def _device_time(phases: pa.Table) -> pa.ChunkedArray:
+    """Return the time of each phase on the device, with idle time, without exposed communication.
+
+    Null if it is not known.
+    """
+    exposed_ns = fill_zero(phases["exposed_comm_ns"])
+    without_comm_ns = pc.subtract(phases["device_ns"], exposed_ns)
+    return pc.add(without_comm_ns, phases["idle_ns"])

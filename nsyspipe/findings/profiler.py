@@ -1,0 +1,224 @@
+"""Rule ``profiler-overhead``: what the profiler itself costs in the steps that are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.findings.model import (
+    Answer,
+    Bound,
+    Evidence,
+    Finding,
+    Rules,
+    Wording,
+    aggregate_by,
+    fill_zero,
+    select_rows,
+)
+from nsyspipe.model.names import few
+
+# The first step is distorted if it is the longest, and takes this times the median step.
+_MIN_RATIO_OF_DISTORTED_STEP = 1.5
+_MIN_OVERHEAD_SHARE_OF_STEP = 0.01
+_MAX_SHOWN_RANKS = 4
+# By their names in nsys.
+_NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})
+_CAPTURE_LATER = (
+    "start the capture some steps before the steps that count, and keep the capture short"
+)
+
+
+class _FirstStep(NamedTuple):
+    """How the first step compares to the steps that are used."""
+
+    # To the median of them. None if that is not known.
+    ratio: float | None
+    is_longest: bool
+    # Whether the start of the capture explains half of what it takes longer.
+    is_explained: bool
+
+    @property
+    def is_distorted(self) -> bool:
+        """Whether it is much longer than the others."""
+        return (
+            self.ratio is not None
+            and self.ratio >= _MIN_RATIO_OF_DISTORTED_STEP
+            and self.is_longest
+        )
+
+
+def profiler_overhead(evidence: Evidence) -> Answer:
+    """Fire if the first step is distorted, or the profiler works during 1 % of step time.
+
+    A distorted first step is the longest step, and takes 1.5 times the median. Saving: see
+    `_bound_without_overhead`. There is none if only the first step is distorted, or if no device
+    idles for the work of the profiler.
+    """
+    overhead_share = evidence.share_of_step(evidence.mean("overhead_ns") or 0.0)
+    is_busy = overhead_share >= _MIN_OVERHEAD_SHARE_OF_STEP
+    first = _compare_first_step(evidence)
+    if not is_busy and not first.is_distorted:
+        return None
+    ratios = _ratios_of_long_first_steps(evidence)
+    figures: dict[str, Any] = {
+        **evidence.means("overhead_ns"),
+        "first_step_to_median_ratio": first.ratio,
+        "first_step_is_skipped": bool(evidence.skipped_steps),
+    }
+    if evidence.n_ranks > 1 and ratios:
+        by_rank = {str(rank): ratio for rank, ratio in ratios.items()}
+        figures["first_step_to_median_ratio_by_rank"] = by_rank
+    bound = _bound_without_overhead(evidence) if is_busy else None
+    if bound is not None and bound.parts:
+        figures["saving_ns_per_step_by_part"] = bound.parts
+    if is_busy:
+        words = _word_busy_profiler(evidence, has_saving=bound is not None)
+    else:
+        words = _word_distorted_step(evidence, first, ratios)
+    saving_ns = None if bound is None else bound.saving_ns
+    return Finding(words.title, words.action, words.advice, saving_ns, figures)
+
+
+def _word_busy_profiler(evidence: Evidence, *, has_saving: bool) -> Wording:
+    title = "The profiler was busy during the steps"
+    if not has_saving:
+        title += ", but no GPU idled because of the profiler"
+    action = "Read with care: the profiler distorts the capture"
+    return Wording(title, action, _advise_to_trace_less(evidence))
+
+
+def _word_distorted_step(
+    evidence: Evidence, first: _FirstStep, ratios: Mapping[int, float]
+) -> Wording:
+    is_skipped = bool(evidence.skipped_steps)
+    left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
+    if is_skipped:
+        advice = "Change nothing, because no metric uses the first step"
+    else:
+        advice = _advise_to_trace_less(evidence)
+    if not first.is_explained:
+        times = _times_text(ratios, first.ratio or 0.0, evidence.n_ranks)
+        title = f"The first step takes {times}{left_out}"
+        return Wording(title, "Read with care: the first step differs from the others", advice)
+    title = f"The start of the capture distorts the first step{left_out}"
+    action = "Read with care: the profiler distorts the capture"
+    if is_skipped:
+        action = "Change nothing: only the unused first step is distorted"
+    return Wording(title, action, advice)
+
+
+def _bound_without_overhead(evidence: Evidence) -> Bound | None:
+    """Return what a step gains at most without the work of the profiler; None for nothing.
+
+    Each rank loses that work as far as its device idles for its host, and the waiting for other
+    ranks that do the same::
+
+        max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
+    """
+    wall_ns, work_ns = evidence.columns("wall_ns", "overhead_ns")
+    idle_ns, dependency_ns = evidence.columns("idle_ns", "idle_dependency_ns")
+    is_idle_known = pc.is_valid(evidence.steps["idle_ns"]).to_numpy()
+    idle_for_host_ns = np.minimum(work_ns, idle_ns - dependency_ns)
+    cost_ns = np.where(is_idle_known, idle_for_host_ns, work_ns)
+    is_wait_known = evidence.is_wait_known and evidence.are_groups_known
+    (wait_ns,) = evidence.columns("wait_ns" if is_wait_known else "comm_ns")
+    caused_ns = np.minimum(wait_ns, evidence.sum_of_other_ranks(cost_ns))
+    shortened_ns = wall_ns - cost_ns - caused_ns
+    saving_ns = evidence.saving_down_to(shortened_ns)
+    if saving_ns <= 0:
+        return None
+    limit_rows = evidence.rows_of_largest(shortened_ns)
+    parts = evidence.mean_parts(limit_rows, overhead=cost_ns, waiting=caused_ns)
+    return Bound(saving_ns, parts)
+
+
+def _advise_to_trace_less(evidence: Evidence) -> str:
+    """Say what the profiler can leave out of what it recorded, or may have recorded."""
+    recording = evidence.recording
+    options = []
+    if not recording.events or set(recording.events) - _NEEDED_EVENTS:
+        options.append("--trace=cuda,nvtx")
+    if recording.is_cpu_sampled is not False:
+        options.append("--sample=none")
+    if recording.has_backtraces is not False:
+        options.append("no --cudabacktrace")
+    if not options:
+        return f"{_CAPTURE_LATER[:1].upper()}{_CAPTURE_LATER[1:]}"
+    return f"Trace less ({', '.join(options)}), {_CAPTURE_LATER}"
+
+
+def _used_steps(evidence: Evidence) -> list[int]:
+    steps: list[int] = evidence.steps["step"].unique().to_pylist()
+    return steps
+
+
+def _number_of_first_step(evidence: Evidence) -> int:
+    """Return the number of the first step, used or skipped."""
+    return (*evidence.skipped_steps, *_used_steps(evidence))[0]
+
+
+def _compare_first_step(evidence: Evidence) -> _FirstStep:
+    """Compare the first step to the other steps that are used. A step is its longest window."""
+    first = _number_of_first_step(evidence)
+    wall_ns = aggregate_by(evidence.all_steps, "step", "wall_ns", "max")
+    rest_ns = [wall_ns[step] for step in _used_steps(evidence) if step != first]
+    median_ns = float(np.median(rest_ns or [0]))
+    if not median_ns:
+        return _FirstStep(None, is_longest=False, is_explained=False)
+    first_ns = wall_ns[first]
+    excess_ns = first_ns - median_ns
+    return _FirstStep(
+        ratio=first_ns / median_ns,
+        is_longest=first_ns > max(rest_ns),
+        is_explained=2 * _ns_of_capture_start(evidence, first) >= excess_ns,
+    )
+
+
+def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
+    """Return how long a rank waits or the profiler works in the first step, the most of a rank."""
+    rows = select_rows(evidence.all_steps, "step", first)
+    start_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
+    return pc.max(start_ns).as_py() or 0
+
+
+def _ratios_of_long_first_steps(evidence: Evidence) -> dict[int, float]:
+    """Return for each rank its first step over the median of its other steps, from 1.5 on."""
+    rows = evidence.all_steps
+    rank, step, wall_ns = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
+    is_first = step == _number_of_first_step(evidence)
+    is_used = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique()).to_numpy()
+    ratios: dict[int, float] = {}
+    for number in np.unique(rank).tolist():
+        is_rank = rank == number
+        first_ns = wall_ns[is_first & is_rank]
+        rest_ns = wall_ns[is_used & ~is_first & is_rank]
+        if not (first_ns.size and rest_ns.size):
+            continue
+        median_ns = np.median(rest_ns)
+        if first_ns.max() >= _MIN_RATIO_OF_DISTORTED_STEP * median_ns > 0:
+            ratios[number] = float(first_ns.max() / median_ns)
+    return ratios
+
+
+def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) -> str:
+    """Say how much longer the first step is, and on which ranks if it is not so on all alike."""
+    if not ratios:
+        return f"{ratio_of_run:.2g} times the others"
+    low = f"{min(ratios.values()):.2g}"
+    high = f"{max(ratios.values()):.2g}"
+    times = high if low == high else f"{low} to {high}"
+    where = ""
+    if len(ratios) < n_ranks:
+        noun = "ranks" if len(ratios) > 1 else "rank"
+        where = f" on {noun} {few([*ratios], _MAX_SHOWN_RANKS)}"
+    most = ""
+    if low != high:
+        most = f", most on rank {max(ratios, key=ratios.__getitem__)}"
+    return f"{times} times the others{where}{most}"
+
+
+RULES: Rules = {profiler_overhead: ("overhead_ns",)}
