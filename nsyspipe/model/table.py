@@ -1,4 +1,4 @@
-"""What a table is: its grain, its key, and for each column type, unit, formula and source; and how one is written down."""
+"""The declaration of a table: its grain, its key, and type, unit, meaning and source of each column."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,12 @@ INT = pa.int64()
 FLOAT = pa.float64()
 TEXT = pa.string()
 FLAG = pa.bool_()
+# Texts that repeat, as a dictionary. pandas reads `run_id=` in the name of a directory as one, and
+# the column in the file must have the same type.
+WORD = pa.dictionary(pa.int32(), TEXT)
 
-_NARROW = pa.int8(), pa.int16(), pa.int32(), INT
-# `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must
-# agree.
-_TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
+_INTEGER_TYPES = (pa.int8(), pa.int16(), pa.int32(), INT)
+_TYPES = {"float": FLOAT, "text": TEXT, "word": WORD}
 _BY_UNIT = {
     **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),
     **dict.fromkeys(("ratio", "bytes/s", "1/s"), FLOAT),
@@ -35,7 +36,7 @@ _BY_UNIT = {
 
 
 class Column(Struct, frozen=True):
-    """One column: Arrow type, unit, what it means, and where it comes from."""
+    """One column: Arrow type, unit, meaning, and the part of a report that it comes from."""
 
     name: str
     type: pa.DataType
@@ -44,10 +45,15 @@ class Column(Struct, frozen=True):
     source: str = ""
     nullable: bool = False
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the Arrow field says of the column besides its type."""
+        return {"doc": self.doc, "unit": self.unit, "source": self.source}
+
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A named table: its grain, its sort key and its columns."""
+    """A named table: what a row is, the columns that it is sorted by, and all its columns."""
 
     name: str
     doc: str
@@ -59,12 +65,7 @@ class TableSchema:
     def __post_init__(self) -> None:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
         fields = [
-            pa.field(
-                column.name,
-                column.type,
-                column.nullable,
-                {"doc": column.doc, "unit": column.unit, "source": column.source},
-            )
+            pa.field(column.name, column.type, column.nullable, column.metadata)
             for column in self.columns
         ]
         object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
@@ -81,7 +82,7 @@ class TableSchema:
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-        arrays = [_typed(columns[column.name], column.type) for column in self.columns]
+        arrays = [_as_arrow(columns[column.name], column.type) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -89,11 +90,21 @@ class TableSchema:
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
 
 
-def _typed(values: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return the values as an Arrow array of a type. A cast costs time even if the type is the same."""
+def _as_arrow(values: object, arrow_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return values as an Arrow array of a type."""
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        return pa.array(values, kind)
-    return values if values.type == kind else values.cast(kind)
+        return pa.array(values, arrow_type)
+    # A cast costs time even if the type is the same.
+    if values.type == arrow_type:
+        return values
+    return values.cast(arrow_type)
+
+
+@dataclass(frozen=True)
+class DescribedTable(TableSchema):
+    """A table that users get, with a line for the list of all tables."""
+
+    summary: str
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
@@ -102,14 +113,18 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Return a column of int64 in the narrowest type that holds its values; of nulls alone in one that takes no memory."""
-    least, most = (one.as_py() for one in pc.min_max(column).values())
-    n_bits = 0 if least is None else max(most, ~least).bit_length() + 1
-    return (
-        column.cast(next(kind for kind in _NARROW if kind.bit_width >= n_bits))
-        if n_bits
-        else pa.nulls(len(column))
-    )
+    """Return a column of int64 in the narrowest type that holds its values.
+
+    A column without a value takes no memory: its type is null.
+    """
+    value_range = pc.min_max(column).as_py()
+    smallest, largest = value_range["min"], value_range["max"]
+    if smallest is None:
+        return pa.nulls(len(column))
+    magnitude = max(largest, -1 - smallest)
+    n_bits = magnitude.bit_length() + 1
+    narrowest = next(integer for integer in _INTEGER_TYPES if integer.bit_width >= n_bits)
+    return column.cast(narrowest)
 
 
 def table(text: str) -> TableSchema:
