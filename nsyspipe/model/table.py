@@ -25,14 +25,6 @@ FLAG = pa.bool_()
 WORD = pa.dictionary(pa.int32(), TEXT)
 
 _INTEGER_TYPES = (pa.int8(), pa.int16(), pa.int32(), INT)
-_TYPES = {"float": FLOAT, "text": TEXT, "word": WORD}
-_BY_UNIT = {
-    **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),
-    **dict.fromkeys(("ratio", "bytes/s", "1/s"), FLOAT),
-    **dict.fromkeys(("text", "json"), TEXT),
-    "flag": FLAG,
-    "time": pa.timestamp("us", tz="UTC"),
-}
 
 
 class Column(Struct, frozen=True):
@@ -125,27 +117,3 @@ def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     n_bits = magnitude.bit_length() + 1
     narrowest = next(integer for integer in _INTEGER_TYPES if integer.bit_width >= n_bits)
     return column.cast(narrowest)
-
-
-def table(text: str) -> TableSchema:
-    r"""Read a table as it is written down: its name and key and what a row is, then a line per column.
-
-    Those have name, kind, meaning, and the source behind ``<-``. A kind is a unit that implies its
-    type, or ``TYPE:UNIT`` (``_`` for a space); with ``?`` the column may be null. A line that is
-    indented by eight spaces goes on the one before.
-
-    >>> table("steps by rank, start_ns: One row per step.\n wall_ns ns end - start <- derived").key
-    ('rank', 'start_ns')
-    """
-    head, *lines = filter(str.strip, text.replace("\n" + 8 * " ", " ").splitlines())
-    title, _, doc = head.strip().partition(": ")
-    name, _, key = title.partition(" by ")
-    return TableSchema(name, doc, tuple(key.split(", ")) if key else (), tuple(map(_column, lines)))
-
-
-def _column(line: str) -> Column:
-    name, kind, meaning = line.split(maxsplit=2)
-    doc, _, source = meaning.partition(" <- ")
-    typed, _, unit = kind.removesuffix("?").rpartition(":")
-    arrow = _TYPES[typed] if typed else _BY_UNIT[unit]
-    return Column(name, arrow, unit.replace("_", " "), doc, source, nullable=kind.endswith("?"))

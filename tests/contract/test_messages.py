@@ -32,6 +32,7 @@ def name_of(path):
 ALLOWED = {
     "analysis/operations.py": ["memcpy unified DtoD"],
     "capture/rank.py": ["file=$1; exec"],
+    "comparison/comparability.py": ["as in problems, or no-figures if"],  # a code
     "comparison/surroundings.py": [
         "message bytes per step",
         "DtoD copies per step",
