@@ -110,7 +110,8 @@ def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     A column without a value takes no memory: its type is null.
     """
     value_range = pc.min_max(column).as_py()
-    smallest, largest = value_range["min"], value_range["max"]
+    smallest = value_range["min"]
+    largest = value_range["max"]
     if smallest is None:
         return pa.nulls(len(column))
     magnitude = max(largest, -1 - smallest)
