@@ -1,5 +1,6 @@
-"""Constructors of columns, one for each unit: ``ns("wall_ns", "Length of the window", source="derived")``.
+"""Constructors of columns, one for each unit.
 
+For example, ``ns("wall_ns", "Length of the window", source="derived")`` is a column in nanoseconds.
 A unit implies an Arrow type. A column of another type, for example a mean of nanoseconds, names it.
 """
 
@@ -10,7 +11,7 @@ from nsyspipe.model.table import FLAG, FLOAT, INT, TEXT, Column
 
 
 class Unit(Struct, frozen=True):
-    """A unit that is called to declare a column, and the Arrow type that its columns usually have."""
+    """A unit, which is called to declare a column, and the Arrow type that it implies."""
 
     symbol: str
     arrow_type: pa.DataType
@@ -24,10 +25,11 @@ class Unit(Struct, frozen=True):
         nullable: bool = False,
         arrow_type: pa.DataType | None = None,
     ) -> Column:
-        """Declare a column: what it means, which part of a report it comes from, and whether it may be null."""
+        """Declare a column: its meaning, the part of a report that it comes from, and the rest."""
+        column_type = self.arrow_type if arrow_type is None else arrow_type
         return Column(
             name=name,
-            type=arrow_type or self.arrow_type,
+            type=column_type,
             unit=self.symbol,
             doc=meaning,
             source=source,

@@ -809,7 +809,7 @@ def shown(place: str) -> tuple[Figure, ...]:
 
 
 def definition_of(table: str, column: str) -> str | None:
-    """Return the definition of the metric that a column of a table is, or None for other columns."""
+    """Return the definition of the metric that a column of a table is, or None if it is not one."""
     figures_of_table = _FIGURES_OF_TABLES.get(table, {})
     figure = figures_of_table.get(column)
     return None if figure is None else figure.definition

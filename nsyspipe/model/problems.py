@@ -28,7 +28,7 @@ class ProblemKind(Struct, frozen=True, kw_only=True):
 
 
 class SkippedCheck(Struct, frozen=True):
-    """Rules of findings that were skipped, by name: the reason, and how to record what they need."""
+    """Rules of findings that were skipped: the reason, and how to record what they need."""
 
     rules: tuple[str, ...]
     reason: str

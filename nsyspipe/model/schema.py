@@ -1,4 +1,4 @@
-r"""The tables of a run: unit, meaning and source of each column, and which tables are saved or shown.
+r"""The tables of a run: unit, meaning and source of each column, and which are saved or shown.
 
 A source names tables and columns of a report. Sets of time in formulas: ``|X|`` is the total length
 of a union of intervals, ``\`` the difference, ``n`` the intersection, and ``u`` the union.

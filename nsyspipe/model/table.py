@@ -1,4 +1,4 @@
-"""The declaration of a table: its grain, its key, and type, unit, meaning and source of each column."""
+"""The declaration of a table: grain, key, and type, unit, meaning and source of each column."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +100,10 @@ class DescribedTable(TableSchema):
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
-    """Cast and order a table's columns to its declared schema (Arrow computations drop metadata)."""
+    """Return a table with the order, types and metadata of its schema.
+
+    Arrow drops metadata when it computes.
+    """
     return table.select(schema.names).cast(schema.arrow)
 
 
