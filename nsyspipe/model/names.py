@@ -261,13 +261,16 @@ def kernel_label(name: str) -> str:
 
 def _distinguishing_functor(function: str, template_arguments: str) -> str | None:
     """Return the template argument that distinguishes a kernel from others of the same function."""
-    for functor in _FUNCTOR.findall(template_arguments):
+    functors: list[str] = _FUNCTOR.findall(template_arguments)
+    for functor in functors:
         if not functor.startswith(_GENERIC_FUNCTORS):
             return functor
-    if _GENERIC_KERNEL.search(function):
-        for word in _WORD.findall(template_arguments):
-            if not _MEANINGLESS_WORD.fullmatch(word):
-                return word
+    if not _GENERIC_KERNEL.search(function):
+        return None
+    words: list[str] = _WORD.findall(template_arguments)
+    for word in words:
+        if not _MEANINGLESS_WORD.fullmatch(word):
+            return word
     return None
 
 
