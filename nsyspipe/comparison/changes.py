@@ -14,44 +14,118 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.errors import DatasetError
+from nsyspipe.model.columns import count, ns, text
 from nsyspipe.model.definitions import changed_columns, latest_of
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.table import Float64, Int64, table
+from nsyspipe.model.table import FLOAT, Float64, Int64, TableSchema
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs
 
-STEP_TIME_PARTS = table("""
-    difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly, in every column.
+STEP_TIME_PARTS = TableSchema(
+    name="difference_step_time_parts",
+    doc=(
+        "One row per part of the step on the slowest rank of each step (tie: the lowest): they "
+        "sum to the mean step time exactly, in every column."
+    ),
+    key=("part",),
+    columns=(
+        text("part", "compute, exposed_comm, exposed_memory, idle"),
+        ns(
+            "baseline_ns",
+            "mean over summary steps, of the baseline",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "candidate_ns",
+            "mean over summary steps, of the candidate",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns("delta_ns", "candidate - baseline", arrow_type=FLOAT, nullable=True),
+    ),
+)
 
-    part          text       compute, exposed_comm, exposed_memory, idle
-    baseline_ns   float:ns?  mean over summary steps, of the baseline
-    candidate_ns  float:ns?  mean over summary steps, of the candidate
-    delta_ns      float:ns?  candidate - baseline
-""")
+IDLE_CAUSE_PARTS = TableSchema(
+    name="difference_idle_causes",
+    doc="One row per cause of idle time on the same ranks: they sum to the part idle exactly.",
+    key=("cause",),
+    columns=(
+        text(
+            "cause",
+            "input, launch, blocked, dependency, or other (causes that only one side recorded)",
+        ),
+        ns(
+            "baseline_ns",
+            "mean over the steps used of the baseline, null if a side did not record the cause",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "candidate_ns",
+            "mean over the steps used of the candidate, null if a side did not record the cause",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns("delta_ns", "candidate - baseline", arrow_type=FLOAT, nullable=True),
+    ),
+)
 
-IDLE_CAUSE_PARTS = table("""
-    difference_idle_causes by cause: One row per cause of idle time on the same ranks: they sum to the part idle exactly.
-
-    cause         text       input, launch, blocked, dependency, or other (causes that only one side recorded)
-    baseline_ns   float:ns?  mean over the steps used of the baseline, null if a side did not record the cause
-    candidate_ns  float:ns?  mean over the steps used of the candidate, null if a side did not record the cause
-    delta_ns      float:ns?  candidate - baseline
-""")
-
-KERNEL_CHANGES = table("""
-    difference_kernels by delta_ns_per_step, phase, name: One row per (phase, normalised name) that either side runs in a summary step, the largest |delta| first.
-
-    phase                  text?         phase that launched the kernel, null outside of all phases
-    name                   text          as in kernels
-    status                 text          appeared, vanished, changed, or same: at most the minimum effect and 0.1% of the step
-    baseline_ns_per_step   float:ns?     time per rank and step, of kernels that start in the window of the step, of the baseline
-    candidate_ns_per_step  float:ns?     time per rank and step, of kernels that start in the window of the step, of the candidate
-    delta_ns_per_step      float:ns?     candidate - baseline
-    baseline_n_per_step    float:count?  launches per rank and step of the baseline, 0 if none
-    candidate_n_per_step   float:count?  launches per rank and step of the candidate, 0 if none
-    baseline_mean_ns       float:ns?     mean duration in the baseline, null if it does not run there
-    candidate_mean_ns      float:ns?     mean duration in the candidate, null if it does not run there
-""")
+KERNEL_CHANGES = TableSchema(
+    name="difference_kernels",
+    doc=(
+        "One row per (phase, normalized name) that either side runs in a summary step, the "
+        "largest |delta| first."
+    ),
+    key=("delta_ns_per_step", "phase", "name"),
+    columns=(
+        text("phase", "phase that launched the kernel, null outside of all phases", nullable=True),
+        text("name", "as in kernels"),
+        text(
+            "status",
+            "appeared, vanished, changed, or same: at most the minimum effect and 0.1% of the step",
+        ),
+        ns(
+            "baseline_ns_per_step",
+            "time per rank and step, of kernels that start in the window of the step, of the "
+            "baseline",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "candidate_ns_per_step",
+            "time per rank and step, of kernels that start in the window of the step, of the "
+            "candidate",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns("delta_ns_per_step", "candidate - baseline", arrow_type=FLOAT, nullable=True),
+        count(
+            "baseline_n_per_step",
+            "launches per rank and step of the baseline, 0 if none",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        count(
+            "candidate_n_per_step",
+            "launches per rank and step of the candidate, 0 if none",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "baseline_mean_ns",
+            "mean duration in the baseline, null if it does not run there",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "candidate_mean_ns",
+            "mean duration in the candidate, null if it does not run there",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+    ),
+)
 
 SIDES = ("baseline", "candidate")
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.traffic import EXPERT, parallelism
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.model.columns import flag, identifier, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN, DEFINITIONS_VERSION, latest_of
 from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
-from nsyspipe.model.table import table
+from nsyspipe.model.table import TableSchema
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
 
@@ -25,53 +26,71 @@ if TYPE_CHECKING:
     Test = Callable[[Sides], Iterator["Check"]]
     Ask = Callable[[list[Run]], bool]
 
-COMPARABILITY = table("""
-    difference_comparability by check: One row per reason to doubt the comparison; a reason that blocks makes all verdicts inconclusive.
+COMPARABILITY = TableSchema(
+    name="difference_comparability",
+    doc=(
+        "One row per reason to doubt the comparison. A reason that blocks makes all verdicts "
+        "inconclusive."
+    ),
+    key=("check",),
+    columns=(
+        text("check", "stable name"),
+        flag("blocks", "no verdict without --force"),
+        text("baseline", "what was found"),
+        text("candidate", "what was found"),
+        text("message", "both values in one sentence"),
+    ),
+)
 
-    check      text  stable name
-    blocks     flag  no verdict without --force
-    baseline   text  what was found
-    candidate  text  what was found
-    message    text  both values in one sentence
-""")
+CHECKS_OF_RUNS = TableSchema(
+    name="scoreboard_checks",
+    doc=(
+        "One row per reason to doubt a comparison: reasons that block are against the first run, "
+        "others against the peer."
+    ),
+    key=("label", "check"),
+    columns=(
+        text("label", "the run"),
+        text("against", "what it was compared with"),
+        text("check", "stable name"),
+        flag("blocks", "no verdict without --force"),
+        text("reference_value", "value of the run that it was compared with"),
+        text("value", "value of the run"),
+        text("message", "both values in one sentence"),
+    ),
+)
 
-CHECKS_OF_RUNS = table("""
-    scoreboard_checks by label, check: One row per reason to doubt a comparison: reasons that block are against the first run, others against the peer.
+_PROBLEM_COLUMNS = (
+    text("severity", "error, warning, info"),
+    text("report", "where", nullable=True),
+    identifier("rank", "where", nullable=True),
+    text("message", "what"),
+    text("fix", "how to fix the problem", nullable=True),
+)
 
-    label            text  the run
-    against          text  what it was compared with
-    check            text  stable name
-    blocks           flag  no verdict without --force
-    reference_value  text  value of the run that it was compared with
-    value            text  value of the run
-    message          text  both values in one sentence
-""")
+SIDE_PROBLEMS = TableSchema(
+    name="difference_problems",
+    doc="The problems of each run.",
+    key=("side",),
+    columns=(
+        text("side", "baseline or candidate"),
+        text("run_id", "capture"),
+        text("code", "as in problems"),
+        *_PROBLEM_COLUMNS,
+    ),
+)
 
-_PROBLEM = """
-    severity  text   error, warning, info
-    report    text?  where
-    rank      id?    where
-    message   text   what
-    fix       text?  how to fix the problem
-"""
-
-SIDE_PROBLEMS = table(f"""
-    difference_problems by side: The problems of each run.
-
-    side      text   baseline or candidate
-    run_id    text   capture
-    code      text   as in problems
-{_PROBLEM}
-""")
-
-RUN_PROBLEMS = table(f"""
-    scoreboard_problems by label: The problems of each run.
-
-    label     text   the run
-    run_id    text   its capture
-    code      text   as in problems, or no-figures if no step was recorded on every rank
-{_PROBLEM}
-""")
+RUN_PROBLEMS = TableSchema(
+    name="scoreboard_problems",
+    doc="The problems of each run.",
+    key=("label",),
+    columns=(
+        text("label", "the run"),
+        text("run_id", "its capture"),
+        text("code", "as in problems, or no-figures if no step was recorded on every rank"),
+        *_PROBLEM_COLUMNS,
+    ),
+)
 
 _UNKNOWN = "not recorded"
 _NONE = "none"

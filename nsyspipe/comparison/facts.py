@@ -13,27 +13,43 @@ from msgspec import Struct
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.model.captured import RunCapture
+from nsyspipe.model.columns import flag, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.names import is_redacted_host
-from nsyspipe.model.table import table
+from nsyspipe.model.table import FLOAT, Column, TableSchema
 from nsyspipe.nsys.settings import writes_log
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs
 
-FACTS = table("""
-    difference_facts by topic, what: One row per matter around the runs: which sides recorded it, and whether it is the same on both.
-
-    topic        text   as in difference_changes
-    what         text   the matter: one fact, or several that one recording brings
-    recorded_on  text   both, baseline, candidate or neither
-    is_same      flag?  whether both sides have the same, null unless both recorded it, or if values are hidden
-    recorded_by  text?  what records it, null if both sides have it
-    words        text?  value of the only side that recorded it, or of both if equal, or the name of a number
-    unit         text?  unit of the number, null for words
-    value        float:the_row's?  the number, if only one side has it
-    baseline_why   text?  why the baseline does not have it, if known
-    candidate_why  text?  why the candidate does not have it, if known
-""")
+FACTS = TableSchema(
+    name="difference_facts",
+    doc=(
+        "One row per matter around the runs: which sides recorded it, and whether it is the same "
+        "on both."
+    ),
+    key=("topic", "what"),
+    columns=(
+        text("topic", "as in difference_changes"),
+        text("what", "the matter: one fact, or several facts that are recorded together"),
+        text("recorded_on", "both, baseline, candidate or neither"),
+        flag(
+            "is_same",
+            "whether both sides have the same, null unless both recorded it, or if values are "
+            "hidden",
+            nullable=True,
+        ),
+        text("recorded_by", "what records it, null if both sides have it", nullable=True),
+        text(
+            "words",
+            "value of the only side that recorded it, or of both if equal, or the name of a number",
+            nullable=True,
+        ),
+        text("unit", "unit of the number, null for words", nullable=True),
+        Column("value", FLOAT, "the row's", "the number, if only one side has it", nullable=True),
+        text("baseline_why", "why the baseline does not have it, if known", nullable=True),
+        text("candidate_why", "why the candidate does not have it, if known", nullable=True),
+    ),
+)
 
 BOTH = "both"
 NEITHER = "neither"

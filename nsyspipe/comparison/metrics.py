@@ -13,41 +13,123 @@ from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
+from nsyspipe.model.columns import count, flag, percent, ratio, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS, NEITHER, Figure
-from nsyspipe.model.table import Float64, table
+from nsyspipe.model.table import FLOAT, Column, Float64, TableSchema
 
-METRIC_ROWS = table("""
-    difference_metrics by metric: One row per metric: medians or means over the steps used of both sides, and their difference.
-
-    metric            text                 name, as --metric takes it
-    unit              text                 ns, 1/s, ratio, count, bytes or bytes/s
-    better            text                 lower, higher, or neither
-    statistic         text?                median, or mean for times if the steps of a run are uneven
-    baseline          float:the_metric's?  value of the baseline over the steps used (for several captures: mean of their values)
-    candidate         float:the_metric's?  value of the candidate over the steps used (for several captures: mean of their values)
-    delta             float:the_metric's?  candidate - baseline
-    delta_pct         float:%?             100 x delta / baseline, null if the baseline is 0
-    ci_low            float:the_metric's?  lower end of the confidence interval of delta, null without an interval
-    ci_high           float:the_metric's?  upper end of the confidence interval of delta
-    confidence        ratio                confidence of the interval
-    n_baseline        count                steps used of the baseline that have this metric
-    n_candidate       count                steps used of the candidate that have this metric
-    method            text?                how the interval was made
-    verdict           text                 improvement, regression, no change, or inconclusive. For metrics without a better direction: change
-    why               text?                what is missing, or why the verdict is inconclusive
-    baseline_median   float:the_metric's?  median over summary steps of the baseline
-    baseline_mean     float:the_metric's?  mean over summary steps of the baseline
-    candidate_median  float:the_metric's?  median over summary steps of the candidate
-    candidate_mean    float:the_metric's?  mean over summary steps of the candidate
-    min_effect        float:the_metric's?  minimum effect: smallest difference that matters
-    min_effect_pct    float:%              minimum effect in percent of the baseline
-    no_regression     flag                 whether the worse end of the interval is below the minimum effect, so that --fail-on regression passes
-    settle_steps      count?               approximate number of steps per capture that would settle the verdict of a judged metric, null if decided or if no number would
-    settle_captures   count?               approximate number of captures per side that would settle the verdict
-    gate_steps        count?               as settle_steps, for --fail-on regression
-    gate_captures     count?               as settle_captures, for --fail-on regression
-""")
+METRIC_ROWS = TableSchema(
+    name="difference_metrics",
+    doc=(
+        "One row per metric: medians or means over the steps used of both sides, and their "
+        "difference."
+    ),
+    key=("metric",),
+    columns=(
+        text("metric", "name, as --metric takes it"),
+        text("unit", "ns, 1/s, ratio, count, bytes or bytes/s"),
+        text("better", "lower, higher, or neither"),
+        text(
+            "statistic", "median, or mean for times if the steps of a run are uneven", nullable=True
+        ),
+        Column(
+            "baseline",
+            FLOAT,
+            "the metric's",
+            "value of the baseline over the steps used (for several captures: mean of their "
+            "values)",
+            nullable=True,
+        ),
+        Column(
+            "candidate",
+            FLOAT,
+            "the metric's",
+            "value of the candidate over the steps used (for several captures: mean of their "
+            "values)",
+            nullable=True,
+        ),
+        Column("delta", FLOAT, "the metric's", "candidate - baseline", nullable=True),
+        percent("delta_pct", "100 x delta / baseline, null if the baseline is 0", nullable=True),
+        Column(
+            "ci_low",
+            FLOAT,
+            "the metric's",
+            "lower end of the confidence interval of delta, null without an interval",
+            nullable=True,
+        ),
+        Column(
+            "ci_high",
+            FLOAT,
+            "the metric's",
+            "upper end of the confidence interval of delta",
+            nullable=True,
+        ),
+        ratio("confidence", "confidence of the interval"),
+        count("n_baseline", "steps used of the baseline that have this metric"),
+        count("n_candidate", "steps used of the candidate that have this metric"),
+        text("method", "how the interval was made", nullable=True),
+        text(
+            "verdict",
+            "improvement, regression, no change, or inconclusive. For metrics without a better "
+            "direction: change",
+        ),
+        text("why", "what is missing, or why the verdict is inconclusive", nullable=True),
+        Column(
+            "baseline_median",
+            FLOAT,
+            "the metric's",
+            "median over summary steps of the baseline",
+            nullable=True,
+        ),
+        Column(
+            "baseline_mean",
+            FLOAT,
+            "the metric's",
+            "mean over summary steps of the baseline",
+            nullable=True,
+        ),
+        Column(
+            "candidate_median",
+            FLOAT,
+            "the metric's",
+            "median over summary steps of the candidate",
+            nullable=True,
+        ),
+        Column(
+            "candidate_mean",
+            FLOAT,
+            "the metric's",
+            "mean over summary steps of the candidate",
+            nullable=True,
+        ),
+        Column(
+            "min_effect",
+            FLOAT,
+            "the metric's",
+            "minimum effect: smallest difference that matters",
+            nullable=True,
+        ),
+        percent("min_effect_pct", "minimum effect in percent of the baseline"),
+        flag(
+            "no_regression",
+            "whether the worse end of the interval is below the minimum effect, so that --fail-on "
+            "regression passes",
+        ),
+        count(
+            "settle_steps",
+            "approximate number of steps per capture that would settle the verdict of a judged "
+            "metric, null if decided or if no number would",
+            nullable=True,
+        ),
+        count(
+            "settle_captures",
+            "approximate number of captures per side that would settle the verdict",
+            nullable=True,
+        ),
+        count("gate_steps", "as settle_steps, for --fail-on regression", nullable=True),
+        count("gate_captures", "as settle_captures, for --fail-on regression", nullable=True),
+    ),
+)
 
 DEFAULT_METRIC = "step_time"
 

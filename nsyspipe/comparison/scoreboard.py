@@ -28,63 +28,156 @@ from nsyspipe.comparison.metrics import (
 )
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
+from nsyspipe.model.columns import count, flag, ns, per_s, ratio, text
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.problems import problem
-from nsyspipe.model.table import Float64, table
+from nsyspipe.model.table import FLOAT, Column, Float64, TableSchema
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
 from nsyspipe.run.run import ShownInNotebooks
 from nsyspipe.run.work import parted
 
-_FIGURES = "\n".join(
-    f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table")
+_FIGURE_COLUMNS = tuple(
+    Column(figure.column, FLOAT, figure.unit, figure.meaning, nullable=True)
+    for figure in shown("scoreboard table")
 )
 
-SCOREBOARD = table(f"""
-    scoreboard by label: One row per run, in the order given or sorted. The first run is the baseline.
+SCOREBOARD = TableSchema(
+    name="scoreboard",
+    doc="One row per run, in the order given or sorted. The first run is the baseline.",
+    key=("label",),
+    columns=(
+        text("label", "name of the run, unique"),
+        text("run_ids", "run IDs of its captures, separated by spaces"),
+        count("n_captures", "number of its captures"),
+        count("world_size", "ranks of the job, null if not recorded", nullable=True),
+        count("n_ranks", "ranks with a report"),
+        count(
+            "n_processes",
+            "processes of the ranks, fewer if some processes have several GPUs, null if not "
+            "recorded",
+            nullable=True,
+        ),
+        text("gpu_names", "GPU models, separated by commas, empty if not recorded"),
+        count("n_summary_steps", "steps used, of all captures"),
+        *_FIGURE_COLUMNS,
+        per_s(
+            "throughput_steps_per_s",
+            "1 / mean step time (for several captures: of the mean of their means)",
+            nullable=True,
+        ),
+        per_s(
+            "rank_steps_per_s",
+            "throughput x ranks, which is samples/s divided by the batch size of a rank if ranks "
+            "share no batch",
+            nullable=True,
+        ),
+        ratio(
+            "speedup", "mean step time of the first run / mean step time of this run", nullable=True
+        ),
+        ratio(
+            "speedup_low",
+            "lower end of its confidence interval, null with too few steps",
+            nullable=True,
+        ),
+        ratio("speedup_high", "upper end of its confidence interval", nullable=True),
+        text(
+            "verdict",
+            "verdict on step time against the first run: reference, improvement, regression, no "
+            "change or inconclusive",
+        ),
+        text("why", "why the verdict is inconclusive", nullable=True),
+        text(
+            "peer",
+            "the first run of its group. Runs of a group have the same world size, GPU model, "
+            "ranks, model-parallel size and, if known, work per step",
+        ),
+        ratio(
+            "peer_speedup", "mean step time of the peer / mean step time of this run", nullable=True
+        ),
+        ratio(
+            "peer_speedup_low",
+            "lower end of its confidence interval, null with too few steps",
+            nullable=True,
+        ),
+        ratio("peer_speedup_high", "upper end of its confidence interval", nullable=True),
+        text(
+            "peer_verdict",
+            "verdict on step time against the peer, reference if the run is the peer",
+        ),
+        text("peer_why", "why this verdict is inconclusive", nullable=True),
+        text(
+            "peer_statistic",
+            "statistic of this verdict: median, or mean if steps are uneven",
+            nullable=True,
+        ),
+        ratio(
+            "peer_delta_ratio",
+            "(this run - the peer) / the peer, for this statistic of the step time",
+            nullable=True,
+        ),
+        ratio(
+            "peer_delta_low_ratio",
+            "lower end of its confidence interval, null with too few steps",
+            nullable=True,
+        ),
+        ratio("peer_delta_high_ratio", "upper end of its confidence interval", nullable=True),
+        count(
+            "peer_settle_steps",
+            "approximate number of steps per capture that would settle the verdict, null if "
+            "decided or if no number would",
+            nullable=True,
+        ),
+        count(
+            "peer_settle_captures",
+            "approximate number of captures of each run that would settle the verdict",
+            nullable=True,
+        ),
+        flag("is_uneven", "whether mean and median differ much, or few steps are near the median"),
+        ns(
+            "mean_step_time_ns",
+            "mean over the steps used, of the slowest rank. The parts sum to it",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "compute_ns",
+            "compute part of the mean step time, on the slowest rank",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "exposed_comm_ns",
+            "exposed communication part of the mean step time",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "exposed_memory_ns",
+            "exposed copies part of the mean step time",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns("idle_ns", "idle part of the mean step time", arrow_type=FLOAT, nullable=True),
+    ),
+)
 
-    label                   text       name of the run, unique
-    run_ids                 text       run IDs of its captures, separated by spaces
-    n_captures              count      number of its captures
-    world_size              count?     ranks of the job, null if not recorded
-    n_ranks                 count      ranks with a report
-    n_processes             count?     processes of the ranks, fewer if some processes have several GPUs, null if not recorded
-    gpu_names               text       GPU models, separated by commas, empty if not recorded
-    n_summary_steps         count      steps used, of all captures
-{_FIGURES}
-    throughput_steps_per_s  1/s?       1 / mean step time (for several captures: of the mean of their means)
-    rank_steps_per_s        1/s?       throughput x ranks, which is samples/s divided by the batch size of a rank if ranks share no batch
-    speedup                 ratio?     mean step time of the first run / mean step time of this run
-    speedup_low             ratio?     lower end of its confidence interval, null with too few steps
-    speedup_high            ratio?     upper end of its confidence interval
-    verdict                 text       verdict on step time against the first run: reference, improvement, regression, no change or inconclusive
-    why                     text?      why the verdict is inconclusive
-    peer                    text       the first run of its group. Runs of a group have the same world size, GPU model, ranks, model-parallel size and, if known, work per step
-    peer_speedup            ratio?     mean step time of the peer / mean step time of this run
-    peer_speedup_low        ratio?     lower end of its confidence interval, null with too few steps
-    peer_speedup_high       ratio?     upper end of its confidence interval
-    peer_verdict            text       verdict on step time against the peer, reference if the run is the peer
-    peer_why                text?      why this verdict is inconclusive
-    peer_statistic          text?      statistic of this verdict: median, or mean if steps are uneven
-    peer_delta_ratio        ratio?     (this run - the peer) / the peer, for this statistic of the step time
-    peer_delta_low_ratio    ratio?     lower end of its confidence interval, null with too few steps
-    peer_delta_high_ratio   ratio?     upper end of its confidence interval
-    peer_settle_steps       count?     approximate number of steps per capture that would settle the verdict, null if decided or if no number would
-    peer_settle_captures    count?     approximate number of captures of each run that would settle the verdict
-    is_uneven               flag       whether mean and median differ much, or few steps are near the median
-    mean_step_time_ns       float:ns?  mean over the steps used, of the slowest rank. The parts sum to it
-    compute_ns              float:ns?  compute part of the mean step time, on the slowest rank
-    exposed_comm_ns         float:ns?  exposed communication part of the mean step time
-    exposed_memory_ns       float:ns?  exposed copies part of the mean step time
-    idle_ns                 float:ns?  idle part of the mean step time
-""")
-
-ENVIRONMENTS = table("""
-    scoreboard_environments by what, label: One row per training variable that differs between runs, and run whose environment was recorded.
-
-    what   text   the variable
-    label  text   name of the run
-    value  text   its value, several values if captures or processes differ, 'not set' if the run does not set it
-""")
+ENVIRONMENTS = TableSchema(
+    name="scoreboard_environments",
+    doc=(
+        "One row per training variable that differs between runs, and per run with a recorded "
+        "environment."
+    ),
+    key=("what", "label"),
+    columns=(
+        text("what", "the variable"),
+        text("label", "name of the run"),
+        text(
+            "value",
+            "its value, several values if captures or processes differ, 'not set' if the run does "
+            "not set it",
+        ),
+    ),
+)
 
 REFERENCE = "reference"
 

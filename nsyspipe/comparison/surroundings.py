@@ -46,8 +46,9 @@ from nsyspipe.comparison.facts import (
 )
 from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
+from nsyspipe.model.columns import text
 from nsyspipe.model.comm_kernels import is_communication
-from nsyspipe.model.table import table
+from nsyspipe.model.table import FLOAT, Column, TableSchema
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE, VARIABLES
 from nsyspipe.nsys.settings import HOST, LINK, SETTINGS, STREAMS, is_costly
 from nsyspipe.run.run import Run
@@ -58,18 +59,36 @@ if TYPE_CHECKING:
 
 Fact = tuple[str, str, str]
 
-CHANGES = table("""
-    difference_changes by topic, what: One row per fact around the runs that differs: numbers in the columns _value, words in the others.
-
-    topic            text              steps, collectives, copies, stragglers, link, versions, capture
-    what             text              the fact
-    unit             text?             unit of the numbers, null for words
-    baseline         text?             value of the baseline in words, null if not set
-    candidate        text?             value of the candidate in words, null if not set
-    baseline_value   float:the_row's?  value of the baseline as a number, mean of several captures
-    candidate_value  float:the_row's?  value of the candidate as a number, mean of several captures
-    delta            float:the_row's?  candidate - baseline
-""")
+CHANGES = TableSchema(
+    name="difference_changes",
+    doc=(
+        "One row per fact around the runs that differs: numbers in the columns _value, words in "
+        "the others."
+    ),
+    key=("topic", "what"),
+    columns=(
+        text("topic", "steps, collectives, copies, stragglers, link, versions, capture"),
+        text("what", "the fact"),
+        text("unit", "unit of the numbers, null for words", nullable=True),
+        text("baseline", "value of the baseline in words, null if not set", nullable=True),
+        text("candidate", "value of the candidate in words, null if not set", nullable=True),
+        Column(
+            "baseline_value",
+            FLOAT,
+            "the row's",
+            "value of the baseline as a number, mean of several captures",
+            nullable=True,
+        ),
+        Column(
+            "candidate_value",
+            FLOAT,
+            "the row's",
+            "value of the candidate as a number, mean of several captures",
+            nullable=True,
+        ),
+        Column("delta", FLOAT, "the row's", "candidate - baseline", nullable=True),
+    ),
+)
 
 
 class _Numbers(Struct, frozen=True):

@@ -1,1 +1,4 @@
-"""What everything else talks about: tables and their columns, figures, problems, names, texts. Imports nothing of nsyspipe but errors."""
+"""What all other rooms talk about: tables and columns, metrics, problems and names.
+
+This room imports nothing of nsyspipe but errors.
+"""

@@ -1,4 +1,7 @@
-"""What a capture says of itself: the classes that its sidecar is written from, and read into. Only the standard library is needed."""
+"""The classes of a sidecar, in which a capture describes itself, for writing and reading.
+
+Only the standard library is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,33 @@ SIDECAR_SUFFIX = ".capture.json"
 
 @dataclass(frozen=True)
 class CapturedRank:
-    """One rank of a capture; None is "not known"."""
+    """One rank of a capture. None means that a fact is not known."""
 
     rank: int
     local_rank: int | None = None
-    pid: int | None = None  # of the training program's process
-    report: str | None = None  # stem of its report; None: this rank was not captured
-    status: int | None = None  # with which its program ended
+    # The process of the training program.
+    pid: int | None = None
+    # Stem of the report. None also if this rank was not captured.
+    report: str | None = None
+    # Exit status of the program.
+    status: int | None = None
     problem: str | None = None
     gpu_name: str | None = None
-    is_complete: bool | None = (
-        None  # whether its report was whole before the program was ended, whatever its status
-    )
+    # Whether the report was complete before the program was stopped, whatever its status.
+    is_complete: bool | None = None
 
 
 @dataclass(frozen=True)
 class RunCapture:
-    """How a run was captured, for whoever compares two: ``run.capture`` of the JSON document, field by field."""
+    """How a run was captured, to compare it with another: ``run.capture`` of the JSON document."""
 
     name: str | None = None
     captured_at_utc: str | None = None
-    command: list[str] | None = (
-        None  # what is harmless; the rest hashed (``hmac:``), or ``***`` if not by us
-    )
-    hash_key: str | None = (
-        None  # which key made the hashes: ``capture`` for one of this capture alone
-    )
+    # Harmless words. The others are hashes (``hmac:``), or ``***`` in a file that nsyspipe did not
+    # write.
+    command: list[str] | None = None
+    # The key of the hashes: ``capture`` for a key of this capture alone.
+    hash_key: str | None = None
     git_commit: str | None = None
     git_is_dirty: bool | None = None
     torch_version: str | None = None
@@ -46,4 +50,5 @@ class RunCapture:
     python_version: str | None = None
     trace: list[str] | None = None
     capture_range: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)  # those of `VARIABLES`, likewise
+    # The variables of `VARIABLES`, with hashes as in `command`.
+    environment: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Which kernels and calls of other libraries communicate, by their names; and which collective that is.
+"""Which kernels and calls communicate, by their names, and which collective they are.
 
-NCCL's own kernels are told by how their names begin (`names.collective_of` reads the rest).
+Kernels of NCCL are recognized by how their names begin. `names.collective_of` reads the rest.
 """
 
 import re
@@ -13,211 +13,232 @@ from msgspec import Struct
 from nsyspipe.model.names import OTHER, collective_of, kernel_label
 
 NCCL_PREFIX = "nccl"
-_MOST_NAMES = 4096
+# The ranks of a job run the same kernels, so their names are looked up again and again.
+_MAX_CACHED_NAMES = 4096
 
 
-class CommLibrary(Struct, frozen=True):
+class CommLibrary(Struct, frozen=True, kw_only=True):
     """Kernels of one library that communicate."""
 
     name: str
-    pattern: re.Pattern[
-        str
-    ]  # of the kernel's name with its namespaces, without template arguments and parameters
-    collective: str | None  # one of `names.COLLECTIVES`; None where the kernel's own name says it
-    source: str  # where these names stand
+    # Matches the name of the kernel with its namespaces, without template arguments and parameters.
+    pattern: re.Pattern[str]
+    # One of `names.COLLECTIVES`. None if the name of the kernel tells the collective.
+    collective: str | None
+    # Where the library declares these kernels.
+    source: str
 
 
 _START = r"(?:^|::)"
+_USERBUFFERS_SOURCE = (
+    "NVIDIA/TransformerEngine: "
+    "transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu"
+)
+_NVSHMEM_SOURCE = (
+    "NVIDIA/nvshmem: src/include/non_abi/device/coll/*.cuh, src/device/launch/collective_launch.cpp"
+)
+_SYMMETRIC_MEMORY_SOURCE = (
+    "pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu"
+)
 LIBRARIES = (
     CommLibrary(
-        "DeepEP",
-        re.compile(
-            r"^deep_ep::(?:intranode|internode|internode_ll)::(?:cached_)?(?:notify|dispatch|combine|barrier)\w*$"
+        name="DeepEP",
+        pattern=re.compile(
+            r"^deep_ep::(?:intranode|internode|internode_ll)::"
+            r"(?:cached_)?(?:notify|dispatch|combine|barrier)\w*$"
         ),
-        "all_to_all",
-        "deepseek-ai/DeepEP: csrc/kernels/intranode.cu, internode.cu, internode_ll.cu",
+        collective="all_to_all",
+        source="deepseek-ai/DeepEP: csrc/kernels/intranode.cu, internode.cu, internode_ll.cu",
     ),
     CommLibrary(
-        "DeepEP (hybrid)",
-        re.compile(r"^hybrid_ep::(?:dispatch|combine)_kernel$"),
-        "all_to_all",
-        "deepseek-ai/DeepEP, branch hybrid-ep: csrc/hybrid_ep/backend/hybrid_ep_backend.cuh",
+        name="DeepEP (hybrid)",
+        pattern=re.compile(r"^hybrid_ep::(?:dispatch|combine)_kernel$"),
+        collective="all_to_all",
+        source="deepseek-ai/DeepEP, branch hybrid-ep: csrc/hybrid_ep/backend/hybrid_ep_backend.cuh",
     ),
     CommLibrary(
-        "userbuffers, reduce-scatter",
-        re.compile(_START + r"userbuffers_\w*_rs(?:_\w+)?$"),
-        "reduce_scatter",
-        (
-            "NVIDIA/TransformerEngine: "
-            "transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu"
+        name="userbuffers, reduce-scatter",
+        pattern=re.compile(_START + r"userbuffers_\w*_rs(?:_\w+)?$"),
+        collective="reduce_scatter",
+        source=_USERBUFFERS_SOURCE,
+    ),
+    CommLibrary(
+        name="userbuffers, all-gather",
+        pattern=re.compile(_START + r"userbuffers_\w*_ag(?:_\w+)?$"),
+        collective="all_gather",
+        source=_USERBUFFERS_SOURCE,
+    ),
+    CommLibrary(
+        name="userbuffers, all-reduce",
+        pattern=re.compile(_START + r"userbuffers_\w*_(?:rw|rr|mc)$"),
+        collective="all_reduce",
+        source=_USERBUFFERS_SOURCE,
+    ),
+    CommLibrary(
+        name="userbuffers, all-to-all",
+        pattern=re.compile(_START + r"kuserbuffers_alltoall\w*$"),
+        collective="all_to_all",
+        source=_USERBUFFERS_SOURCE,
+    ),
+    CommLibrary(
+        name="userbuffers, sends and receives",
+        pattern=re.compile(_START + r"kuserbuffers_(?:pull|push|proxy)\w*$"),
+        collective="send_recv",
+        source=_USERBUFFERS_SOURCE,
+    ),
+    CommLibrary(
+        name="NVSHMEM, all-gather",
+        pattern=re.compile(_START + r"fcollect\w*_on_stream_kernel\w*$"),
+        collective="all_gather",
+        source=_NVSHMEM_SOURCE,
+    ),
+    CommLibrary(
+        name="NVSHMEM, all-reduce",
+        pattern=re.compile(_START + r"rdxn\w*_on_stream_kernel\w*$"),
+        collective="all_reduce",
+        source=_NVSHMEM_SOURCE,
+    ),
+    CommLibrary(
+        name="NVSHMEM, other collectives",
+        pattern=re.compile(
+            _START + r"(?:alltoall|broadcast|reduce|reducescatter|barrier|sync)"
+            r"\w*_on_stream_kernel\w*$"
+        ),
+        collective=None,
+        source=_NVSHMEM_SOURCE,
+    ),
+    CommLibrary(
+        name="NVSHMEM in PyTorch",
+        pattern=re.compile(_START + r"(?:allToAllV\w*|exchangeSplitAndOffset\w*)$"),
+        collective="all_to_all",
+        source="pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/nvshmem_extension.cu",
+    ),
+    CommLibrary(
+        name="NVSHMEM",
+        pattern=re.compile(_START + r"nvshmem\w*(?:::\w+)*$"),
+        collective=None,
+        source="NVIDIA/nvshmem: the prefix of all that is public, nvshmem, nvshmemx, nvshmemi",
+    ),
+    CommLibrary(
+        name="PyTorch's symmetric memory",
+        pattern=re.compile(
+            _START + r"(?:(?:multimem_)?(?:one|two)_shot|multimem)_"
+            r"(?:all_reduce|all_gather|reduce_scatter)\w*$"
+        ),
+        collective=None,
+        source=_SYMMETRIC_MEMORY_SOURCE,
+    ),
+    CommLibrary(
+        name="PyTorch's symmetric memory, reduce",
+        pattern=re.compile(_START + r"multimem_one_shot_reduce\w*$"),
+        collective="reduce",
+        source=_SYMMETRIC_MEMORY_SOURCE,
+    ),
+    CommLibrary(
+        name="TensorRT-LLM, PyTorch's intra-node communication",
+        pattern=re.compile(_START + r"(?:one|two)ShotAllReduceKernel\w*$"),
+        collective="all_reduce",
+        source=(
+            "NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; "
+            "pytorch/pytorch: torch/csrc/distributed/c10d/intra_node_comm.cu"
         ),
     ),
     CommLibrary(
-        "userbuffers, all-gather",
-        re.compile(_START + r"userbuffers_\w*_ag(?:_\w+)?$"),
-        "all_gather",
-        "as before",
-    ),
-    CommLibrary(
-        "userbuffers, all-reduce",
-        re.compile(_START + r"userbuffers_\w*_(?:rw|rr|mc)$"),
-        "all_reduce",
-        "as before",
-    ),
-    CommLibrary(
-        "userbuffers, all-to-all",
-        re.compile(_START + r"kuserbuffers_alltoall\w*$"),
-        "all_to_all",
-        "as before",
-    ),
-    CommLibrary(
-        "userbuffers, sends and receives",
-        re.compile(_START + r"kuserbuffers_(?:pull|push|proxy)\w*$"),
-        "send_recv",
-        "as before",
-    ),
-    CommLibrary(
-        "NVSHMEM, all-gather",
-        re.compile(_START + r"fcollect\w*_on_stream_kernel\w*$"),
-        "all_gather",
-        (
-            "NVIDIA/nvshmem: src/include/non_abi/device/coll/*.cuh, "
-            "src/device/launch/collective_launch.cpp"
+        name="TensorRT-LLM, FlashInfer: all-reduce with what follows it",
+        pattern=re.compile(
+            _START + r"(?:allreduce_fusion_kernel_(?:one|two)shot\w*|"
+            r"lamport_style_one_shot_all_reduce\w*|"
+            r"(?:one|two)shotAllreduceFusionKernel\w*)$"
+        ),
+        collective="all_reduce",
+        source=(
+            "NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/communicationKernels/*.cu; "
+            "flashinfer-ai/flashinfer: include/flashinfer/comm/trtllm_allreduce_fusion.cuh"
         ),
     ),
     CommLibrary(
-        "NVSHMEM, all-reduce",
-        re.compile(_START + r"rdxn\w*_on_stream_kernel\w*$"),
-        "all_reduce",
-        "as before",
+        name="TensorRT-LLM, all-to-all of experts",
+        pattern=re.compile(_START + r"moeAllToAllKernel\w*$"),
+        collective="all_to_all",
+        source="NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/fusedMoeCommKernels.cu",
     ),
     CommLibrary(
-        "NVSHMEM, other collectives",
-        re.compile(
-            _START
-            + r"(?:alltoall|broadcast|reduce|reducescatter|barrier|sync)\w*_on_stream_kernel\w*$"
-        ),
-        None,
-        "as before",
-    ),
-    CommLibrary(
-        "NVSHMEM in PyTorch",
-        re.compile(_START + r"(?:allToAllV\w*|exchangeSplitAndOffset\w*)$"),
-        "all_to_all",
-        "pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/nvshmem_extension.cu",
-    ),
-    CommLibrary(
-        "NVSHMEM",
-        re.compile(_START + r"nvshmem\w*(?:::\w+)*$"),
-        None,
-        "NVIDIA/nvshmem: the prefix of all that is public, nvshmem, nvshmemx, nvshmemi",
-    ),
-    CommLibrary(
-        "PyTorch's symmetric memory",
-        re.compile(
-            _START
-            + r"(?:(?:multimem_)?(?:one|two)_shot|multimem)_(?:all_reduce|all_gather|reduce_scatter)\w*$"
-        ),
-        None,
-        "pytorch/pytorch: torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu",
-    ),
-    CommLibrary(
-        "PyTorch's symmetric memory, reduce",
-        re.compile(_START + r"multimem_one_shot_reduce\w*$"),
-        "reduce",
-        "as before",
-    ),
-    CommLibrary(
-        "TensorRT-LLM, PyTorch's intra-node communication",
-        re.compile(_START + r"(?:one|two)ShotAllReduceKernel\w*$"),
-        "all_reduce",
-        "NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; "
-        "pytorch/pytorch: torch/csrc/distributed/c10d/intra_node_comm.cu",
-    ),
-    CommLibrary(
-        "TensorRT-LLM, FlashInfer: all-reduce with what follows it",
-        re.compile(
-            _START
-            + r"(?:allreduce_fusion_kernel_(?:one|two)shot\w*|lamport_style_one_shot_all_reduce\w*"
-            r"|(?:one|two)shotAllreduceFusionKernel\w*)$"
-        ),
-        "all_reduce",
-        "NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/communicationKernels/*.cu; "
-        "flashinfer-ai/flashinfer: include/flashinfer/comm/trtllm_allreduce_fusion.cuh",
-    ),
-    CommLibrary(
-        "TensorRT-LLM, all-to-all of experts",
-        re.compile(_START + r"moeAllToAllKernel\w*$"),
-        "all_to_all",
-        "NVIDIA/TensorRT-LLM: cpp/tensorrt_llm/kernels/fusedMoeCommKernels.cu",
-    ),
-    CommLibrary(
-        "vLLM, SGLang",
-        re.compile(_START + r"cross_device_reduce_[12]stage\w*$"),
-        "all_reduce",
-        (
+        name="vLLM, SGLang",
+        pattern=re.compile(_START + r"cross_device_reduce_[12]stage\w*$"),
+        collective="all_reduce",
+        source=(
             "vllm-project/vllm: csrc/custom_all_reduce.cuh; sgl-project/sglang: "
             "sgl-kernel/csrc/allreduce"
         ),
     ),
     CommLibrary(
-        "vLLM, quick all-reduce",
-        re.compile(r"(?:^|::)quickreduce::allreduce_prototype\w*$"),
-        "all_reduce",
-        "vllm-project/vllm: csrc/quickreduce",
+        name="vLLM, quick all-reduce",
+        pattern=re.compile(_START + r"quickreduce::allreduce_prototype\w*$"),
+        collective="all_reduce",
+        source="vllm-project/vllm: csrc/quickreduce",
     ),
 )
 
-# What kernels that communicate are named like in any library.
+# Names that kernels of any library have if they communicate.
 LIKE_COMMUNICATION = re.compile(
-    r"(?i)nccl|nvshmem|multimem|cross_device|userbuffers|deep_ep::|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|"
-    r"send_?recv"
+    r"(?i)nccl|nvshmem|multimem|cross_device|userbuffers|deep_ep::|"
+    r"all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|send_?recv"
 )
-# Of these the compute kernels: what torch.compile fuses is named by all operators around it, and
-# threads of one block or warp reduce among themselves.
+# Compute kernels with such names. torch.compile names a fused kernel by all operators around it,
+# and the threads of one block or warp reduce among themselves.
 _LIKE_COMPUTE = re.compile(
     r"(?i)^triton_\w+_fused_|(?:warp|block|cta|thread)_?all_?(?:reduce|gather)|get_dispatch_layout"
 )
 
 
-@lru_cache(_MOST_NAMES)
+@lru_cache(_MAX_CACHED_NAMES)
 def library_of(label: str) -> CommLibrary | None:
-    """Return whose communication a kernel is, NCCL's apart, by its `names.kernel_label`; None of other kernels."""
-    function = label.partition(" [")[0]
-    return next((one for one in LIBRARIES if one.pattern.search(function)), None)
+    """Return the library of a kernel that communicates, by its `names.kernel_label`.
+
+    NCCL is not one of these libraries.
+    """
+    function = _function_of(label)
+    for library in LIBRARIES:
+        if library.pattern.search(function):
+            return library
+    return None
 
 
-@lru_cache(_MOST_NAMES)
+def _function_of(label: str) -> str:
+    """Return a label without the functor in brackets."""
+    return label.partition(" [")[0]
+
+
+@lru_cache(_MAX_CACHED_NAMES)
 def is_communication(label: str) -> bool:
-    """Tell whether a label is that of a collective or of a kernel that communicates, as far as its name says it."""
-    is_nccls = label.lower().startswith(NCCL_PREFIX)
-    return is_nccls or label.endswith(_COPIES) or library_of(label) is not None
+    """Tell whether a label names a collective or a kernel that is known to communicate."""
+    is_of_nccl = label.lower().startswith(NCCL_PREFIX)
+    is_of_copies = label.endswith(_COPIES_SUFFIX)
+    return is_of_nccl or is_of_copies or library_of(label) is not None
 
 
 def are_communication(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Tell of each of many labels whether it `is_communication`."""
+    """Return for each label whether it `is_communication`."""
     texts = labels.cast(pa.string())
-    wanted = [
-        label
-        for label in pc.unique(texts).to_pylist()
-        if label is not None and is_communication(label)
-    ]
-    return pc.is_in(texts, value_set=pa.array(wanted, pa.string()))
+    distinct_labels = pc.unique(texts).drop_null().to_pylist()
+    comm_labels = [label for label in distinct_labels if is_communication(label)]
+    return pc.is_in(texts, value_set=pa.array(comm_labels, pa.string()))
 
 
 def looks_like_communication(label: str) -> bool:
-    """Tell whether a kernel is named like communication, which only its user can tell for certain.
+    """Tell whether a kernel has a name like communication. Only the user can tell for certain.
 
-    >>> looks_like_communication("my_all_reduce"), looks_like_communication("triton_poi_fused_add_all_reduce_3")
-    (True, False)
+    >>> looks_like_communication("my_all_reduce")
+    True
+    >>> looks_like_communication("triton_poi_fused_add_all_reduce_3")
+    False
     """
-    function = label.partition(" [")[0]
-    return (
-        LIKE_COMMUNICATION.search(function) is not None and _LIKE_COMPUTE.search(function) is None
-    )
+    function = _function_of(label)
+    is_named_like_communication = LIKE_COMMUNICATION.search(function) is not None
+    return is_named_like_communication and _LIKE_COMPUTE.search(function) is None
 
 
-@lru_cache(_MOST_NAMES)
+@lru_cache(_MAX_CACHED_NAMES)
 def collective_of_kernel(name: str) -> str:
     """Return the collective that a kernel of any library runs, or ``other``.
 
@@ -225,26 +246,28 @@ def collective_of_kernel(name: str) -> str:
     'all_to_all'
     """
     library = library_of(kernel_label(name))
-    return (
-        collective_of(name) if library is None or library.collective is None else library.collective
-    )
+    if library is None or library.collective is None:
+        return collective_of(name)
+    return library.collective
 
 
-# The calls, by the texts of their ranges.
-
-# NCCL's functions that move data; those of a group launch nothing until it ends.
+# Functions of NCCL that move data, by the texts of their ranges.
 _NCCL_CALL = re.compile(
-    r"(?i)^p?nccl(?:All_?Reduce|All_?Gather|All_?to_?All|Reduce_?Scatter|Broadcast|Bcast|Reduce|Gather|Scatter|Send|Recv)v?$"
+    r"(?i)^p?nccl(?:All_?Reduce|All_?Gather|All_?to_?All|Reduce_?Scatter|Broadcast|Bcast|"
+    r"Reduce|Gather|Scatter|Send|Recv)v?$"
 )
+# Calls in a group launch nothing until the group ends.
 _GROUP = re.compile(r"(?i)^p?ncclGroup(Start|End)$")
-# PyTorch's operators that copy between GPUs by symmetric memory, as
-# torch.autograd.profiler.emit_nvtx names them; also called without their namespace.
+# Operators of PyTorch that copy between GPUs by symmetric memory, as
+# torch.autograd.profiler.emit_nvtx names them. Some are called without their namespace.
 # pytorch/pytorch: torch/distributed/_symmetric_memory/__init__.py
 _SYMMETRIC_CALL = re.compile(
-    r"^(?:symm_mem::_?|_?(?=low_contention_))(\w*(?:all_gather|reduce_scatter|all_reduce|all_to_all)\w*)(?:,|$)"
+    r"^(?:symm_mem::_?|_?(?=low_contention_))"
+    r"(\w*(?:all_gather|reduce_scatter|all_reduce|all_to_all)\w*)(?:,|$)"
 )
-_BY_ALIAS = {"bcast": "broadcast", "send": "send_recv", "recv": "send_recv"}
-_SPELLINGS = {
+_COLLECTIVE_BY_ALIAS = {"bcast": "broadcast", "send": "send_recv", "recv": "send_recv"}
+# Collective -> the name of NCCL's function, without its prefix.
+_NCCL_FUNCTIONS = {
     "reduce_scatter": "ReduceScatter",
     "all_reduce": "AllReduce",
     "all_gather": "AllGather",
@@ -253,47 +276,59 @@ _SPELLINGS = {
     "send_recv": "SendRecv",
     "reduce": "Reduce",
 }
-_COPIES = " [copies]"
-MIXED_GROUP = "ncclGroup"  # a group of several collectives
+# Ends the label of copies that are a collective.
+_COPIES_SUFFIX = " [copies]"
+# A group of several collectives.
+MIXED_GROUP = "ncclGroup"
 
 
 class CommCall(Struct, frozen=True):
-    """What the text of a range says of the call that it is of."""
+    """A call that communicates, as the text of its range names it."""
 
-    name: str  # of the function, without namespace
-    collective: str  # one of `names.COLLECTIVES`
+    # The function without its namespace.
+    name: str
+    # One of `names.COLLECTIVES`.
+    collective: str
     is_group_start: bool = False
     is_group_end: bool = False
-    is_symmetric: bool = False  # whether symmetric memory does it, and not NCCL
+    # Whether symmetric memory makes the call, and not NCCL.
+    is_symmetric: bool = False
 
 
 def comm_call_of(text: str) -> CommCall | None:
-    """Return the call that a range is of, if that communicates, or begins or ends a group of NCCL's calls.
+    """Return the call of a range, if it communicates, or begins or ends a group of calls of NCCL.
 
-    >>> comm_call_of("ncclAllGather"), comm_call_of("ncclCommInitRank")
-    (CommCall(name='ncclAllGather', collective='all_gather', is_group_start=False,
-    is_group_end=False, is_symmetric=False), None)
+    >>> comm_call_of("ncclAllGather").collective
+    'all_gather'
+    >>> comm_call_of("ncclCommInitRank")
     """
     group = _GROUP.match(text)
-    if group:
+    if group is not None:
         is_start = group[1].lower() == "start"
         return CommCall(MIXED_GROUP, OTHER, is_group_start=is_start, is_group_end=not is_start)
     if _NCCL_CALL.match(text):
-        bare = text.lower().removeprefix("p").removeprefix(NCCL_PREFIX)
-        collective = _BY_ALIAS.get(bare) or collective_of(bare)
-        spelling = _SPELLINGS.get(collective)
-        return CommCall(text if spelling is None else f"nccl{spelling}", collective)
+        return _nccl_call(text)
     symmetric = _SYMMETRIC_CALL.match(text)
-    if symmetric:
-        return CommCall(symmetric[1], collective_of(symmetric[1]), is_symmetric=True)
+    if symmetric is not None:
+        function = symmetric[1]
+        return CommCall(function, collective_of(function), is_symmetric=True)
     return None
 
 
+def _nccl_call(text: str) -> CommCall:
+    """Return the call of a range of a function of NCCL, with the usual spelling of the function."""
+    function = text.lower().removeprefix("p").removeprefix(NCCL_PREFIX)
+    collective = _COLLECTIVE_BY_ALIAS.get(function) or collective_of(function)
+    usual_name = _NCCL_FUNCTIONS.get(collective)
+    name = text if usual_name is None else f"nccl{usual_name}"
+    return CommCall(name, collective)
+
+
 def name_of_copies(call: str) -> str:
-    """Return what the copies of a call are called: they are one collective."""
-    return f"{call}{_COPIES}"
+    """Return the name of the copies of a call, which are one collective."""
+    return f"{call}{_COPIES_SUFFIX}"
 
 
 def name_with_collective(kernel: str, collective: str) -> str:
-    """Return what a kernel is called whose own name does not say its collective."""
+    """Return the label of a kernel with its collective, which its own name does not tell."""
     return f"{kernel_label(kernel)} [{collective}]"

@@ -1,101 +1,136 @@
-"""Each figure of a step and of a run once: its name, unit, definition, which way is better, and where it is shown.
+"""The vocabulary: each metric and term with its name, unit and definition, and where it is shown.
 
-This module is the vocabulary: every output, page, help text and the glossary reads names and
-definitions from here.
+Every output, page and help text, and the glossary, read names and definitions from here.
 """
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from nsyspipe.model.schema import STEPS, SUMMARY
-
 Better = Literal["lower", "higher", "neither"]
-LOWER, HIGHER, NEITHER = get_args(Better)
+NEITHER: Better = "neither"
 
-# Ratio -> numerator, denominator: columns of `schema.STEPS`, whose formulas say so.
-RATIOS: dict[str, tuple[str, str]] = {
-    column.name: (f"{above}_ns", f"{below}_ns")
-    for column in STEPS.columns
-    if column.unit == "ratio"
-    for above, below in [column.doc.split(" / ")]
+
+class Fraction(NamedTuple):
+    """The columns of `schema.STEPS` that a ratio divides."""
+
+    numerator: str
+    denominator: str
+
+
+# Ratio -> what it divides.
+RATIOS = {
+    "comm_share": Fraction("comm_ns", "wall_ns"),
+    "exposed_comm_share": Fraction("exposed_comm_ns", "wall_ns"),
+    "overlap_ratio": Fraction("overlap_compute_ns", "comm_ns"),
+    "backward_overlap_ratio": Fraction("overlap_backward_ns", "comm_ns"),
+    "idle_share": Fraction("idle_ns", "wall_ns"),
+    "compute_share": Fraction("compute_ns", "wall_ns"),
+    "exposed_memory_share": Fraction("exposed_memory_ns", "wall_ns"),
+    "wait_share": Fraction("wait_ns", "wall_ns"),
+    "transfer_share": Fraction("transfer_ns", "wall_ns"),
 }
-# Mean per (rank, step) -> column, and rate over transfer time -> column of `schema.COLLECTIVES`.
-MEANS: dict[str, str] = {
-    column.name: column.doc.split()[1]
-    for column in SUMMARY.columns
-    if column.doc.startswith("mean ")
+# Mean per (rank, step) -> column of `schema.STEPS`.
+MEANS = {
+    "dtod_ns_per_step": "dtod_ns",
+    "dtod_bytes_per_step": "dtod_bytes",
+    "collectives_per_step": "n_collectives",
+    "idle_input_ns_per_step": "idle_input_ns",
+    "idle_launch_ns_per_step": "idle_launch_ns",
+    "idle_blocked_ns_per_step": "idle_blocked_ns",
+    "idle_dependency_ns_per_step": "idle_dependency_ns",
+    "idle_unknown_ns_per_step": "idle_unknown_ns",
+    "message_bytes_per_step": "message_bytes",
 }
-RATES: dict[str, str] = {
-    column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"
+# Rate over transfer time -> column of `schema.COLLECTIVES`.
+RATES = {
+    "algbw_bytes_per_s": "message_bytes",
+    "busbw_bytes_per_s": "bus_bytes",
 }
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One figure: what it is called, what it means, and which way is better.
+    """One metric: its name, its meaning, and which direction is better."""
 
-    `of_step` combines the ranks of one step: a time is the largest over ranks, a ratio is the sum
-    of numerators divided by the sum of denominators, and anything else is the mean.
-    """
-
-    # of `schema.SUMMARY`; of `schema.STEPS` where a run has none; of its own table for
-    # `OTHER_FIGURES`
+    # Column of `schema.SUMMARY`, of `schema.STEPS` for a metric that a run does not have, or of its
+    # own table for `OTHER_FIGURES`.
     column: str
-    name: str  # as --metric and --sort take it
+    # The name for --metric and --sort.
+    name: str
     unit: str
-    better: Better = "neither"  # if neither, a change of the figure alone is no news
-    is_most_first: bool = False  # whether a scoreboard sorted by the figure begins with the largest
-    label: str  # display name
-    short: str  # display name where room is short: in columns
-    meaning: str = ""  # in a few words, below the label
-    definition: str  # one sentence for the glossary
-    category: str | None = None  # of the palette; None for figures that have no color of their own
+    # If neither, a change of this metric alone is neither good nor bad.
+    better: Better = "neither"
+    # Whether a scoreboard that is sorted by this metric begins with the largest value.
+    is_most_first: bool = False
+    label: str
+    # The label where there is little room, as in a column.
+    short: str
+    # A few words below the label.
+    meaning: str = ""
+    # One sentence, for the glossary.
+    definition: str
+    # Category of the palette. None for a metric without a color of its own.
+    category: str | None = None
 
     @property
     def heading(self) -> str:
-        """The short name in two lines, as narrow as can be."""
+        """The short label in the two lines that need the least width."""
         words = self.short.split()
-        ways = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words))]
-        return "\n".join(min(ways, key=lambda lines: max(map(len, lines)), default=(self.short,)))
+        two_lines = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, len(words))]
+        if not two_lines:
+            return self.short
+        narrowest = min(two_lines, key=_width)
+        return "\n".join(narrowest)
 
     @property
     def of_step(self) -> tuple[str, str | None]:
-        """The column of steps, or of matched collectives, that it is made of, and that of its denominator."""
+        """The column that this metric is made of, and its denominator.
+
+        Both are columns of steps, or of matched collectives for a rate. Over the ranks of one step,
+        a time is the largest value, a ratio is the sum of numerators divided by the sum of
+        denominators, and everything else is the mean.
+        """
         if self.column in RATIOS:
             return RATIOS[self.column]
         if self.column in RATES:
             return RATES[self.column], "transfer_ns"
-        is_whole = self.column in {"step_time_ns", "throughput_steps_per_s"}
-        return "wall_ns" if is_whole else MEANS.get(self.column, self.column), None
+        if self.column in {"step_time_ns", "throughput_steps_per_s"}:
+            return "wall_ns", None
+        return MEANS.get(self.column, self.column), None
 
     @property
     def formula(self) -> str:
-        """How it is made of a step, in words."""
-        above, below = self.of_step
+        """How the value of one step is computed, in words."""
         if self.unit == "1/s":
             return "1e9 / step_time"
-        if below is None:
-            return f"{'largest' if self.unit == 'ns' else 'mean of'} {above} over ranks"
-        return (
-            f"sum of {above} / sum of {below} over "
-            f"{'ranks' if self.column in RATIOS else 'matched collectives'}"
-        )
+        numerator, denominator = self.of_step
+        if denominator is None:
+            statistic = "largest" if self.unit == "ns" else "mean of"
+            return f"{statistic} {numerator} over ranks"
+        summed_rows = "ranks" if self.column in RATIOS else "matched collectives"
+        return f"sum of {numerator} / sum of {denominator} over {summed_rows}"
+
+
+def _width(lines: tuple[str, str]) -> int:
+    return max(map(len, lines))
 
 
 class Term(Struct, frozen=True):
-    """A word of the vocabulary that is not a figure."""
+    """A word of the vocabulary that is not a metric."""
 
     name: str
     definition: str
 
 
 class GlossaryRow(Struct, frozen=True):
-    """A row of the glossary: a figure or a term."""
+    """A row of the glossary: a metric or a term."""
 
     term: str
-    short: str  # the name in columns; empty where it is the term itself
-    unit: str  # empty for a term that is not a figure
+    # The name in columns. Empty if it is the term itself.
+    short: str
+    # Empty for a term that is not a metric.
+    unit: str
     definition: str
 
 
@@ -112,9 +147,9 @@ _TRANSFER = (
     "time"
 )
 
-# In the order in which a difference lists them. Communication may take longer when more of it
-# overlaps, and shares of compute and of total communication change whenever anything else does:
-# those have no better direction.
+# In the order in which a difference lists them. Some have no better direction: communication may
+# take longer because more of it overlaps, and the shares of compute and of total communication
+# change with everything else.
 _RUN_FIGURES = (
     Figure(
         column="step_time_ns",
@@ -156,7 +191,9 @@ _RUN_FIGURES = (
         unit="ns",
         label="Total communication",
         short="total comm",
-        definition="Time during which at least one communication operation runs, exposed or overlapped.",
+        definition=(
+            "Time during which at least one communication operation runs, exposed or overlapped."
+        ),
     ),
     Figure(
         column="exposed_comm_ns",
@@ -222,7 +259,9 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: data loading",
         short="idle: data loading",
-        definition="Idle time because the CPU was getting the next batch instead of launching kernels.",
+        definition=(
+            "Idle time because the CPU was getting the next batch instead of launching kernels."
+        ),
     ),
     Figure(
         column="idle_launch_ns_per_step",
@@ -231,8 +270,10 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: late kernel launch (CPU-bound)",
         short="idle: late launch",
-        definition="Idle time because the CPU launched the next kernel late, for another reason than data "
-        "loading or a blocking call.",
+        definition=(
+            "Idle time because the CPU launched the next kernel late, for another reason than "
+            "data loading or a blocking call."
+        ),
     ),
     Figure(
         column="idle_blocked_ns_per_step",
@@ -241,7 +282,9 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: CPU blocked in CUDA sync / memory call",
         short="idle: CPU blocked",
-        definition="Idle time because the CPU was blocked in a CUDA synchronization or memory call.",
+        definition=(
+            "Idle time because the CPU was blocked in a CUDA synchronization or memory call."
+        ),
     ),
     Figure(
         column="idle_dependency_ns_per_step",
@@ -250,8 +293,10 @@ _RUN_FIGURES = (
         better="lower",
         label="Idle: stream dependency / launch latency",
         short="idle: dependency",
-        definition="Idle time after a kernel was launched, while it waited for another stream or for the "
-        "GPU to start it.",
+        definition=(
+            "Idle time after a kernel was launched, while it waited for another stream or for the "
+            "GPU to start it."
+        ),
     ),
     Figure(
         column="idle_unknown_ns_per_step",
@@ -304,8 +349,10 @@ _RUN_FIGURES = (
         short="overlap with backward",
         meaning="of total communication, while backward kernels run",
         category="hidden",
-        definition="Share of total communication during which a compute kernel of the backward pass runs "
-        "on the same GPU.",
+        definition=(
+            "Share of total communication during which a compute kernel of the backward pass runs "
+            "on the same GPU."
+        ),
     ),
     Figure(
         column="idle_share",
@@ -376,8 +423,10 @@ _RUN_FIGURES = (
         label="Message size per step",
         short="message size",
         meaning="of all collectives, mean per rank and step",
-        definition="Bytes of all collectives that a rank takes part in during a step, counted as "
-        "nccl-tests counts them.",
+        definition=(
+            "Bytes of all collectives that a rank takes part in during a step, counted as "
+            "nccl-tests counts them."
+        ),
     ),
     Figure(
         column="dtod_bytes_per_step",
@@ -397,7 +446,9 @@ _RUN_FIGURES = (
         label="Algorithm bandwidth",
         short="algbw",
         meaning="message size over transfer time",
-        definition="Message size divided by transfer time, the algorithm bandwidth (algbw) of nccl-tests.",
+        definition=(
+            "Message size divided by transfer time, the algorithm bandwidth (algbw) of nccl-tests."
+        ),
     ),
     Figure(
         column="busbw_bytes_per_s",
@@ -408,14 +459,14 @@ _RUN_FIGURES = (
         label="Bus bandwidth",
         short="bus bandwidth",
         meaning="bus bytes over transfer time",
-        definition="Algorithm bandwidth times the factor of the collective, the bus bandwidth (busbw) of "
-        "nccl-tests, "
-        "which you can compare with the interconnect.",
+        definition=(
+            "Algorithm bandwidth times the factor of the collective, the bus bandwidth (busbw) of "
+            "nccl-tests, which you can compare with the interconnect."
+        ),
     ),
 )
 
-# Figures that are not a run's: of ranks, phases, kernels and collectives. `column` names a column
-# of their tables.
+# Metrics of ranks, phases, kernels and collectives, which a run as a whole does not have.
 _OTHER_FIGURES = (
     Figure(
         column="lateness_ns",
@@ -425,8 +476,10 @@ _OTHER_FIGURES = (
         label="Straggler delay",
         short="straggler delay",
         meaning="mean per step, only the latest rank of a step counts",
-        definition="The longest delay of each step, assigned to the rank that caused it and averaged over "
-        "the steps used.",
+        definition=(
+            "The longest delay of each step, assigned to the rank that caused it and averaged "
+            "over the steps used."
+        ),
     ),
     Figure(
         column="wait_caused_ns",
@@ -435,7 +488,9 @@ _OTHER_FIGURES = (
         better="lower",
         label="Wait time caused",
         short="wait caused",
-        definition="The sum of a rank's delays over all collectives in which the rank arrived last.",
+        definition=(
+            "The sum of a rank's delays over all collectives in which the rank arrived last."
+        ),
     ),
     Figure(
         column="n_arrived_last",
@@ -470,8 +525,10 @@ _OTHER_FIGURES = (
         better="lower",
         label="Launch time",
         short="launch time",
-        definition="Time that the CPU needs to launch all kernels of a step, without the time in which "
-        "the CPU waits for the GPU.",
+        definition=(
+            "Time that the CPU needs to launch all kernels of a step, without the time in which "
+            "the CPU waits for the GPU."
+        ),
     ),
     Figure(
         column="grad_copy_ns",
@@ -480,7 +537,9 @@ _OTHER_FIGURES = (
         better="lower",
         label="Gradient copies",
         short="gradient copies",
-        definition="Device-to-device copies between gradients and the buckets of DistributedDataParallel.",
+        definition=(
+            "Device-to-device copies between gradients and the buckets of DistributedDataParallel."
+        ),
     ),
     Figure(
         column="host_ns_per_step",
@@ -524,25 +583,24 @@ _OTHER_FIGURES = (
         better="lower",
         label="Slowdown under communication",
         short="slowdown under comm",
-        definition="How much longer a kernel takes while communication runs, compared with equal kernels "
-        "that run without communication.",
+        definition=(
+            "How much longer a kernel takes while communication runs, compared with equal kernels "
+            "that run without communication."
+        ),
     ),
 )
 
 TERMS = (
     Term(
         "Step",
-        (
-            "One iteration of the training loop, on the GPU: from the first kernel of the "
-            "iteration to the first kernel of the next."
-        ),
+        "One iteration of the training loop, on the GPU: from the first kernel of the iteration "
+        "to the first kernel of the next.",
     ),
     Term("Rank", "One process of the training job on one GPU."),
     Term(
         "Mean step time",
         "The time of the slowest rank in each step, as the mean over the steps used. The first "
-        "lines of `nsyspipe analyze` "
-        "show the mean step time and its parts.",
+        "lines of `nsyspipe analyze` show the mean step time and its parts.",
     ),
     Term("Phase", "A part of a step: data, forward, backward or optimizer."),
     Term("Collective", "A communication operation of several ranks, for example an all-reduce."),
@@ -550,9 +608,8 @@ TERMS = (
     Term("Straggler", "A rank for which the other ranks wait."),
     Term(
         "Delay",
-        "The time from the start of a collective on the second-to-last rank to the start on "
-        "the last rank. "
-        "The last rank causes the delay.",
+        "The time from the start of a collective on the second-to-last rank to the start on the "
+        "last rank. The last rank causes the delay.",
     ),
     Term(
         "Parallelism",
@@ -560,10 +617,8 @@ TERMS = (
     ),
     Term(
         "Interconnect",
-        (
-            "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host "
-            "memory, or a network."
-        ),
+        "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, "
+        "or a network.",
     ),
     Term(
         "Peak bandwidth",
@@ -588,102 +643,157 @@ TERMS = (
     Term("Upper bound", "The most that a change can save, computed from the capture."),
     Term(
         "Limit",
-        (
-            "The saving with perfect overlap or zero communication time. A limit is not a setting "
-            "you can change."
-        ),
+        "The saving with perfect overlap or zero communication time. A limit is not a setting you "
+        "can change.",
     ),
     Term("Within noise", "The range of the estimate includes the captured step time."),
     Term(
         "Conditional",
-        (
-            "The saving requires a faster interconnect, and the reports do not show whether the "
-            "machine has one."
-        ),
+        "The saving requires a faster interconnect, and the reports do not show whether the "
+        "machine has one.",
     ),
     Term(
         "Skipped check",
-        (
-            "A check that nsyspipe could not make, because the reports do not contain what the "
-            "check needs."
-        ),
+        "A check that nsyspipe could not make, because the reports do not contain what the check "
+        "needs.",
     ),
     Term(
         "Steps used",
-        (
-            "The captured steps from which nsyspipe computes the metrics, without the warm-up step "
-            "and incomplete steps."
-        ),
+        "The captured steps from which nsyspipe computes the metrics, without the warm-up step "
+        "and incomplete steps.",
     ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
 
-# Where figures are shown, in this order.
+# Where metrics are shown, and in which order: their columns.
 PLACES = {
-    "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
-    "backward_overlap_ratio wait_share",
-    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share overlap_ratio "
-    "backward_overlap_ratio wait_share idle_share",
-    "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share "
-    "dtod_ns_per_step "
-    "message_bytes_per_step",
-    "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",
-    "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio "
-    "compute_share "
-    "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step "
-    "collectives_per_step "
-    "message_bytes_per_step busbw_bytes_per_s",
-    "difference": "step_time_ns throughput_steps_per_s compute_ns comm_ns exposed_comm_ns exposed_memory_ns "
-    "idle_ns "
-    "wait_ns dtod_ns_per_step overlap_ratio backward_overlap_ratio message_bytes_per_step "
-    "busbw_bytes_per_s",
+    "ranks": (
+        "compute_share",
+        "exposed_comm_share",
+        "exposed_memory_share",
+        "idle_share",
+        "comm_share",
+        "overlap_ratio",
+        "backward_overlap_ratio",
+        "wait_share",
+    ),
+    "dashboard": (
+        "step_time_ns",
+        "throughput_steps_per_s",
+        "comm_share",
+        "exposed_comm_share",
+        "overlap_ratio",
+        "backward_overlap_ratio",
+        "wait_share",
+        "idle_share",
+    ),
+    "scoreboard": (
+        "comm_share",
+        "exposed_comm_share",
+        "overlap_ratio",
+        "backward_overlap_ratio",
+        "wait_share",
+        "dtod_ns_per_step",
+        "message_bytes_per_step",
+    ),
+    "scoreboard, if known": (
+        "idle_share",
+        "collectives_per_step",
+        "busbw_bytes_per_s",
+    ),
+    "scoreboard table": (
+        "step_time_ns",
+        "comm_share",
+        "exposed_comm_share",
+        "overlap_ratio",
+        "backward_overlap_ratio",
+        "compute_share",
+        "exposed_memory_share",
+        "idle_share",
+        "wait_share",
+        "dtod_ns_per_step",
+        "dtod_bytes_per_step",
+        "collectives_per_step",
+        "message_bytes_per_step",
+        "busbw_bytes_per_s",
+    ),
+    "difference": (
+        "step_time_ns",
+        "throughput_steps_per_s",
+        "compute_ns",
+        "comm_ns",
+        "exposed_comm_ns",
+        "exposed_memory_ns",
+        "idle_ns",
+        "wait_ns",
+        "dtod_ns_per_step",
+        "overlap_ratio",
+        "backward_overlap_ratio",
+        "message_bytes_per_step",
+        "busbw_bytes_per_s",
+    ),
 }
 
-# By column, in the order in which a difference has them; and by the name that --metric takes.
+# Metrics of a run by column, in the order in which a difference has them, and by name.
 FIGURES: dict[str, Figure] = {figure.column: figure for figure in _RUN_FIGURES}
 METRICS: dict[str, Figure] = {figure.name: figure for figure in _RUN_FIGURES}
-# By name: figures that no run has as a whole.
+# The others by name.
 OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIGURES}
 
-# Tables whose columns are figures, and which figure each column is: of steps, those without a
-# denominator.
-_OF_STEPS = {
-    figure.of_step[0]: figure
-    for figure in _RUN_FIGURES
-    if figure.of_step[1] is None
-    and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
-}
-_RATES_OF_COLLECTIVES = {name: FIGURES[name] for name in RATES}
-_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
-_OF_TRAFFIC = _RATES_OF_COLLECTIVES | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
-_OF_PHASES = {
+
+def _figures_of_steps() -> dict[str, Figure]:
+    """Return the metrics of the columns of the steps that a metric of the run is made of."""
+    by_step_column = {}
+    for figure in _RUN_FIGURES:
+        step_column, denominator = figure.of_step
+        # The window of one rank is not the step time.
+        if denominator is None and step_column != "wall_ns":
+            by_step_column[step_column] = figure
+    return by_step_column
+
+
+_FIGURES_OF_PHASES = {
     "host_ns": OTHER_FIGURES["phase_host"],
     "device_ns": OTHER_FIGURES["phase_device"],
     "idle_ns": OTHER_FIGURES["idle_before"],
 }
+_FIGURES_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
+_BANDWIDTHS = {column: FIGURES[column] for column in RATES}
+_FIGURES_OF_TRAFFIC = _BANDWIDTHS | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
+# Table -> column -> the metric that the column is.
 _FIGURES_OF_TABLES = {
-    "steps": _OF_STEPS
-    | FIGURES
-    | {"host_launch_ns": OTHER_FIGURES["launch_time"], "grad_copy_ns": OTHER_FIGURES["grad_copy"]},
+    "steps": (
+        _figures_of_steps()
+        | FIGURES
+        | {
+            "host_launch_ns": OTHER_FIGURES["launch_time"],
+            "grad_copy_ns": OTHER_FIGURES["grad_copy"],
+        }
+    ),
     "summary": FIGURES,
     "rank_summary": {
         column: figure for column, figure in FIGURES.items() if column != "step_time_ns"
     },
     "runs": FIGURES,
-    "phases": _OF_PHASES,
-    "phase_summary": {f"{column}_per_step": figure for column, figure in _OF_PHASES.items()},
-    "collectives": _RATES_OF_COLLECTIVES | {"arrival_skew_ns": OTHER_FIGURES["skew"]},
+    "phases": _FIGURES_OF_PHASES,
+    "phase_summary": {
+        f"{column}_per_step": figure for column, figure in _FIGURES_OF_PHASES.items()
+    },
+    "collectives": _BANDWIDTHS | {"arrival_skew_ns": OTHER_FIGURES["skew"]},
     "stragglers": {
         "n_arrived_last": OTHER_FIGURES["arrived_last"],
         "wait_caused_ns": OTHER_FIGURES["wait_caused"],
     },
-    "traffic": _OF_TRAFFIC,
-    "kernels": _OF_KERNELS,
-    "costs": _OF_TRAFFIC
-    | _OF_KERNELS
-    | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]},
+    "traffic": _FIGURES_OF_TRAFFIC,
+    "kernels": _FIGURES_OF_KERNELS,
+    "costs": (
+        _FIGURES_OF_TRAFFIC
+        | _FIGURES_OF_KERNELS
+        | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]}
+    ),
 }
-_UNIT_WORDS = {
+# Unit of a column -> unit that outputs show.
+_SHOWN_UNITS = {
     "ns": "ms",
     "ratio": "%",
     "1/s": "steps/s",
@@ -694,30 +804,39 @@ _UNIT_WORDS = {
 
 
 def shown(place: str) -> tuple[Figure, ...]:
-    """Return the figures that are shown in a place: one of `PLACES`."""
-    return tuple(FIGURES[column] for column in PLACES[place].split())
+    """Return the metrics that one of `PLACES` shows."""
+    return tuple(FIGURES[column] for column in PLACES[place])
 
 
 def definition_of(table: str, column: str) -> str | None:
-    """Return the definition of the figure that a column of a table is; None for a column that is not a figure."""
-    figure = _FIGURES_OF_TABLES.get(table, {}).get(column)
-    return figure.definition if figure else None
+    """Return the definition of the metric that a column of a table is, or None if it is not one."""
+    figures_of_table = _FIGURES_OF_TABLES.get(table, {})
+    figure = figures_of_table.get(column)
+    return None if figure is None else figure.definition
 
 
 def glossary_rows() -> Iterator[GlossaryRow]:
-    """Yield a row for each figure and term, sorted by name; a time and its share of step time are one row."""
-    shares = {figure.label for figure in FIGURES.values() if figure.unit == "ratio"}
-    times = {figure.label for figure in FIGURES.values() if figure.unit == "ns"}
+    """Yield a row for each metric and term, sorted by name.
+
+    A time and its share of step time have the same label and are one row.
+    """
+    figures = (*_RUN_FIGURES, *_OTHER_FIGURES)
+    labels_of_times = {figure.label for figure in FIGURES.values() if figure.unit == "ns"}
     rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
-    for figure in (*_RUN_FIGURES, *_OTHER_FIGURES):
-        has_time_row = figure.unit == "ratio" and figure.label in times
-        if has_time_row:
-            continue
-        unit = (
-            "ms, % of step time"
-            if figure.unit == "ns" and figure.label in shares
-            else _UNIT_WORDS[figure.unit]
-        )
-        short = "" if figure.short.casefold() == figure.label.casefold() else figure.short
-        rows.append(GlossaryRow(figure.label, short, unit, figure.definition))
-    return iter(sorted(rows, key=lambda row: row.term.casefold()))
+    for figure in figures:
+        is_in_row_of_time = figure.unit == "ratio" and figure.label in labels_of_times
+        if not is_in_row_of_time:
+            rows.append(_glossary_row(figure))
+    yield from sorted(rows, key=lambda row: row.term.casefold())
+
+
+def _glossary_row(figure: Figure) -> GlossaryRow:
+    labels_of_shares = {share.label for share in FIGURES.values() if share.unit == "ratio"}
+    has_share = figure.unit == "ns" and figure.label in labels_of_shares
+    is_short_label_the_same = figure.short.casefold() == figure.label.casefold()
+    return GlossaryRow(
+        term=figure.label,
+        short="" if is_short_label_the_same else figure.short,
+        unit="ms, % of step time" if has_share else _SHOWN_UNITS[figure.unit],
+        definition=figure.definition,
+    )

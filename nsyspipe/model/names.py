@@ -1,4 +1,4 @@
-"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step."""
+"""What names mean: collective and label of a kernel, and phase or step of an NVTX range."""
 
 import itertools
 import os
@@ -11,37 +11,30 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-REDACTED_HOST = "host-{}"  # what redacted copies call hosts, numbered as they appear
+# Names of hosts in redacted copies, numbered in the order in which they appear.
+REDACTED_HOST = "host-{}"
 _REDACTED_HOST = re.compile(r"host-\d{1,9}", re.ASCII)
-_BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Reduce is part of others
-    "ReduceScatter": "reduce_scatter",
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "Broadcast": "broadcast",
-    "AllToAll": "all_to_all",
-    "SendRecv": "send_recv",
-    "Reduce": "reduce",
-}
+
 OTHER = "other"
-COLLECTIVES = (*_BY_NAME.values(), OTHER)
-
-
-def is_nccl_communicator(name: str) -> bool:
-    """Tell whether a communicator has NCCL's own id, as ``0x58a8`` or, split off another, ``0x58a8/2.0``.
-
-    Others are named by a collective and their order of first use, as ``all_reduce/0``.
-    """
-    return name.startswith("0x")
-
-
-# Also as other libraries spell it: all_reduce, alltoall.
+# NCCL's name of a collective, in lower case -> ours.
+_COLLECTIVE_BY_NCCL_NAME = {
+    "reducescatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "broadcast": "broadcast",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+    "reduce": "reduce",
+}
+COLLECTIVES = (*_COLLECTIVE_BY_NCCL_NAME.values(), OTHER)
+# Other libraries write all_reduce or alltoall. Reduce is last, since it is a part of other names.
 _COLLECTIVE = re.compile(
     "All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|Send_?Recv|Reduce",
     re.IGNORECASE,
 )
-_LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
-_DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
+# A type of elements as NCCL writes it, in old and new versions -> as PyTorch writes it.
+_DATATYPES = {
     "half": "f16",
     "float": "f32",
     "double": "f64",
@@ -54,16 +47,24 @@ _DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
     "uint64_t": "u64",
     "f8e4m3": "f8e4m3",
     "f8e5m2": "f8e5m2",
-    **{
-        name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")
-    },
+    "f16": "f16",
+    "f32": "f32",
+    "f64": "f64",
+    "bf16": "bf16",
+    "i8": "i8",
+    "u8": "u8",
+    "i32": "i32",
+    "u32": "u32",
+    "i64": "i64",
+    "u64": "u64",
 }
-_DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
+_LONGEST_DATATYPE_FIRST = sorted(_DATATYPES, key=len, reverse=True)
+_DATATYPE = re.compile(rf"_({'|'.join(_LONGEST_DATATYPE_FIRST)})(?=_|\(|<|$)")
 _ALGORITHMS = "RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT"
 _ALGORITHM = re.compile(rf"_((?:{_ALGORITHMS})_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)")
 
-# Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so
-# that says nothing.
+# Words in names of kernels that update weights. multi_tensor_apply is none of them, because it also
+# clips and unscales gradients.
 _OPTIMIZERS = {
     "adadelta",
     "adafactor",
@@ -85,30 +86,34 @@ _OPTIMIZERS = {
     "shampoo",
     "sophia",
 }
-# Words of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor
-# has three.
-_CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Two ways to split a name into words: by capitals (FusedAdamMathFunctor has four words), and by
+# everything that is not a letter.
+_CAPITALIZED_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 
-# The part of a template's arguments that tells what an elementwise kernel computes.
+# The template argument that tells what an elementwise kernel computes.
 _FUNCTOR = re.compile(r"\b(\w*(?:[Ff]unctor|Op|Ops|KernelImpl|_kernel_cuda)(?:_\w+)?)\b")
-_GENERIC = ("func_wrapper", "ReduceOp", "OpMathType")
-# Names that say little without the first template argument that does (CUTLASS, cuDNN, lambdas).
-_FACELESS = re.compile(r"(?:^|::)(?:\w*_)?[Kk]ernel2?$")
-_WORD = re.compile(r"(?:\b[A-Za-z_]\w*::)*\b([A-Za-z_]\w+)")  # without its namespaces
-_IS_LABEL = re.compile(r"\w+ \[\w+\]")  # as this program names what has no name of its own
-_SAYS_NOTHING = re.compile(
-    r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
-    r"gpu_kernel_impl(?:_nocast)?|T\d+"
+_GENERIC_FUNCTORS = ("func_wrapper", "ReduceOp", "OpMathType")
+# Names that tell little without their first meaningful template argument (CUTLASS, cuDNN, lambdas).
+_GENERIC_KERNEL = re.compile(r"(?:^|::)(?:\w*_)?[Kk]ernel2?$")
+# A word after its namespaces.
+_WORD = re.compile(r"(?:\b[A-Za-z_]\w*::)*\b([A-Za-z_]\w+)")
+_MEANINGLESS_WORD = re.compile(
+    r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|"
+    r"[Aa]rray|lambda|instance|operator|gpu_kernel_impl(?:_nocast)?|T\d+"
 )
-LONGEST_CALL = 35  # of a call's name, as the report has it; all of CUDA's are shorter
-_MOST_NAMES = 4096  # so many kernels' are kept: the ranks of a job run the same
+# A label that nsyspipe made for something without a name of its own.
+_MADE_LABEL = re.compile(r"\w+ \[\w+\]")
+# Letters of the name of an API call that are shown. All names of CUDA are shorter.
+LONGEST_CALL = 35
+# The ranks of a job run the same kernels, so their names are looked up again and again.
+_MAX_CACHED_NAMES = 4096
 _MATRIX_PRODUCT = re.compile(
     r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash"
 )
-PHASE_PATTERNS: dict[
-    str, str
-] = {  # in order of precedence: a text that matches several is the first
+
+# A text that matches several patterns is the first of these phases.
+PHASE_PATTERNS: dict[str, str] = {
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
     "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
     "optimizer": r"(?i)\boptim|^DeepSpeedEngine\.step$",
@@ -121,8 +126,8 @@ PHASES = tuple(PHASE_PATTERNS)
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
 
-# Domains that libraries open for ranges of their own, by how their names begin; any other named
-# domain is the user's.
+# How the names of NVTX domains begin that libraries open for ranges of their own. A domain with
+# another name is the user's.
 _LIBRARY_DOMAINS = (
     "NCCL",
     "MPI",
@@ -148,145 +153,202 @@ _LIBRARY_DOMAINS = (
     "librmm",
     "libkvikio",
 )
-_ANY_CASE = (
-    re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
-)
-_LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
-# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary
-# of its arguments.
+# Abbreviations are matched as they are written, other names in any case.
+_DOMAIN_PATTERNS = [
+    re.escape(name) if name.isupper() else f"(?i:{re.escape(name)})" for name in _LIBRARY_DOMAINS
+]
+_LIBRARY_DOMAIN = re.compile("|".join(_DOMAIN_PATTERNS))
+# Ranges of torch.autograd.profiler.emit_nvtx and pyprof: an operator, or a dictionary of its
+# arguments.
 _OPERATOR = re.compile(
-    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
+    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|"
+    r"torch|torchaudio|torchvision)::"
     r"|\{\s*['\"]\w+['\"]\s*:"
 )
-_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
-_PART_OF_STEP = re.compile(
-    "|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE
-)
+_STEP_NAME = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
+_PHASES_OF_STEP_PATTERNS = [
+    PHASE_PATTERNS[phase].replace("(?i)", "") for phase in ("backward", "forward", "optimizer")
+]
+_PART_OF_STEP = re.compile("|".join(_PHASES_OF_STEP_PATTERNS), re.IGNORECASE)
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
+# The largest step number that int64 can hold.
 _LARGEST_STEP = 2**63 - 1
-RUN_DIRECTORY = (
-    "run_id="  # in each table of a store the directory of a run begins so; the run's id follows
-)
+
+# The directory of a run, in each table of a store, is named by this and the ID of the run.
+RUN_DIRECTORY = "run_id="
+
+
+def is_nccl_communicator(name: str) -> bool:
+    """Tell whether a communicator has an ID of NCCL, for example ``0x58a8``.
+
+    A communicator that was split off another has an ID such as ``0x58a8/2.0``. Communicators
+    without an ID are named by a collective and their order of first use, as ``all_reduce/0``.
+    """
+    return name.startswith("0x")
 
 
 def collective_of(name: str) -> str:
-    """Return the collective that a communication kernel's name says, or ``other``.
+    """Return the collective in the name of a communication kernel, or ``other``.
 
     >>> collective_of("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
     'reduce_scatter'
     """
-    found = _COLLECTIVE.search(name)
-    return OTHER if found is None else _LOWER[found[0].lower().replace("_", "")]
+    match = _COLLECTIVE.search(name)
+    if match is None:
+        return OTHER
+    nccl_name = match[0].lower().replace("_", "")
+    return _COLLECTIVE_BY_NCCL_NAME[nccl_name]
 
 
 def datatype_of(name: str) -> str | None:
-    """Return the element type in a communication kernel's name, ``f32``; None when it says none."""
-    return _DATATYPES[found[1]] if (found := _DATATYPE.search(name)) else None
+    """Return the element type in the name of a communication kernel, for example ``f32``."""
+    match = _DATATYPE.search(name)
+    return None if match is None else _DATATYPES[match[1]]
 
 
 def algorithm_of(name: str) -> str | None:
-    """Return algorithm and protocol in a communication kernel's name, ``RING_LL``; None when it says none."""
-    return found[1] if (found := _ALGORITHM.search(name)) else None
+    """Return algorithm and protocol in the name of a communication kernel, as in ``RING_LL``."""
+    match = _ALGORITHM.search(name)
+    return None if match is None else match[1]
 
 
 def is_matrix_product(name: str) -> bool:
-    """Tell whether a kernel multiplies matrices, convolves or attends: what layers do, and neither optimizers nor losses.
+    """Tell whether a kernel multiplies matrices, convolves or computes attention.
 
-    >>> is_matrix_product("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"), is_matrix_product("vectorized_elementwise_kernel")
-    (True, False)
+    Layers do this, but optimizers and losses do not.
+
+    >>> is_matrix_product("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT")
+    True
+    >>> is_matrix_product("vectorized_elementwise_kernel")
+    False
     """
     return _MATRIX_PRODUCT.search(name) is not None
 
 
-@lru_cache(_MOST_NAMES)
+@lru_cache(_MAX_CACHED_NAMES)
 def is_optimizer(name: str) -> bool:
-    """Tell whether a kernel updates weights, by the functor or the function that its name says.
+    """Tell whether a kernel updates weights, by the functor or the function in its name.
 
     >>> is_optimizer("multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>")
     True
     >>> is_optimizer("multi_tensor_apply_kernel<at::native::BinaryOpScalarFunctor<float>>")
     False
     """
-    words = {one.lower() for pattern in (_LETTERS, _CAPITALISED) for one in pattern.findall(name)}
-    return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
+    words = {*_LETTERS.findall(name), *_CAPITALIZED_WORD.findall(name)}
+    has_word_of_optimizer = any(word.lower() in _OPTIMIZERS for word in words)
+    return has_word_of_optimizer or "rmsprop" in name.lower()
 
 
-@lru_cache(_MOST_NAMES)
+@lru_cache(_MAX_CACHED_NAMES)
 def kernel_label(name: str) -> str:
-    """Return a kernel's name without parameters and template arguments, with the functor that tells it apart.
+    """Return the name of a kernel without parameters and template arguments.
 
-    >>> kernel_label("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, T2)")
-    'vectorized_elementwise_kernel [FillFunctor]'
+    The functor that distinguishes the kernel is added in brackets.
+
+    >>> kernel_label("void at::native::elementwise_kernel<4, at::native::FillFunctor<float>>(int)")
+    'elementwise_kernel [FillFunctor]'
     """
-    if _IS_LABEL.fullmatch(name):
+    if _MADE_LABEL.fullmatch(name):
         return name
-    bare, arguments = _without_brackets(name)
-    bare = bare.strip().split(" ")[-1].removeprefix("at::native::").removeprefix("::").strip(":")
-    functors = [one for one in _FUNCTOR.findall(arguments) if not one.startswith(_GENERIC)]
-    if not functors and _FACELESS.search(bare):
-        functors = [one for one in _WORD.findall(arguments) if not _SAYS_NOTHING.fullmatch(one)]
-    return f"{bare} [{functors[0]}]" if functors and bare else bare or name
+    outside, template_arguments = _without_brackets(name)
+    function = outside.strip().split(" ")[-1]
+    function = function.removeprefix("at::native::").removeprefix("::").strip(":")
+    if not function:
+        return name
+    functor = _distinguishing_functor(function, template_arguments)
+    return function if functor is None else f"{function} [{functor}]"
+
+
+def _distinguishing_functor(function: str, template_arguments: str) -> str | None:
+    """Return the template argument that distinguishes a kernel from others of the same function."""
+    functors: list[str] = _FUNCTOR.findall(template_arguments)
+    for functor in functors:
+        if not functor.startswith(_GENERIC_FUNCTORS):
+            return functor
+    if not _GENERIC_KERNEL.search(function):
+        return None
+    words: list[str] = _WORD.findall(template_arguments)
+    for word in words:
+        if not _MEANINGLESS_WORD.fullmatch(word):
+            return word
+    return None
 
 
 def _without_brackets(name: str) -> tuple[str, str]:
-    """Split a name into what stands outside of all brackets, and its last word's template arguments."""
+    """Return the part of a name outside of brackets, and the template arguments of its last word.
+
+    Parameters are in neither part.
+    """
     name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
-    outside = list[str]()
-    inside = list[str]()
+    outside: list[str] = []
+    inside: list[str] = []
     depth = 0
-    for at, char in enumerate(name):
-        if char == "(" and depth == 0:
-            break  # the parameters
-        if char == " " and depth == 0:
-            inside.clear()  # the result's
+    previous = ""
+    for char in name:
+        if depth == 0 and char == "(":
+            # The parameters.
+            break
+        if depth == 0 and char == " ":
+            # What was in brackets so far belongs to the type of the result.
+            inside.clear()
         if char == "<":
             depth += 1
-        elif char == ">" and name[at - 1] != "-":
+            inside.append(" ")
+        elif char == ">" and previous != "-":
             depth = max(depth - 1, 0)
+            inside.append(" ")
+        elif depth:
+            inside.append(char)
         else:
-            (inside if depth else outside).append(char)
-            continue
-        inside.append(" ")
+            outside.append(char)
+        previous = char
     return "".join(outside), "".join(inside)
 
 
 def step_number(text: str) -> int | None:
-    """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
-    found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
-    digits = found[0].lstrip("0").zfill(1) if len(found) == 1 else ""
-    is_number = (
-        0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP
-    )  # Python refuses thousands
-    return int(digits) if is_number else None
+    """Return the only integer in a text, apart from suffixes. None if there is not exactly one."""
+    without_suffixes = re.sub(SUFFIX_PATTERN, "", text)
+    numbers = re.findall(DIGITS_PATTERN, without_suffixes)
+    if len(numbers) != 1:
+        return None
+    digits = numbers[0].lstrip("0") or "0"
+    # Python refuses to convert thousands of digits.
+    if len(digits) > len(str(_LARGEST_STEP)):
+        return None
+    number = int(digits)
+    return number if number <= _LARGEST_STEP else None
 
 
 def holds_steps(family: str) -> bool:
-    """Tell whether a family is named like an epoch or a warm-up, which hold many steps."""
+    """Tell whether a family has the name of an epoch or a warm-up, which hold many steps."""
     return _HOLDS_STEPS.search(family) is not None
 
 
 def is_step_name(family: str) -> bool:
-    """Tell whether a family is named like one step."""
-    return _ONE_STEP.search(family) is not None
+    """Tell whether a family has the name of a step."""
+    return _STEP_NAME.search(family) is not None
 
 
 def is_part_of_step(family: str) -> bool:
-    """Tell whether a family is named like what each step has one or several of: a backward pass, not a step."""
+    """Tell whether a family has the name of a part of a step, such as a backward pass."""
     return _PART_OF_STEP.search(family) is not None and not is_step_name(family)
 
 
 def is_library_domain(name: str) -> bool:
-    """Tell whether an NVTX domain is a library's own: cuBLAS, cuBLASLt, DALI, NCCL, and so on."""
+    """Tell whether an NVTX domain belongs to a library, such as cuBLAS, DALI or NCCL."""
     return _LIBRARY_DOMAIN.match(name) is not None
 
 
 def is_operator(family: str) -> bool:
-    """Tell whether a text, normalised or not, is an operator's: ``aten::mm``, ``{'mod': 'torch', ...}``."""
+    """Tell whether a text names an operator: ``aten::mm`` or ``{'mod': 'torch', ...}``.
+
+    The text may be normalized or not.
+    """
     return _OPERATOR.match(family) is not None
 
 
 def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
-    """Return the first phase whose pattern matches a normalised text, or None."""
+    """Return the first phase whose pattern matches a normalized text, or None."""
     return next((phase for phase in PHASES if patterns[phase].search(family)), None)
 
 
@@ -298,65 +360,81 @@ def printable(text: str) -> str:
 
 
 def bare_name(name: str) -> str:
-    """Return a name without case, spacing and punctuation: ``messagesizebytes`` for ``Message size [bytes]``."""
+    """Return a name without case, spacing and punctuation.
+
+    ``Message size [bytes]`` becomes ``messagesizebytes``.
+    """
     return "".join(filter(str.isalnum, name)).lower()
 
 
 def decoded(name: str) -> str:
-    """Return a file name as text: bytes that are not UTF-8 are replaced."""
+    """Return a file name as text, with a replacement for bytes that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 def table_of_store(path: Path) -> tuple[str, str] | None:
-    """Return what a table's directory of a store is, where something else was meant, and its store; None for any other path.
+    """Return what a directory is that holds a table of a store, and the path of the store.
 
-    The store is a path from here, or absolute as that is. OSError if the directory cannot be looked
-    into.
+    A user who passes such a directory means the store. The path of the store is absolute if `path`
+    is. Return None for any other directory. Raise an OSError if the directory cannot be read.
     """
-    if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
-        return "a directory inside a store of saved runs", place_as_given(
-            Path(os.path.realpath(path)).parent, path
-        )
-    return None
+    has_runs = any(entry.name.startswith(RUN_DIRECTORY) for entry in path.iterdir())
+    if not has_runs:
+        return None
+    store = Path(os.path.realpath(path)).parent
+    return "a directory inside a store of saved runs", place_as_given(store, path)
 
 
-def place_as_given(place: Path, given: Path) -> str:
-    """Return a place as a path that was given names places: absolute, or from here."""
-    return str(place) if given.is_absolute() else os.path.relpath(place)
+def place_as_given(place: Path, example: Path) -> str:
+    """Return a path in the form of an example: absolute, or relative to the working directory."""
+    return str(place) if example.is_absolute() else os.path.relpath(place)
 
 
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:
-    """Return names as ``a, b and c``, with another joint ``a, b or c``; of more than `most` the first, and how many more there are."""
-    *some, last = words = [str(name) for name in names]
+    """Return names as ``a, b and c``, or with another `joint` as ``a, b or c``.
+
+    Of more than `most` names, only the first are listed, as ``a, b and 3 more``.
+    """
+    words = [str(name) for name in names]
     if most is not None and len(words) > most:
-        some = words[:most]
-        last = f"{len(words) - most} more"
-    return f"{', '.join(some)} {joint} {last}" if some else last
+        n_hidden = len(words) - most
+        words = [*words[:most], f"{n_hidden} more"]
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} {joint} {last_word}" if first_words else last_word
 
 
 def is_redacted_host(host: str) -> bool:
-    """Tell whether a host's name is one that redacted copies have in place of its own."""
+    """Tell whether a redacted copy gave a host its name."""
     return _REDACTED_HOST.fullmatch(host) is not None
 
 
 def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     words = [str(name) for name in names]
-    return joint.join(words[:most]) + (
-        f" and {len(words) - most} more" if len(words) > most else ""
-    )
+    shown = joint.join(words[:most])
+    n_hidden = len(words) - most
+    return f"{shown} and {n_hidden} more" if n_hidden > 0 else shown
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
-    """Return what goes by each name, or other key, in the order given: ``{"a": [1, 3], "b": [2]}``."""
-    found: dict[Key, list[Value]] = {}
+    """Return the values of each key, in the order of the pairs.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    values_by_key: dict[Key, list[Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values_by_key.setdefault(key, []).append(value)
+    return values_by_key
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
-    """Return numbers in ascending order, those that follow each other as one: ``0-3``, ``7``."""
-    runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    ends = ([number for _, number in pairs] for _, pairs in runs)
-    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends]
+    """Return numbers in ascending order, with successive numbers as a range: ``0-3``, ``7``."""
+    positions = enumerate(sorted(numbers))
+    # In a range, the difference of number and position is the same.
+    runs = itertools.groupby(positions, lambda pair: pair[1] - pair[0])
+    texts = []
+    for _, pairs in runs:
+        run = [number for _, number in pairs]
+        texts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    return texts

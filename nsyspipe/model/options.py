@@ -174,17 +174,17 @@ def _n_ranks_at_start(numbers: range) -> int:
     return bisect_left(numbers[: MOST_RANKS + 1], MOST_RANKS)
 
 
-def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:
+def parse_rank_map(rank_map: str | Mapping[Any, int] | None) -> dict[str, int] | None:
     """Return the rank of each report, or None for None; an `OptionError` if the value is no map.
 
     A map is ``a.sqlite=0,b_[0-7].sqlite=1-8``, a file with such a pair per line, or a mapping. A
     leading ``../`` of a report is left out.
     """
-    if given is None:
+    if rank_map is None:
         return None
-    pairs: Mapping[Any, Any] = _parsed_rank_map(given) if isinstance(given, str) else given
+    pairs: Mapping[Any, Any] = _parsed_rank_map(rank_map) if isinstance(rank_map, str) else rank_map
     if not isinstance(pairs, Mapping):
-        raise OptionError.of_kind("rank_map", given, "a rank for each report", _RANK_MAP_FIX)
+        raise OptionError.of_kind("rank_map", rank_map, "a rank for each report", _RANK_MAP_FIX)
     for name, rank in pairs.items():
         path_of("rank_map", name, _RANK_MAP_FIX)
         if not _RANK.fullmatch(str(rank)) or not isinstance(rank, Integral):
@@ -322,30 +322,30 @@ def check_flags(**flags: object) -> None:
             raise OptionError.of_kind(name, value, "True or False", f"{name}=True")
 
 
-def path_of(name: str, given: object, fix: str) -> str:
+def path_of(name: str, value: object, fix: str) -> str:
     """Return the path that a parameter of the API names; an `OptionError` if it is no path."""
-    if not isinstance(given, str | os.PathLike):
-        raise OptionError.of_kind(name, given, "a path", fix)
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError.of_kind(name, value, "a path", fix)
     with contextlib.suppress(UnicodeEncodeError):
-        if os.fspath(given) not in ("", b"") and b"\0" not in os.fsencode(given):
-            return os.fspath(given)
-    raise OptionError(f"{name}={short_repr(given)}", "is not a file name", fix=fix)
+        if os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value):
+            return os.fspath(value)
+    raise OptionError(f"{name}={short_repr(value)}", "is not a file name", fix=fix)
 
 
-def paths_of(name: str, given: object, fix: str) -> list[str]:
+def paths_of(name: str, value: object, fix: str) -> list[str]:
     """Return the paths that a parameter of the API names: one path or several."""
-    is_one_path = isinstance(given, str | os.PathLike)
-    paths = [given] if is_one_path else several(name, given, "a path", fix)
+    is_one_path = isinstance(value, str | os.PathLike)
+    paths = [value] if is_one_path else several(name, value, "a path", fix)
     return [path_of(name, path, fix) for path in paths]
 
 
-def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
+def several(name: str, value: object, needed: str, fix: str) -> Iterable[Any]:
     """Return an iterable of several values; an `OptionError` with what is needed for others."""
-    is_frame_or_file = not {"columns", "read"}.isdisjoint(dir(given))
-    is_one_value = isinstance(given, Mapping | bytes) or is_frame_or_file
-    if is_one_value or not isinstance(given, Iterable):
-        raise OptionError.of_kind(name, given, needed, fix)
-    return given
+    is_frame_or_file = not {"columns", "read"}.isdisjoint(dir(value))
+    is_one_value = isinstance(value, Mapping | bytes) or is_frame_or_file
+    if is_one_value or not isinstance(value, Iterable):
+        raise OptionError.of_kind(name, value, needed, fix)
+    return value
 
 
 def _number(option: str, word: str, value: str | int) -> int | None:

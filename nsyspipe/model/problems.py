@@ -1,281 +1,34 @@
-"""Problems: stable codes, what each problem costs, the option that fixes the problem, and which facts a report has."""
+"""Problems: a stable code, a message and a fix for each, and which facts a report records."""
 
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.model.schema import PROBLEMS
 
-SEVERITIES = ("error", "warning", "info")
-MORE_STEPS = "capture at least 10 steps"  # 8 steps in the metrics show how much steps vary
-WHOLE_STEP = "pass --step with a range that contains the whole step, or leave out --step"
-OR_LOG = ", or pass an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO)"  # if none was given
-EXPORT_AGAIN = "export again from the .nsys-rep files with nsys 2025.3 or newer: "
-WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"  # wherever NCCL's payloads are missing
-_FIXES = {  # fixes of several problems
-    "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
-    "ANNOTATE": (
-        "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with "
-        "--step REGEX"
-    ),
-    "WITH_BLOBS": WITH_BLOBS,
-    "EXPORT_ALL": (
-        "export again without --tables (needs the .nsys-rep file): nsys export --type=sqlite "
-        "--force-overwrite=true REPORT.nsys-rep"
-    ),
-    "MORE_STEPS": MORE_STEPS,
-    "ONE_CLOCK": (
-        "call torch.cuda.synchronize() once during the capture, between two steps, so that "
-        "nsyspipe can align the clocks"
-    ),
-    "WHOLE_STEP": WHOLE_STEP,
-    "OR_LOG": OR_LOG,
-    "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
-}
-
-# A kind per line: its code, severity, message, and the fix after ``->``.
-_KINDS = """
-    no-gpu-activity (warning): no GPU activity was recorded (no kernel, copy or memset) -> <CUDA>
-    captured-without-gpu (info): the capture has no GPU activity. nsyspipe reports only the steps on the CPU and their phases
-    no-comm-kernels (error): no communication kernel was found on the {n:rank that has|ranks that have} GPU work. Compute and communication are not available,
-        because nsyspipe cannot separate them -> name your communication kernels with --comm-kernel REGEX (nsyspipe knows NCCL's kernels)
-    uncounted-communication (warning): some kernels have names like communication kernels, but count as compute: {names}
-        -> if these kernels communicate, pass --comm-kernel {pattern}
-    copies-of-unknown-communicators (info): {n} NCCL calls launched copies inside a GPU or to memory mapped into that GPU. No report records how many ranks
-        the communicators of these calls have. nsyspipe counts these copies as communication -> <WITH_BLOBS>, which adds the communicator of each call
-    copies-in-nccl-calls (warning): {n} NCCL calls launched copies. The reports do not show whether several ranks took part. nsyspipe counts these
-        copies as copies, not as communication -> <WITH_BLOBS>, which adds the communicator of each call
-    no-steps (warning): no steps were found ({why}). All metrics describe the capture as a whole. Step time, throughput, savings and overlap with
-        backward are not available -> <ANNOTATE>
-    no-nvtx (warning): NVTX ranges were not recorded. Phases are not available, and nsyspipe can find steps only by a periodic launch pattern
-        -> capture with nsys profile --trace=cuda,nvtx
-    no-nvtx-ranges (info): NVTX was traced, but the captured part of the program has no NVTX range. Phases are not available, and nsyspipe can find steps only
-        by a periodic launch pattern -> wrap each step, and forward, backward and optimizer in each step, in torch.cuda.nvtx.range_push / range_pop
-    cuda-backtraces (warning): CUDA API calls were recorded with backtraces, which slow down every call. Kernel launches are later than without backtraces, so
-        CPU times and idle time for late launches are too high -> capture without --cudabacktrace
-    python-backtraces (info): Python backtraces were recorded, which costs CPU time. Kernel launches may be later than without backtraces, so CPU times and
-        idle time for late launches may be too high -> to compare steps, capture without --python-sampling and --python-backtrace
-    no-launches (warning): the launches of all {n} GPU operations are missing. nsyspipe assigns these operations to steps by their GPU times. Overlap with
-        backward is not available -> <CUDA>
-    launch-missing (warning): {n} of {total} GPU operations have no launch. nsyspipe assigns these operations to steps by their GPU times -> <CUDA>
-    stray-device (info): the process of this rank also ran {n} operations on GPU {device}, less than 1% of the kernels and of the kernel time of the process.
-        nsyspipe does not count GPU {device} as a rank and ignores these operations
-    device-clock-apart (info): the clock of {device} differs from the CPU clock by {ms} ms. nsyspipe corrects GPU times by this difference when nsyspipe compares
-        GPU times with CPU times, as for idle causes -> you need not do anything, but the difference may change in another capture
-    device-clock-uncertain (info): the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare GPU times with CPU times, such as idle
-        causes, may be wrong by up to {ms} ms -> <ONE_CLOCK>
-    device-clock-unknown (warning): the clock of {device} may differ from the CPU clock by {ms} ms, which is longer than a step. Idle causes are not available
-        -> <ONE_CLOCK>
-    no-backward (warning): the steps contain no backward range. Overlap with backward is not available
-        -> wrap loss.backward() in an NVTX range named 'backward', or name your range with --backward REGEX
-    backward-in-graphs (warning): steps run as CUDA graphs, and phases inside CUDA graphs are not visible. Overlap with backward is not available
-        -> capture some steps without CUDA graphs
-    backward-by-thread (info): no NVTX range marks backward. nsyspipe assumes that backward runs while autograd's thread launches kernels and the
-        training loop's thread does not -> wrap loss.backward() in an NVTX range named 'backward'
-    backward-by-operators (info): no NVTX range marks backward. nsyspipe assumes that backward is everything that autograd's operators launch
-        -> wrap loss.backward() in an NVTX range named 'backward'
-    steps-by-repetition (info): no NVTX range marks steps, so nsyspipe found the steps by a periodic launch pattern: {n_units} times {n_launches} launches
-        (agreement of the {key}: {agreement}, 1 is exact) -> <ANNOTATE>
-    steps-without-optimizer (info): no kernel name and no range marks the optimizer in each step. A step is therefore the shortest launch pattern that repeats
-        and contains a backward pass. Such a step may be one of several micro-batches, or several steps if one of them differs
-        -> pass --steps N (about how many steps were captured), or <ANNOTATE>
-    steps-of-several-updates (info): each step that nsyspipe found by a periodic launch pattern has {n} backward passes, each followed by an update. The program
-        may have several optimizers, as a GAN has, or the pattern holds {n} steps
-        -> if the pattern holds several steps, pass --steps N (about how many steps were captured), or <ANNOTATE>
-    steps-cover-part (warning): the steps that nsyspipe found by a periodic launch pattern hold {percent}% of the launches of this rank. Step metrics do not
-        include the other launches -> <ANNOTATE>
-    launches-between-steps (warning): {percent}% of the launches of this rank are outside all step ranges. nsyspipe counts these launches in the preceding
-        step -> <WHOLE_STEP>
-    comm-between-steps (warning): {n_comm} communication operations and {percent}% of all launches of this rank are outside all step ranges. nsyspipe counts
-        these operations in the preceding step. Wait time, message sizes, gradient copies and overlap with backward are not available, and the tables of
-        collectives do not contain these operations -> <WHOLE_STEP>
-    steps-not-aligned (warning): nsyspipe cannot match the steps of different ranks. Metrics across ranks, such as wait time, are not available -> <ANNOTATE>
-    no-complete-step (warning): no step is complete on every rank. All metrics use incomplete steps, and no warm-up step was skipped -> <MORE_STEPS>
-    capture-start-in-figures (info): the metrics include the step in which the capture started. Ranks reach this step at different times, so wait time
-        and communication may be too high -> <MORE_STEPS>, or leave out --skip-first
-    no-common-step (error): no step was recorded on every rank. Metrics of the run are not available -> name the steps with --step REGEX
-    slowest-rank-changes (info): the slowest rank changes from step to step. A delay first lengthens the step of the delayed rank, then the next step of the other
-        ranks. Step time is the longest of all ranks in each step and counts both. The mean step time is {percent}% above the mean of every rank, and throughput
-        is too low by the same amount
-    few-steps (info): the metrics use {n:step|steps}, too few to show how much steps vary -> <MORE_STEPS>
-    captured-several-times (info): {n} process(es) were captured {times} times, in reports with the same host and process ID. nsyspipe treats each process
-        as one rank. No step contains the time between two captures, and --skip-first applies to each capture
-        -> you need not do anything, but if the reports are of several runs, analyze each report by itself
-    step-missing (warning): step {step} is missing on rank {missing}. Metrics across ranks leave out step {step}
-        -> start and stop the capture at the same step on every rank
-    steps-missing-on-rank (warning): no step range was found on this rank -> check that the --step pattern matches the ranges of this report
-    step-without-window (info): {n:step range is|step ranges are} left out of all metrics ({why}, no time on the GPU)
-    dropped-operations (warning): nsyspipe left out {n:GPU operation that ends before it starts or has|GPU operations that end before they start or have} no time -> <EXPORT_ALL>
-    dropped-ranges (info): nsyspipe left out {n:NVTX range that ends before it starts|NVTX ranges that end before they start}
-    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute. The contents of {n} graph launches of the report are not visible.
-        Copies are not available, and idle time inside graphs is missing -> <GRAPH_NODES>
-    comm-in-graphs (error): CUDA graphs were captured as a whole, so communication inside {n} graph launches of the report is not visible. Communication, wait
-        time, compute and copies are not available, and idle time inside graphs is missing -> <GRAPH_NODES>
-    no-kernels (error): kernels were launched, but the report has no kernel table. Metrics that need kernels are not available -> <EXPORT_ALL>
-    no-kernel-names (error): the report has no kernel names. Compute and communication are not available, because nsyspipe cannot separate them -> <EXPORT_ALL>
-    no-memcpy (warning): the program made copy calls, but the report has no table of copies. Copies and idle time are not available -> <EXPORT_ALL>
-    no-memset (warning): the program made memset calls, but the report has no table of memsets and does not show that the export is complete. Exposed copies
-        and idle time are not available -> <EXPORT_ALL>
-    memset-calls-only (info): {n} memset calls ran nothing on the GPU that nsys recorded, and the export is complete. Such calls were captured into CUDA
-        graphs, set no bytes, or set CPU memory. Exposed copies and idle time count no memset
-    no-copy-kind (warning): the report does not record the kind of each copy. Metrics of D2D memcpy are not available -> <EXPORT_ALL>
-    no-copy-bytes (warning): the report does not record the size of each copy. Copy sizes are not available -> <EXPORT_ALL>
-    no-session-start (warning): the report does not record when its session started, so nsyspipe cannot use session starts to align the clocks of the ranks
-        -> export with nsys 2022.1 or newer
-    no-common-clock (warning): nsyspipe cannot align the clocks of the ranks (no session start, fewer than 3 matching collectives). Wait time and transfer time
-        are not available -> export with nsys 2022.1 or newer
-    clock-error-unknown (info): the ranks do not share 3 collectives that end at the same time on every rank (sends and receives do not). The clocks are aligned
-        only by the session starts -> capture at least 3 collectives of all ranks, for example more steps, or add torch.distributed.barrier()
-    unmatched-collectives (warning): {n} of {total} communication operations could not be matched with certainty across ranks. Wait time is not available
-        in the steps of these operations -> capture whole steps on every rank. If there are several process groups, <WITH_BLOBS>, which adds the communicator of each call
-    groups-not-named (warning): the process groups of {which} are unknown, and the ranks cannot all be one group ({reason}). Wait time, transfer time, stragglers
-        and bus bandwidth are not available there -> <WITH_BLOBS>, which adds the communicator of each call<OR_LOG>
-    groups-by-log (info): the process groups are from the NCCL log. nsyspipe used the times of collectives to find the group of each call
-    reports-changed (warning): these reports changed or were removed after nsyspipe read them: {reports}. Results that need a second reading (simulation,
-        timeline, single operations) may be missing -> do not change the reports during the analysis, and start again
-    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. In that case
-        all metrics across ranks are wrong. Wait time is not available
-        -> pass the reports of one run. If the reports are of one run, capture the same whole steps on every rank
-    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. In that case all metrics
-        across ranks are wrong -> pass the reports of one run
-    ended-before-last-arrived (warning): {n:communication operation ends|communication operations end} before the last rank starts. These operations may be of different process groups.
-        Their transfer time counts as 0 -> <WITH_BLOBS>, which adds the communicator of each call
-    clocks-put-last-behind-end (warning): {n:communication operation ends|communication operations end} before the last rank starts, which is impossible. The clocks of these ranks
-        differ by more than the estimated clock error. The transfer time of these operations counts as 0, and bandwidths of short messages may be too high
-    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, GPU and process
-        -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
-    rank-map-differs (warning): --rank-map assigns rank {number} to {report}, but the report was captured as rank {told}{more}. nsyspipe uses the numbers
-        of the map -> leave out --rank-map, or assign to each report the rank of its capture
-    processes-without-kernels (warning): {processes} {what}, and no kernel of {them} was recorded{stand_for}. {cost}
-        -> capture each rank with its own nsys: nsys profile --trace=cuda,nvtx
-    ranks-missing (warning): the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics describe the other ranks. Wait time, transfer time,
-        bandwidth and stragglers are not available for communication with a missing rank -> pass the reports of all ranks
-    ranks-not-captured (info): {n} of {world_size} {noun} were left out of the capture ({missing}). All metrics describe the other ranks. Wait time, transfer
-        time, bandwidth and stragglers are not available for communication with a missing rank
-    ranks-not-read (info): {n} of {world_size} {noun} were not read ({missing}). All metrics describe the other ranks. Wait time, transfer time, bandwidth
-        and stragglers are not available for communication with a missing rank -> leave out --ranks
-    capture-failed (warning): rank {which}: {outcome}. The report may be incomplete -> read the output of the training program, and capture again
-    unusable-sidecar (warning): {file} cannot be used ({reason}). The facts about the capture in this file are not available -> remove the file, or capture again
-    stale-sidecar (warning): {file} belongs to another capture with the same name ({reason}), so nsyspipe ignores this file
-        -> keep the sidecar with the reports of its capture
-    conflicting-sidecars (warning): {files} disagree about {of}, so nsyspipe uses none of these files -> keep only the sidecar that was written with the reports
-    sidecar-file-unusable (warning): the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})
-        -> name the files with --nccl-log and --topology
-    step-pattern-ignored (info): the sidecar of the capture gives the step pattern {pattern}, but {why}. nsyspipe found the steps by the names of the ranges
-        -> pass --step REGEX if these are not the steps that you want
-    phase-pattern-unmatched (warning): no NVTX range matches {option} {pattern}, so nothing counts as {phase}. The longest ranges: {families}
-        -> leave out {option}, or name existing ranges
-    comm-kernel-unmatched (warning): no kernel matches --comm-kernel {pattern}. Kernels with names like communication: {alike}
-        -> leave out --comm-kernel, or match one of the names that nsyspipe analyze --top 30 prints
-    no-gpu-name (info): the report does not record the GPU model of rank {rank}
-    untested-version (info): export schema {version} is newer than all versions that nsyspipe was tested with -> compare the results with nsys stats
-    no-message-size (info): message sizes were not recorded ({why}), so nsyspipe can only estimate bandwidths -> {how}
-    few-message-sizes (info): the message sizes of {n} of {total} communication operations are unknown. Bytes and bandwidths of these operations are not available
-    log-of-another-run (warning): the NCCL log contains no process of this run and no communicator of its size ({sizes}). The log is of another run, so nsyspipe
-        ignores the log -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log
-    log-of-other-processes (warning): the NCCL log is of as many ranks as this run, but has other process IDs. The log is of another job or of containers
-        -> pass the log of this job (in containers process IDs may differ)
-    log-of-some-processes (info): the NCCL logs cover {n} of {total} processes of the run. The interconnect of the other processes may be unknown
-        -> pass the logs of all processes: --nccl-log 'nccl_*.log'
-    log-without-communicators (info): the NCCL log names no communicator, so the log does not show what connects the ranks
-        -> pass the log of a run with NCCL_DEBUG=INFO and an NCCL version that logs a commId
-    topology-of-another-machine (warning): the topology has no GPU {gpus}, but the run has ranks on GPU {gpus}. The topology is of another machine, so nsyspipe
-        does not use the topology for these ranks -> run nvidia-smi topo -m > topo.txt on a host of the run, and pass --topology topo.txt
-    files-beside-used (info): found in the directory of the reports and used: {files} (--no-logs ignores these files)
-    log-beside-ignored (info): found in the directory of the reports, but not used: {files} ({whose}). No process of this run wrote these logs
-        -> keep logs with the reports of their run, or pass --nccl-log FILE to use a log anyway
-    file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
-    topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE
-    not-judged (info): skipped checks: {rules} ({reason}) -> {how}
-    few-steps-to-replay (warning): the predictions use {n:step|steps}, so their ranges do not show how much steps vary -> <MORE_STEPS>
-    one-capture-replayed (info): the predictions use {n} of {total} steps, which are the steps of one capture of the run -> <MORE_STEPS>
-    no-figures (warning): no step has a window on every rank, so the run has no metrics to compare -> see the other notes of this run
-    older-definitions (warning): the run was saved with older definitions. nsyspipe does not compare its communication, compute and copies with those of the
-        other runs -> save the run again with nsyspipe analyze --out STORE
-    undecoded-payload (info): nsyspipe ignored {n:NVTX payload that does|NVTX payloads that do} not match the description
-"""
-NOT_RECORDED = {  # the problem that each lacking fact is
-    "kernels": "no-kernels",
-    "names": "no-kernel-names",
-    "memcpy": "no-memcpy",
-    "memset": "no-memset",
-    "kinds": "no-copy-kind",
-    "sizes": "no-copy-bytes",
-}
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
-class Kind(Struct, frozen=True):
-    """One kind of problem: its message and fix are templates over the facts of the case."""
+class ProblemKind(Struct, frozen=True, kw_only=True):
+    """One kind of problem.
 
-    severity: str
+    `message` and `fix` are templates: ``{name}`` stands for a fact of the case. The fact ``n`` may
+    have a noun in both forms, as in ``{n:step|steps}``.
+    """
+
+    code: str
+    severity: Severity
     message: str
     fix: str | None = None
 
 
-def _kind(line: str) -> tuple[str, Kind]:
-    head, _, rest = line.strip().partition(": ")
-    code, severity = head.removesuffix(")").split(" (")
-    message, _, fix = rest.partition(" -> ")
-    for name, text in _FIXES.items():
-        fix = fix.replace(f"<{name}>", text)
-    return code, Kind(severity, message, fix or None)
-
-
-CATALOGUE: dict[str, Kind] = dict(
-    map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines())
-)
-
-# What may be communication, or not.
-UNSURE_COMM = frozenset(
-    {"uncounted-communication", "copies-of-unknown-communicators", "copies-in-nccl-calls"}
-)
-MIXED_RUNS = frozenset(
-    {"different-runs", "more-ranks-than-world"}
-)  # figures across ranks mean nothing then
-
-# What is to be known of files that nobody named: which are used, and why others are not.
-OF_FILES_BESIDE = (
-    "files-beside-used",
-    "log-beside-ignored",
-    "file-beside-unusable",
-    "topologies-beside",
-)
-
-# Where no range marks backward: what it is taken to be, in a few words.
-BACKWARD_SOURCES = {
-    f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")
-}
-
-_BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
-TRACE_NVTX = (
-    "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on "
-    "add nccl)"
-)
-IN_GRAPHS = "backward-in-graphs"
-NO_SIZES = "no-message-size"
-_CAPTURE_BLOBS = (
-    "If you have no .nsys-rep files, capture again with nsys profile --trace=cuda,nvtx, and export "
-    "the new files like this"
-)
-_EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS}. {_CAPTURE_BLOBS}"
-# Why NCCL's payloads do not record message sizes, and the fix. The first gap lacks most.
-SIZE_GAPS = {
-    "no-ranges": ("NCCL's NVTX ranges are missing", TRACE_NVTX),
-    "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
-    "no-payloads": ("NCCL's NVTX payloads are missing", _EXPORT_BLOBS),
-    "not-described": ("NCCL's NVTX payloads have no description", _EXPORT_BLOBS),
-    "not-exported": (
-        "NCCL's NVTX payloads were not exported",
-        f"export again from the .nsys-rep files: {_BLOBS}. {_CAPTURE_BLOBS}",
-    ),
-}
-
-
 class SkippedCheck(Struct, frozen=True):
-    """Rules of findings that could not be judged, by name, the reason, and what would add what they need."""
+    """Rules of findings that were skipped: the reason, and how to record what they need."""
 
     rules: tuple[str, ...]
     reason: str
@@ -283,7 +36,10 @@ class SkippedCheck(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
+    """One row of `schema.PROBLEMS`.
+
+    `process_id` and `device_id` identify the rank until the ranks have numbers.
+    """
 
     code: str
     message: str
@@ -292,8 +48,9 @@ class Problem(Struct, frozen=True):
     rank: int | None = None
     severity: str = ""
     fix: str | None = None
-    device_id: int | None = None  # of the rank
-    skipped_check: SkippedCheck | None = None  # that the message is about
+    device_id: int | None = None
+    # The check that the message is about.
+    skipped_check: SkippedCheck | None = None
 
     def at(self, *, report: str | None, rank: int | None = None) -> Problem:
         """Return the same problem placed in a run."""
@@ -305,14 +62,962 @@ class Problem(Struct, frozen=True):
         return {name: getattr(self, name) for name in PROBLEMS.names}
 
 
+class Recorded(Struct, frozen=True):
+    """Which facts a report records. A fact is false only if it existed and the report lacks it."""
+
+    kernels: bool = True
+    # Names of the kernels, without which communication cannot be told from compute.
+    names: bool = True
+    memcpy: bool = True
+    memset: bool = True
+    # The kind of every copy.
+    kinds: bool = True
+    # The size of every device-to-device copy, in bytes.
+    sizes: bool = True
+
+
+# Fixes of several problems.
+CAPTURE_CUDA = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+TRACE_NVTX = (
+    "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on "
+    "add nccl)"
+)
+TRACE_GRAPH_NODES = "capture with nsys profile --cuda-graph-trace=node"
+ANNOTATE_STEPS = (
+    "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with "
+    "--step REGEX"
+)
+WHOLE_STEP = "pass --step with a range that contains the whole step, or leave out --step"
+# Of 10 captured steps, 8 count in the metrics. That is enough to show how much steps vary.
+MORE_STEPS = "capture at least 10 steps"
+SYNCHRONIZE_ONCE = (
+    "call torch.cuda.synchronize() once during the capture, between two steps, so that nsyspipe "
+    "can align the clocks"
+)
+EXPORT_ALL_TABLES = (
+    "export again without --tables (needs the .nsys-rep file): nsys export --type=sqlite "
+    "--force-overwrite=true REPORT.nsys-rep"
+)
+EXPORT_AGAIN = "export again from the .nsys-rep files with nsys 2025.3 or newer: "
+# For reports without the payloads of NCCL.
+WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"
+EXPORT_COMMUNICATORS = f"{WITH_BLOBS}, which adds the communicator of each call"
+# Follows another fix, for a run without an NCCL log.
+OR_LOG = ", or pass an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO)"
+
+_KINDS = (
+    # What the GPU did, and what is communication.
+    ProblemKind(
+        code="no-gpu-activity",
+        severity="warning",
+        message="no GPU activity was recorded (no kernel, copy or memset)",
+        fix=CAPTURE_CUDA,
+    ),
+    ProblemKind(
+        code="captured-without-gpu",
+        severity="info",
+        message=(
+            "the capture has no GPU activity. nsyspipe reports only the steps on the CPU and "
+            "their phases"
+        ),
+    ),
+    ProblemKind(
+        code="no-comm-kernels",
+        severity="error",
+        message=(
+            "no communication kernel was found on the {n:rank that has|ranks that have} GPU work. "
+            "Compute and communication are not available, because nsyspipe cannot separate them"
+        ),
+        fix=(
+            "name your communication kernels with --comm-kernel REGEX (nsyspipe knows NCCL's "
+            "kernels)"
+        ),
+    ),
+    ProblemKind(
+        code="uncounted-communication",
+        severity="warning",
+        message=(
+            "some kernels have names like communication kernels, but count as compute: {names}"
+        ),
+        fix="if these kernels communicate, pass --comm-kernel {pattern}",
+    ),
+    ProblemKind(
+        code="copies-of-unknown-communicators",
+        severity="info",
+        message=(
+            "{n} NCCL calls launched copies inside a GPU or to memory mapped into that GPU. No "
+            "report records how many ranks the communicators of these calls have. nsyspipe counts "
+            "these copies as communication"
+        ),
+        fix=EXPORT_COMMUNICATORS,
+    ),
+    ProblemKind(
+        code="copies-in-nccl-calls",
+        severity="warning",
+        message=(
+            "{n} NCCL calls launched copies. The reports do not show whether several ranks took "
+            "part. nsyspipe counts these copies as copies, not as communication"
+        ),
+        fix=EXPORT_COMMUNICATORS,
+    ),
+    # Steps and NVTX ranges.
+    ProblemKind(
+        code="no-steps",
+        severity="warning",
+        message=(
+            "no steps were found ({why}). All metrics describe the capture as a whole. Step time, "
+            "throughput, savings and overlap with backward are not available"
+        ),
+        fix=ANNOTATE_STEPS,
+    ),
+    ProblemKind(
+        code="no-nvtx",
+        severity="warning",
+        message=(
+            "NVTX ranges were not recorded. Phases are not available, and nsyspipe can find steps "
+            "only by a periodic launch pattern"
+        ),
+        fix="capture with nsys profile --trace=cuda,nvtx",
+    ),
+    ProblemKind(
+        code="no-nvtx-ranges",
+        severity="info",
+        message=(
+            "NVTX was traced, but the captured part of the program has no NVTX range. Phases are "
+            "not available, and nsyspipe can find steps only by a periodic launch pattern"
+        ),
+        fix=(
+            "wrap each step, and forward, backward and optimizer in each step, in "
+            "torch.cuda.nvtx.range_push / range_pop"
+        ),
+    ),
+    # Costs of the capture itself.
+    ProblemKind(
+        code="cuda-backtraces",
+        severity="warning",
+        message=(
+            "CUDA API calls were recorded with backtraces, which slow down every call. Kernel "
+            "launches are later than without backtraces, so CPU times and idle time for late "
+            "launches are too high"
+        ),
+        fix="capture without --cudabacktrace",
+    ),
+    ProblemKind(
+        code="python-backtraces",
+        severity="info",
+        message=(
+            "Python backtraces were recorded, which costs CPU time. Kernel launches may be later "
+            "than without backtraces, so CPU times and idle time for late launches may be too "
+            "high"
+        ),
+        fix="to compare steps, capture without --python-sampling and --python-backtrace",
+    ),
+    # Launches and clocks of the GPU.
+    ProblemKind(
+        code="no-launches",
+        severity="warning",
+        message=(
+            "the launches of all {n} GPU operations are missing. nsyspipe assigns these "
+            "operations to steps by their GPU times. Overlap with backward is not available"
+        ),
+        fix=CAPTURE_CUDA,
+    ),
+    ProblemKind(
+        code="launch-missing",
+        severity="warning",
+        message=(
+            "{n} of {total} GPU operations have no launch. nsyspipe assigns these operations to "
+            "steps by their GPU times"
+        ),
+        fix=CAPTURE_CUDA,
+    ),
+    ProblemKind(
+        code="stray-device",
+        severity="info",
+        message=(
+            "the process of this rank also ran {n} operations on GPU {device}, less than 1% of "
+            "the kernels and of the kernel time of the process. nsyspipe does not count GPU "
+            "{device} as a rank and ignores these operations"
+        ),
+    ),
+    ProblemKind(
+        code="device-clock-apart",
+        severity="info",
+        message=(
+            "the clock of {device} differs from the CPU clock by {ms} ms. nsyspipe corrects GPU "
+            "times by this difference when nsyspipe compares GPU times with CPU times, as for "
+            "idle causes"
+        ),
+        fix="you need not do anything, but the difference may change in another capture",
+    ),
+    ProblemKind(
+        code="device-clock-uncertain",
+        severity="info",
+        message=(
+            "the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare "
+            "GPU times with CPU times, such as idle causes, may be wrong by up to {ms} ms"
+        ),
+        fix=SYNCHRONIZE_ONCE,
+    ),
+    ProblemKind(
+        code="device-clock-unknown",
+        severity="warning",
+        message=(
+            "the clock of {device} may differ from the CPU clock by {ms} ms, which is longer than "
+            "a step. Idle causes are not available"
+        ),
+        fix=SYNCHRONIZE_ONCE,
+    ),
+    # Phases.
+    ProblemKind(
+        code="no-backward",
+        severity="warning",
+        message="the steps contain no backward range. Overlap with backward is not available",
+        fix=(
+            "wrap loss.backward() in an NVTX range named 'backward', or name your range with "
+            "--backward REGEX"
+        ),
+    ),
+    ProblemKind(
+        code="backward-in-graphs",
+        severity="warning",
+        message=(
+            "steps run as CUDA graphs, and phases inside CUDA graphs are not visible. Overlap "
+            "with backward is not available"
+        ),
+        fix="capture some steps without CUDA graphs",
+    ),
+    ProblemKind(
+        code="backward-by-thread",
+        severity="info",
+        message=(
+            "no NVTX range marks backward. nsyspipe assumes that backward runs while autograd's "
+            "thread launches kernels and the training loop's thread does not"
+        ),
+        fix="wrap loss.backward() in an NVTX range named 'backward'",
+    ),
+    ProblemKind(
+        code="backward-by-operators",
+        severity="info",
+        message=(
+            "no NVTX range marks backward. nsyspipe assumes that backward is everything that "
+            "autograd's operators launch"
+        ),
+        fix="wrap loss.backward() in an NVTX range named 'backward'",
+    ),
+    # Steps by a periodic launch pattern.
+    ProblemKind(
+        code="steps-by-repetition",
+        severity="info",
+        message=(
+            "no NVTX range marks steps, so nsyspipe found the steps by a periodic launch pattern: "
+            "{n_units} times {n_launches} launches (agreement of the {key}: {agreement}, 1 is "
+            "exact)"
+        ),
+        fix=ANNOTATE_STEPS,
+    ),
+    ProblemKind(
+        code="steps-without-optimizer",
+        severity="info",
+        message=(
+            "no kernel name and no range marks the optimizer in each step. A step is therefore "
+            "the shortest launch pattern that repeats and contains a backward pass. Such a step "
+            "may be one of several micro-batches, or several steps if one of them differs"
+        ),
+        fix=f"pass --steps N (about how many steps were captured), or {ANNOTATE_STEPS}",
+    ),
+    ProblemKind(
+        code="steps-of-several-updates",
+        severity="info",
+        message=(
+            "each step that nsyspipe found by a periodic launch pattern has {n} backward passes, "
+            "each followed by an update. The program may have several optimizers, as a GAN has, "
+            "or the pattern holds {n} steps"
+        ),
+        fix=(
+            "if the pattern holds several steps, pass --steps N (about how many steps were "
+            f"captured), or {ANNOTATE_STEPS}"
+        ),
+    ),
+    ProblemKind(
+        code="steps-cover-part",
+        severity="warning",
+        message=(
+            "the steps that nsyspipe found by a periodic launch pattern hold {percent}% of the "
+            "launches of this rank. Step metrics do not include the other launches"
+        ),
+        fix=ANNOTATE_STEPS,
+    ),
+    # Work outside steps, and steps that do not match across ranks.
+    ProblemKind(
+        code="launches-between-steps",
+        severity="warning",
+        message=(
+            "{percent}% of the launches of this rank are outside all step ranges. nsyspipe counts "
+            "these launches in the preceding step"
+        ),
+        fix=WHOLE_STEP,
+    ),
+    ProblemKind(
+        code="comm-between-steps",
+        severity="warning",
+        message=(
+            "{n_comm} communication operations and {percent}% of all launches of this rank are "
+            "outside all step ranges. nsyspipe counts these operations in the preceding step. "
+            "Wait time, message sizes, gradient copies and overlap with backward are not "
+            "available, and the tables of collectives do not contain these operations"
+        ),
+        fix=WHOLE_STEP,
+    ),
+    ProblemKind(
+        code="steps-not-aligned",
+        severity="warning",
+        message=(
+            "nsyspipe cannot match the steps of different ranks. Metrics across ranks, such as "
+            "wait time, are not available"
+        ),
+        fix=ANNOTATE_STEPS,
+    ),
+    ProblemKind(
+        code="no-complete-step",
+        severity="warning",
+        message=(
+            "no step is complete on every rank. All metrics use incomplete steps, and no warm-up "
+            "step was skipped"
+        ),
+        fix=MORE_STEPS,
+    ),
+    ProblemKind(
+        code="capture-start-in-figures",
+        severity="info",
+        message=(
+            "the metrics include the step in which the capture started. Ranks reach this step at "
+            "different times, so wait time and communication may be too high"
+        ),
+        fix=f"{MORE_STEPS}, or leave out --skip-first",
+    ),
+    ProblemKind(
+        code="no-common-step",
+        severity="error",
+        message="no step was recorded on every rank. Metrics of the run are not available",
+        fix="name the steps with --step REGEX",
+    ),
+    ProblemKind(
+        code="slowest-rank-changes",
+        severity="info",
+        message=(
+            "the slowest rank changes from step to step. A delay first lengthens the step of the "
+            "delayed rank, then the next step of the other ranks. Step time is the longest of all "
+            "ranks in each step and counts both. The mean step time is {percent}% above the mean "
+            "of every rank, and throughput is too low by the same amount"
+        ),
+    ),
+    ProblemKind(
+        code="few-steps",
+        severity="info",
+        message="the metrics use {n:step|steps}, too few to show how much steps vary",
+        fix=MORE_STEPS,
+    ),
+    ProblemKind(
+        code="captured-several-times",
+        severity="info",
+        message=(
+            "{n} process(es) were captured {times} times, in reports with the same host and "
+            "process ID. nsyspipe treats each process as one rank. No step contains the time "
+            "between two captures, and --skip-first applies to each capture"
+        ),
+        fix=(
+            "you need not do anything, but if the reports are of several runs, analyze each "
+            "report by itself"
+        ),
+    ),
+    ProblemKind(
+        code="step-missing",
+        severity="warning",
+        message=(
+            "step {step} is missing on rank {missing}. Metrics across ranks leave out step {step}"
+        ),
+        fix="start and stop the capture at the same step on every rank",
+    ),
+    ProblemKind(
+        code="steps-missing-on-rank",
+        severity="warning",
+        message="no step range was found on this rank",
+        fix="check that the --step pattern matches the ranges of this report",
+    ),
+    ProblemKind(
+        code="step-without-window",
+        severity="info",
+        message=(
+            "{n:step range is|step ranges are} left out of all metrics ({why}, no time on the GPU)"
+        ),
+    ),
+    # What was left out, or is hidden.
+    ProblemKind(
+        code="dropped-operations",
+        severity="warning",
+        message=(
+            "nsyspipe left out {n:GPU operation that ends before it starts or has|GPU operations "
+            "that end before they start or have} no time"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="dropped-ranges",
+        severity="info",
+        message=(
+            "nsyspipe left out {n:NVTX range that ends before it starts|NVTX ranges that end "
+            "before they start}"
+        ),
+    ),
+    ProblemKind(
+        code="graphs-as-a-whole",
+        severity="warning",
+        message=(
+            "CUDA graphs were captured as a whole and count as compute. The contents of {n} graph "
+            "launches of the report are not visible. Copies are not available, and idle time "
+            "inside graphs is missing"
+        ),
+        fix=TRACE_GRAPH_NODES,
+    ),
+    ProblemKind(
+        code="comm-in-graphs",
+        severity="error",
+        message=(
+            "CUDA graphs were captured as a whole, so communication inside {n} graph launches of "
+            "the report is not visible. Communication, wait time, compute and copies are not "
+            "available, and idle time inside graphs is missing"
+        ),
+        fix=TRACE_GRAPH_NODES,
+    ),
+    # Facts that the report does not record.
+    ProblemKind(
+        code="no-kernels",
+        severity="error",
+        message=(
+            "kernels were launched, but the report has no kernel table. Metrics that need kernels "
+            "are not available"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="no-kernel-names",
+        severity="error",
+        message=(
+            "the report has no kernel names. Compute and communication are not available, because "
+            "nsyspipe cannot separate them"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="no-memcpy",
+        severity="warning",
+        message=(
+            "the program made copy calls, but the report has no table of copies. Copies and idle "
+            "time are not available"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="no-memset",
+        severity="warning",
+        message=(
+            "the program made memset calls, but the report has no table of memsets and does not "
+            "show that the export is complete. Exposed copies and idle time are not available"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="memset-calls-only",
+        severity="info",
+        message=(
+            "{n} memset calls ran nothing on the GPU that nsys recorded, and the export is "
+            "complete. Such calls were captured into CUDA graphs, set no bytes, or set CPU "
+            "memory. Exposed copies and idle time count no memset"
+        ),
+    ),
+    ProblemKind(
+        code="no-copy-kind",
+        severity="warning",
+        message=(
+            "the report does not record the kind of each copy. Metrics of D2D memcpy are not "
+            "available"
+        ),
+        fix=EXPORT_ALL_TABLES,
+    ),
+    ProblemKind(
+        code="no-copy-bytes",
+        severity="warning",
+        message="the report does not record the size of each copy. Copy sizes are not available",
+        fix=EXPORT_ALL_TABLES,
+    ),
+    # Clocks of the ranks, and collectives across ranks.
+    ProblemKind(
+        code="no-session-start",
+        severity="warning",
+        message=(
+            "the report does not record when its session started, so nsyspipe cannot use session "
+            "starts to align the clocks of the ranks"
+        ),
+        fix="export with nsys 2022.1 or newer",
+    ),
+    ProblemKind(
+        code="no-common-clock",
+        severity="warning",
+        message=(
+            "nsyspipe cannot align the clocks of the ranks (no session start, fewer than 3 "
+            "matching collectives). Wait time and transfer time are not available"
+        ),
+        fix="export with nsys 2022.1 or newer",
+    ),
+    ProblemKind(
+        code="clock-error-unknown",
+        severity="info",
+        message=(
+            "the ranks do not share 3 collectives that end at the same time on every rank (sends "
+            "and receives do not). The clocks are aligned only by the session starts"
+        ),
+        fix=(
+            "capture at least 3 collectives of all ranks, for example more steps, or add "
+            "torch.distributed.barrier()"
+        ),
+    ),
+    ProblemKind(
+        code="unmatched-collectives",
+        severity="warning",
+        message=(
+            "{n} of {total} communication operations could not be matched with certainty across "
+            "ranks. Wait time is not available in the steps of these operations"
+        ),
+        fix=(
+            "capture whole steps on every rank. If there are several process groups, "
+            f"{EXPORT_COMMUNICATORS}"
+        ),
+    ),
+    ProblemKind(
+        code="groups-not-named",
+        severity="warning",
+        message=(
+            "the process groups of {which} are unknown, and the ranks cannot all be one group "
+            "({reason}). Wait time, transfer time, stragglers and bus bandwidth are not available "
+            "there"
+        ),
+        fix=f"{EXPORT_COMMUNICATORS}{OR_LOG}",
+    ),
+    ProblemKind(
+        code="groups-by-log",
+        severity="info",
+        message=(
+            "the process groups are from the NCCL log. nsyspipe used the times of collectives to "
+            "find the group of each call"
+        ),
+    ),
+    ProblemKind(
+        code="reports-changed",
+        severity="warning",
+        message=(
+            "these reports changed or were removed after nsyspipe read them: {reports}. Results "
+            "that need a second reading (simulation, timeline, single operations) may be missing"
+        ),
+        fix="do not change the reports during the analysis, and start again",
+    ),
+    ProblemKind(
+        code="different-runs",
+        severity="error",
+        message=(
+            "none of the {total} communication operations matches an operation on another rank. "
+            "The reports may be of different runs. In that case all metrics across ranks are "
+            "wrong. Wait time is not available"
+        ),
+        fix=(
+            "pass the reports of one run. If the reports are of one run, capture the same whole "
+            "steps on every rank"
+        ),
+    ),
+    ProblemKind(
+        code="more-ranks-than-world",
+        severity="error",
+        message=(
+            "there are {n} processes, but the job had {world_size} ranks. The reports may be of "
+            "different runs. In that case all metrics across ranks are wrong"
+        ),
+        fix="pass the reports of one run",
+    ),
+    ProblemKind(
+        code="ended-before-last-arrived",
+        severity="warning",
+        message=(
+            "{n:communication operation ends|communication operations end} before the last rank "
+            "starts. These operations may be of different process groups. Their transfer time "
+            "counts as 0"
+        ),
+        fix=EXPORT_COMMUNICATORS,
+    ),
+    ProblemKind(
+        code="clocks-put-last-behind-end",
+        severity="warning",
+        message=(
+            "{n:communication operation ends|communication operations end} before the last rank "
+            "starts, which is impossible. The clocks of these ranks differ by more than the "
+            "estimated clock error. The transfer time of these operations counts as 0, and "
+            "bandwidths of short messages may be too high"
+        ),
+    ),
+    # Ranks and their reports.
+    ProblemKind(
+        code="rank-by-order",
+        severity="warning",
+        message=(
+            "the reports do not identify the ranks. nsyspipe numbered the ranks by order of "
+            "argument, GPU and process"
+        ),
+        fix=(
+            '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes'
+        ),
+    ),
+    ProblemKind(
+        code="rank-map-differs",
+        severity="warning",
+        message=(
+            "--rank-map assigns rank {number} to {report}, but the report was captured as rank "
+            "{told}{more}. nsyspipe uses the numbers of the map"
+        ),
+        fix="leave out --rank-map, or assign to each report the rank of its capture",
+    ),
+    ProblemKind(
+        code="processes-without-kernels",
+        severity="warning",
+        message="{processes} {what}, and no kernel of {them} was recorded{stand_for}. {cost}",
+        fix="capture each rank with its own nsys: nsys profile --trace=cuda,nvtx",
+    ),
+    ProblemKind(
+        code="ranks-missing",
+        severity="warning",
+        message=(
+            "the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics "
+            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
+            "available for communication with a missing rank"
+        ),
+        fix="pass the reports of all ranks",
+    ),
+    ProblemKind(
+        code="ranks-not-captured",
+        severity="info",
+        message=(
+            "{n} of {world_size} {noun} were left out of the capture ({missing}). All metrics "
+            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
+            "available for communication with a missing rank"
+        ),
+    ),
+    ProblemKind(
+        code="ranks-not-read",
+        severity="info",
+        message=(
+            "{n} of {world_size} {noun} were not read ({missing}). All metrics describe the other "
+            "ranks. Wait time, transfer time, bandwidth and stragglers are not available for "
+            "communication with a missing rank"
+        ),
+        fix="leave out --ranks",
+    ),
+    # Sidecars of a capture.
+    ProblemKind(
+        code="capture-failed",
+        severity="warning",
+        message="rank {which}: {outcome}. The report may be incomplete",
+        fix="read the output of the training program, and capture again",
+    ),
+    ProblemKind(
+        code="unusable-sidecar",
+        severity="warning",
+        message=(
+            "{file} cannot be used ({reason}). The facts about the capture in this file are not "
+            "available"
+        ),
+        fix="remove the file, or capture again",
+    ),
+    ProblemKind(
+        code="stale-sidecar",
+        severity="warning",
+        message=(
+            "{file} belongs to another capture with the same name ({reason}), so nsyspipe ignores "
+            "this file"
+        ),
+        fix="keep the sidecar with the reports of its capture",
+    ),
+    ProblemKind(
+        code="conflicting-sidecars",
+        severity="warning",
+        message="{files} disagree about {of}, so nsyspipe uses none of these files",
+        fix="keep only the sidecar that was written with the reports",
+    ),
+    ProblemKind(
+        code="sidecar-file-unusable",
+        severity="warning",
+        message=(
+            "the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})"
+        ),
+        fix="name the files with --nccl-log and --topology",
+    ),
+    # Patterns that match nothing.
+    ProblemKind(
+        code="step-pattern-ignored",
+        severity="info",
+        message=(
+            "the sidecar of the capture gives the step pattern {pattern}, but {why}. nsyspipe "
+            "found the steps by the names of the ranges"
+        ),
+        fix="pass --step REGEX if these are not the steps that you want",
+    ),
+    ProblemKind(
+        code="phase-pattern-unmatched",
+        severity="warning",
+        message=(
+            "no NVTX range matches {option} {pattern}, so nothing counts as {phase}. The longest "
+            "ranges: {families}"
+        ),
+        fix="leave out {option}, or name existing ranges",
+    ),
+    ProblemKind(
+        code="comm-kernel-unmatched",
+        severity="warning",
+        message=(
+            "no kernel matches --comm-kernel {pattern}. Kernels with names like communication: "
+            "{alike}"
+        ),
+        fix=(
+            "leave out --comm-kernel, or match one of the names that nsyspipe analyze --top 30 "
+            "prints"
+        ),
+    ),
+    # Versions, models and message sizes.
+    ProblemKind(
+        code="no-gpu-name",
+        severity="info",
+        message="the report does not record the GPU model of rank {rank}",
+    ),
+    ProblemKind(
+        code="untested-version",
+        severity="info",
+        message="export schema {version} is newer than all versions that nsyspipe was tested with",
+        fix="compare the results with nsys stats",
+    ),
+    ProblemKind(
+        code="no-message-size",
+        severity="info",
+        message=(
+            "message sizes were not recorded ({why}), so nsyspipe can only estimate bandwidths"
+        ),
+        fix="{how}",
+    ),
+    ProblemKind(
+        code="few-message-sizes",
+        severity="info",
+        message=(
+            "the message sizes of {n} of {total} communication operations are unknown. Bytes and "
+            "bandwidths of these operations are not available"
+        ),
+    ),
+    # NCCL logs and topologies.
+    ProblemKind(
+        code="log-of-another-run",
+        severity="warning",
+        message=(
+            "the NCCL log contains no process of this run and no communicator of its size "
+            "({sizes}). The log is of another run, so nsyspipe ignores the log"
+        ),
+        fix="pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log",
+    ),
+    ProblemKind(
+        code="log-of-other-processes",
+        severity="warning",
+        message=(
+            "the NCCL log is of as many ranks as this run, but has other process IDs. The log is "
+            "of another job or of containers"
+        ),
+        fix="pass the log of this job (in containers process IDs may differ)",
+    ),
+    ProblemKind(
+        code="log-of-some-processes",
+        severity="info",
+        message=(
+            "the NCCL logs cover {n} of {total} processes of the run. The interconnect of the "
+            "other processes may be unknown"
+        ),
+        fix="pass the logs of all processes: --nccl-log 'nccl_*.log'",
+    ),
+    ProblemKind(
+        code="log-without-communicators",
+        severity="info",
+        message=(
+            "the NCCL log names no communicator, so the log does not show what connects the ranks"
+        ),
+        fix="pass the log of a run with NCCL_DEBUG=INFO and an NCCL version that logs a commId",
+    ),
+    ProblemKind(
+        code="topology-of-another-machine",
+        severity="warning",
+        message=(
+            "the topology has no GPU {gpus}, but the run has ranks on GPU {gpus}. The topology is "
+            "of another machine, so nsyspipe does not use the topology for these ranks"
+        ),
+        fix=(
+            "run nvidia-smi topo -m > topo.txt on a host of the run, and pass --topology topo.txt"
+        ),
+    ),
+    ProblemKind(
+        code="files-beside-used",
+        severity="info",
+        message=(
+            "found in the directory of the reports and used: {files} (--no-logs ignores these "
+            "files)"
+        ),
+    ),
+    ProblemKind(
+        code="log-beside-ignored",
+        severity="info",
+        message=(
+            "found in the directory of the reports, but not used: {files} ({whose}). No process "
+            "of this run wrote these logs"
+        ),
+        fix=(
+            "keep logs with the reports of their run, or pass --nccl-log FILE to use a log anyway"
+        ),
+    ),
+    ProblemKind(
+        code="file-beside-unusable",
+        severity="info",
+        message="found in the directory of the reports, but not used: {file} ({reason})",
+        fix="{option} FILE, if the file is of this run",
+    ),
+    ProblemKind(
+        code="topologies-beside",
+        severity="info",
+        message=(
+            "the topology files in the directory of the reports differ, so nsyspipe uses none of "
+            "them: {files}"
+        ),
+        fix="--topology FILE",
+    ),
+    # Findings, predictions and comparisons.
+    ProblemKind(
+        code="not-judged",
+        severity="info",
+        message="skipped checks: {rules} ({reason})",
+        fix="{how}",
+    ),
+    ProblemKind(
+        code="few-steps-to-replay",
+        severity="warning",
+        message=(
+            "the predictions use {n:step|steps}, so their ranges do not show how much steps vary"
+        ),
+        fix=MORE_STEPS,
+    ),
+    ProblemKind(
+        code="one-capture-replayed",
+        severity="info",
+        message=(
+            "the predictions use {n} of {total} steps, which are the steps of one capture of the "
+            "run"
+        ),
+        fix=MORE_STEPS,
+    ),
+    ProblemKind(
+        code="no-figures",
+        severity="warning",
+        message="no step has a window on every rank, so the run has no metrics to compare",
+        fix="see the other notes of this run",
+    ),
+    ProblemKind(
+        code="older-definitions",
+        severity="warning",
+        message=(
+            "the run was saved with older definitions. nsyspipe does not compare its "
+            "communication, compute and copies with those of the other runs"
+        ),
+        fix="save the run again with nsyspipe analyze --out STORE",
+    ),
+    # NVTX payloads.
+    ProblemKind(
+        code="undecoded-payload",
+        severity="info",
+        message=(
+            "nsyspipe ignored {n:NVTX payload that does|NVTX payloads that do} not match the "
+            "description"
+        ),
+    ),
+)
+
+# All kinds of problems by code.
+CATALOGUE: dict[str, ProblemKind] = {kind.code: kind for kind in _KINDS}
+
+# The problem that each fact is if it is not recorded.
+NOT_RECORDED = {
+    "kernels": "no-kernels",
+    "names": "no-kernel-names",
+    "memcpy": "no-memcpy",
+    "memset": "no-memset",
+    "kinds": "no-copy-kind",
+    "sizes": "no-copy-bytes",
+}
+# Operations that may be communication or not.
+UNSURE_COMM = frozenset(
+    {
+        "uncounted-communication",
+        "copies-of-unknown-communicators",
+        "copies-in-nccl-calls",
+    }
+)
+# Reports of several runs, where metrics across ranks mean nothing.
+MIXED_RUNS = frozenset({"different-runs", "more-ranks-than-world"})
+# Files that nobody named: which of them are used, and why others are not.
+OF_FILES_BESIDE = (
+    "files-beside-used",
+    "log-beside-ignored",
+    "file-beside-unusable",
+    "topologies-beside",
+)
+# What nsyspipe takes for backward if no range marks it, in a few words.
+BACKWARD_SOURCES = {
+    "backward-by-thread": "backward by autograd's thread",
+    "backward-by-operators": "backward by autograd's operators",
+}
+IN_GRAPHS = "backward-in-graphs"
+NO_SIZES = "no-message-size"
+
+_BLOBS_COMMAND = (
+    "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
+)
+_CAPTURE_BLOBS = (
+    "If you have no .nsys-rep files, capture again with nsys profile --trace=cuda,nvtx, and export "
+    "the new files like this"
+)
+_EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS_COMMAND}. {_CAPTURE_BLOBS}"
+# Why the payloads of NCCL do not record message sizes, and the fix. The first reason lacks most.
+SIZE_GAPS = {
+    "no-ranges": ("NCCL's NVTX ranges are missing", TRACE_NVTX),
+    "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
+    "no-payloads": ("NCCL's NVTX payloads are missing", _EXPORT_BLOBS),
+    "not-described": ("NCCL's NVTX payloads have no description", _EXPORT_BLOBS),
+    "not-exported": (
+        "NCCL's NVTX payloads were not exported",
+        f"export again from the .nsys-rep files: {_BLOBS_COMMAND}. {_CAPTURE_BLOBS}",
+    ),
+}
+
+
 class _Count(int):
-    """A number of a message with its noun in both forms: ``{n:step|steps}`` becomes ``1 step`` or ``2 steps``."""
+    """A number of a message with its noun in both forms.
+
+    ``{n:step|steps}`` becomes ``1 step`` or ``2 steps``.
+    """
 
     def __format__(self, nouns: str) -> str:
-        singular, is_with_noun, plural = nouns.partition("|")
-        if not is_with_noun:
+        singular, separator, plural = nouns.partition("|")
+        if not separator:
             return super().__format__(nouns)
-        return f"{int(self)} {singular if self == 1 else plural}"
+        noun = singular if self == 1 else plural
+        return f"{int(self)} {noun}"
 
 
 def problem(
@@ -323,24 +1028,17 @@ def problem(
     rank: int | None = None,
     **facts: object,
 ) -> Problem:
-    """State a problem of the catalogue; `facts` fill its message."""
+    """State a problem of the catalogue; `facts` fill its message and its fix."""
     kind = CATALOGUE[code]
     count = facts.get("n")
     if isinstance(count, Integral):
         facts["n"] = _Count(count)
-    message = kind.message.format(**{"rank": rank, **facts})
-    fix = kind.fix and kind.fix.format(**facts)
-    return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
-
-
-class Recorded(Struct, frozen=True):
-    """Which facts a report holds; false means that there was something, and the report lacks it."""
-
-    kernels: bool = True
-    names: bool = (
-        True  # what kernels are called, without which communication cannot be told from compute
+    facts_with_rank = {"rank": rank, **facts}
+    return Problem(
+        code=code,
+        message=kind.message.format(**facts_with_rank),
+        process_id=process_id,
+        rank=rank,
+        severity=severity or kind.severity,
+        fix=None if kind.fix is None else kind.fix.format(**facts),
     )
-    memcpy: bool = True
-    memset: bool = True
-    kinds: bool = True  # of every copy
-    sizes: bool = True  # of every device-to-device copy, in bytes

@@ -1,4 +1,4 @@
-"""What files beside the reports say: the sidecar of a capture, NCCL's logs, and ``nvidia-smi topo -m`` of what connects the GPUs."""
+"""Contents of files next to the reports: sidecar, NCCL logs, and ``nvidia-smi topo -m``."""
 
 from __future__ import annotations
 
@@ -16,138 +16,161 @@ from nsyspipe.model.captured import CapturedRank, RunCapture
 class Sidecar(Struct, frozen=True):
     """One sidecar of the reports of a run."""
 
-    path: Path  # where it was read
-    facts: RunCapture  # what it says of the capture as a whole
-    captured_at_utc_ns: int | None = None  # of the facts' time, for comparison with reports
+    # The file.
+    path: Path
+    # What it says about the capture as a whole.
+    facts: RunCapture
+    # The time of these facts, to compare it with the reports.
+    captured_at_utc_ns: int | None = None
     host: str | None = None
     world_size: int | None = None
     ranks: tuple[CapturedRank, ...] = ()
-    step_pattern: str | None = None  # what it says of the steps' texts
-    family: str | None = (
-        None  # the normalised text (``step #``) that this means; None if it is more than that
-    )
-    log_names: tuple[str, ...] = ()  # files of its directory, not looked at yet, as is the next
+    # The pattern for the texts of steps.
+    step_pattern: str | None = None
+    # The normalized text (``step #``) that the pattern stands for. None if it is a regular
+    # expression.
+    family: str | None = None
+    # Names of files in the directory of the sidecar. nsyspipe has not opened them yet.
+    log_names: tuple[str, ...] = ()
     topology_name: str | None = None
 
 
 class Edge(Struct, frozen=True, order=True):
-    """What NCCL set up from one rank of a communicator to another."""
+    """The connection that NCCL set up from one rank of a communicator to another."""
 
     from_rank: int
     to_rank: int
-    # as NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ.
-    # The sender's words; the receiver's only where the sender logged none.
+    # Names that NCCL gives (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted. There are several if the
+    # channels differ. They are from the sender, or from the receiver if the sender logged none.
     transports: tuple[str, ...]
-    n_channels: int  # channels of collectives; of point-to-point calls when there are no others
+    # Channels of collectives, or of sends and receives if there are no others.
+    n_channels: int
 
 
 class CommMember(Struct, frozen=True, order=True):
-    """One rank of a communicator, as its process logged it; None is "not logged"."""
+    """One rank of a communicator, as its process logged it. None means that it was not logged."""
 
     rank: int
     host: str
     pid: int
-    cuda_device: int | None = None  # index among the GPUs that the process sees
-    nvml_device: int | None = None  # index among those of the host
-    bus_id: str | None = None  # PCI address of the GPU as NCCL writes it, hexadecimal
+    # Index among the GPUs that the process sees.
+    cuda_device: int | None = None
+    # Index among the GPUs of the host.
+    nvml_device: int | None = None
+    # PCI address of the GPU as NCCL writes it, in hexadecimal.
+    bus_id: str | None = None
 
 
 class Communicator(Struct, frozen=True):
-    """One NCCL communicator; None is "not logged"."""
+    """One NCCL communicator. None means that it was not logged."""
 
-    comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
+    # The ``commId`` of NCCL. One that was split off has that of its parent with ``/count.color``.
+    comm_id: str
     n_ranks: int
-    members: tuple[
-        CommMember, ...
-    ] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
-    rings: dict[int, tuple[int, ...]] | None = (
-        None  # ranks in ring order by channel, of rank 0; none that was cut
-    )
-    n_channels: int | None = None  # channels of collectives
-    is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
-    edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
-    trees: dict[int, tuple[tuple[int, int], ...]] | None = (
-        None  # (rank, parent) by channel, as those ranks log
-    )
+    # The ranks whose process logged, sorted. Fewer than `n_ranks` if files are missing.
+    members: tuple[CommMember, ...] = ()
+    # Ranks in the order of the ring by channel, as rank 0 logs it. No ring that was cut off.
+    rings: dict[int, tuple[int, ...]] | None = None
+    # Channels of collectives.
+    n_channels: int | None = None
+    # Whether channels for NVLink SHARP were set up.
+    is_nvls_on: bool | None = None
+    # Sorted. None if no line says what any edge uses.
+    edges: tuple[Edge, ...] | None = None
+    # Pairs of rank and parent by channel, as these ranks log them.
+    trees: dict[int, tuple[tuple[int, int], ...]] | None = None
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes that logged."""
+        return {member.pid for member in self.members}
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
-        """Return the directed edges of all rings, sorted; None when no ring was logged."""
+        """Return the directed edges of all rings, sorted. None if no ring was logged."""
         if self.rings is None:
             return None
-        around = [
-            (ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))
-        ]
-        return sorted({edge for edge in around if edge[0] != edge[1]})
+        edges: set[tuple[int, int]] = set()
+        for ring in self.rings.values():
+            previous_ranks = (*ring[-1:], *ring[:-1])
+            edges.update(zip(previous_ranks, ring, strict=True))
+        return sorted((from_rank, to_rank) for from_rank, to_rank in edges if from_rank != to_rank)
 
     def tree_edges(self) -> list[tuple[int, int]]:
-        """Return the edges of all trees in both directions, which data takes up and down, sorted; none where no tree was logged."""
-        edges = {edge for tree in (self.trees or {}).values() for edge in tree}
-        return sorted(edges | {(parent, rank) for rank, parent in edges})
+        """Return the edges of all trees in both directions, sorted.
+
+        Data takes a tree up and down. The list is empty if no tree was logged.
+        """
+        edges: set[tuple[int, int]] = set()
+        for tree in (self.trees or {}).values():
+            for rank, parent in tree:
+                edges |= {(rank, parent), (parent, rank)}
+        return sorted(edges)
 
 
 @dataclass(frozen=True)
 class NcclFacts:
-    """What NCCL says of itself, as `NcclLog` has it."""
+    """What a user gets of an `NcclLog`."""
 
     version: str | None
     settings: dict[str, str]
-    nvls: bool | None  # whether any communicator set up NVLink SHARP; None when none says
+    # Whether any communicator set up NVLink SHARP. None if no log says.
+    nvls: bool | None
 
 
 class NcclLog(Struct, frozen=True):
-    """What the logs of a run say."""
+    """What the NCCL logs of a run say."""
 
-    version: str | None = None  # of NCCL; several, separated by commas, when processes differ
-    communicators: tuple[
-        Communicator, ...
-    ] = ()  # by the order in which their processes made them, then by process
-    # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them;
-    # `` | `` is between values of different processes
+    # The version of NCCL, or several separated by commas if processes differ.
+    version: str | None = None
+    # In the order in which their processes made them, then by process.
+    communicators: tuple[Communicator, ...] = ()
+    # ``NCCL_*`` variables that NCCL took from the environment, as a sidecar may have them.
+    # `` | `` separates values of different processes.
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def facts(self) -> NcclFacts:
-        """What outputs show of it."""
-        nvls = {comm.is_nvls_on for comm in self.communicators} - {None}
-        return NcclFacts(self.version, dict(self.settings), True in nvls if nvls else None)
+        """What outputs show of the logs."""
+        known_nvls = [comm.is_nvls_on for comm in self.communicators if comm.is_nvls_on is not None]
+        return NcclFacts(
+            version=self.version,
+            settings=dict(self.settings),
+            nvls=any(known_nvls) if known_nvls else None,
+        )
 
     def of_processes(self, pids: Collection[int]) -> tuple[Communicator, ...]:
-        """Return the communicators that have one of some processes."""
-        return tuple(
-            comm
-            for comm in self.communicators
-            if any(member.pid in pids for member in comm.members)
-        )
+        """Return the communicators with at least one of these processes."""
+        return tuple(comm for comm in self.communicators if not comm.pids.isdisjoint(pids))
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
-        """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
+        """Return what the logs say about a run of these processes and of one of these sizes.
 
-        Communicators larger than those of the run's processes, else than those of its size, are
-        left out: processes in containers may log other ids than nsys sees. Logs without a
-        communicator contradict no run.
+        Communicators that are too large for the run are left out. The limit is the largest
+        communicator of these processes. Without one, for example because processes in containers
+        log other IDs than nsys sees, the limit is the largest communicator of one of these sizes.
+        Return None if the logs belong to another run. Logs without communicators fit every run.
         """
-        own = [comm.n_ranks for comm in self.of_processes(pids)]
-        fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
-        if not fitting:
-            return None if self.communicators else self
-        return replace(
-            self,
-            communicators=tuple(
-                communicator
-                for communicator in self.communicators
-                if communicator.n_ranks <= max(fitting)
-            ),
-        )
+        if not self.communicators:
+            return self
+        sizes_of_run = [comm.n_ranks for comm in self.of_processes(pids)]
+        if not sizes_of_run:
+            sizes_of_run = [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
+        if not sizes_of_run:
+            return None
+        largest = max(sizes_of_run)
+        communicators_of_run = tuple(comm for comm in self.communicators if comm.n_ranks <= largest)
+        return replace(self, communicators=communicators_of_run)
 
 
 class Topology(Struct, frozen=True):
     """The matrix of ``nvidia-smi topo -m``."""
 
-    gpus: tuple[int, ...]  # indices as NVML counts them, sorted
-    # between two devices (``GPU0``, ``NIC0``): ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or
-    # ``SYS``, nothing else
+    # Indices as NVML counts them, sorted.
+    gpus: tuple[int, ...]
+    # Between two devices (``GPU0``, ``NIC0``): ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or
+    # ``SYS``, and nothing else.
     paths: dict[tuple[str, str], str]
 
-    def link(self, one: int, other: int) -> str | None:
-        """Return the path between two GPUs; None for one and the same, or when it is not known."""
-        return self.paths.get((f"GPU{one}", f"GPU{other}"))
+    def link(self, from_gpu: int, to_gpu: int) -> str | None:
+        """Return the path between two GPUs, or None if it is not known or they are the same GPU."""
+        return self.paths.get((f"GPU{from_gpu}", f"GPU{to_gpu}"))

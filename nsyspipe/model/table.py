@@ -1,4 +1,4 @@
-"""What a table is: its grain, its key, and for each column type, unit, formula and source; and how one is written down."""
+"""The declaration of a table: grain, key, and type, unit, meaning and source of each column."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,22 +20,15 @@ INT = pa.int64()
 FLOAT = pa.float64()
 TEXT = pa.string()
 FLAG = pa.bool_()
+# Texts that repeat, as a dictionary. pandas reads `run_id=` in the name of a directory as one, and
+# the column in the file must have the same type.
+WORD = pa.dictionary(pa.int32(), TEXT)
 
-_NARROW = pa.int8(), pa.int16(), pa.int32(), INT
-# `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must
-# agree.
-_TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
-_BY_UNIT = {
-    **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),
-    **dict.fromkeys(("ratio", "bytes/s", "1/s"), FLOAT),
-    **dict.fromkeys(("text", "json"), TEXT),
-    "flag": FLAG,
-    "time": pa.timestamp("us", tz="UTC"),
-}
+_INTEGER_TYPES = (pa.int8(), pa.int16(), pa.int32(), INT)
 
 
 class Column(Struct, frozen=True):
-    """One column: Arrow type, unit, what it means, and where it comes from."""
+    """One column: Arrow type, unit, meaning, and the part of a report that it comes from."""
 
     name: str
     type: pa.DataType
@@ -44,10 +37,15 @@ class Column(Struct, frozen=True):
     source: str = ""
     nullable: bool = False
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the Arrow field says of the column besides its type."""
+        return {"doc": self.doc, "unit": self.unit, "source": self.source}
+
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A named table: its grain, its sort key and its columns."""
+    """A named table: what a row is, the columns that it is sorted by, and all its columns."""
 
     name: str
     doc: str
@@ -59,12 +57,7 @@ class TableSchema:
     def __post_init__(self) -> None:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
         fields = [
-            pa.field(
-                column.name,
-                column.type,
-                column.nullable,
-                {"doc": column.doc, "unit": column.unit, "source": column.source},
-            )
+            pa.field(column.name, column.type, column.nullable, column.metadata)
             for column in self.columns
         ]
         object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
@@ -81,7 +74,7 @@ class TableSchema:
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-        arrays = [_typed(columns[column.name], column.type) for column in self.columns]
+        arrays = [_as_arrow(columns[column.name], column.type) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -89,48 +82,42 @@ class TableSchema:
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
 
 
-def _typed(values: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return the values as an Arrow array of a type. A cast costs time even if the type is the same."""
+def _as_arrow(values: object, arrow_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return values as an Arrow array of a type."""
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        return pa.array(values, kind)
-    return values if values.type == kind else values.cast(kind)
+        return pa.array(values, arrow_type)
+    # A cast costs time even if the type is the same.
+    if values.type == arrow_type:
+        return values
+    return values.cast(arrow_type)
+
+
+@dataclass(frozen=True)
+class DescribedTable(TableSchema):
+    """A table that users get, with a line for the list of all tables."""
+
+    summary: str
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
-    """Cast and order a table's columns to its declared schema (Arrow computations drop metadata)."""
+    """Return a table with the order, types and metadata of its schema.
+
+    Arrow drops metadata when it computes.
+    """
     return table.select(schema.names).cast(schema.arrow)
 
 
 def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Return a column of int64 in the narrowest type that holds its values; of nulls alone in one that takes no memory."""
-    least, most = (one.as_py() for one in pc.min_max(column).values())
-    n_bits = 0 if least is None else max(most, ~least).bit_length() + 1
-    return (
-        column.cast(next(kind for kind in _NARROW if kind.bit_width >= n_bits))
-        if n_bits
-        else pa.nulls(len(column))
-    )
+    """Return a column of int64 in the narrowest type that holds its values.
 
-
-def table(text: str) -> TableSchema:
-    r"""Read a table as it is written down: its name and key and what a row is, then a line per column.
-
-    Those have name, kind, meaning, and the source behind ``<-``. A kind is a unit that implies its
-    type, or ``TYPE:UNIT`` (``_`` for a space); with ``?`` the column may be null. A line that is
-    indented by eight spaces goes on the one before.
-
-    >>> table("steps by rank, start_ns: One row per step.\n wall_ns ns end - start <- derived").key
-    ('rank', 'start_ns')
+    A column without a value takes no memory: its type is null.
     """
-    head, *lines = filter(str.strip, text.replace("\n" + 8 * " ", " ").splitlines())
-    title, _, doc = head.strip().partition(": ")
-    name, _, key = title.partition(" by ")
-    return TableSchema(name, doc, tuple(key.split(", ")) if key else (), tuple(map(_column, lines)))
-
-
-def _column(line: str) -> Column:
-    name, kind, meaning = line.split(maxsplit=2)
-    doc, _, source = meaning.partition(" <- ")
-    typed, _, unit = kind.removesuffix("?").rpartition(":")
-    arrow = _TYPES[typed] if typed else _BY_UNIT[unit]
-    return Column(name, arrow, unit.replace("_", " "), doc, source, nullable=kind.endswith("?"))
+    value_range = pc.min_max(column).as_py()
+    smallest = value_range["min"]
+    largest = value_range["max"]
+    if smallest is None:
+        return pa.nulls(len(column))
+    magnitude = max(largest, -1 - smallest)
+    n_bits = magnitude.bit_length() + 1
+    narrowest = next(integer for integer in _INTEGER_TYPES if integer.bit_width >= n_bits)
+    return column.cast(narrowest)

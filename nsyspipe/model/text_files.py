@@ -1,4 +1,4 @@
-"""Text files that a user names beside reports (logs, a rank map, a scheduler's file): ordinary files only, up to a size."""
+"""Text files that a user names, such as logs or a rank map: ordinary files only, up to a size."""
 
 import os
 import stat
@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_LOG_BYTES = 1 << 30
-MOST_SMALL_BYTES = 16 << 20  # a rank map of 100 000 ranks has some megabytes
+# A rank map of 100 000 ranks has some megabytes.
+MOST_SMALL_BYTES = 16 << 20
 
 
 class NotOrdinaryError(ValueError):
-    """A path is no ordinary file (a device, a pipe, a directory), or the file is larger than such a text can be."""
+    """A path is not an ordinary file (but a device or a directory), or the file is too large."""
 
 
 def open_ordinary(path: Path, most_bytes: int) -> BinaryIO:
-    """Open an ordinary file of at most so many bytes, without waiting for a pipe's writer.
+    """Open an ordinary file of at most `most_bytes`, without waiting for the writer of a pipe.
 
-    An OSError if it cannot be opened, a `NotOrdinaryError` if it is something else or larger.
+    Raise an OSError if the file cannot be opened, and a `NotOrdinaryError` if it is not an ordinary
+    file or is larger.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     state = os.fstat(descriptor)
@@ -32,6 +34,9 @@ def open_ordinary(path: Path, most_bytes: int) -> BinaryIO:
 
 
 def read_small_text(path: Path) -> str:
-    """Return a small text file's content; errors as of `open_ordinary`, and a ValueError if it is no UTF-8."""
+    """Return the content of a small text file.
+
+    Raise the errors of `open_ordinary`, and a ValueError if the content is not UTF-8.
+    """
     with open_ordinary(path, MOST_SMALL_BYTES) as file:
         return file.read(MOST_SMALL_BYTES + 1).decode("utf-8")

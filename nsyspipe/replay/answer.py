@@ -22,9 +22,10 @@ from nsyspipe.findings.judge import (
 )
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
+from nsyspipe.model.columns import flag, ns, per_s, percent, text
 from nsyspipe.model.options import plain_number
 from nsyspipe.model.problems import problem
-from nsyspipe.model.table import table
+from nsyspipe.model.table import FLOAT, TableSchema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
 from nsyspipe.run.reports import ReportRun
@@ -87,25 +88,79 @@ _SLOW_LINK = "slow-link"
 _OF_LINKS = {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
-SCENARIOS = table("""
-    scenarios by id: One row per combination of changes that `whatif` answers or refuses, in the order of the answer.
-
-    id                        text           stable, for example bucket-25 or link-nvlink4. custom is a combination that you asked for
-    label                     text           the change in words
-    step_time_ns              float:ns?      predicted step time, null if there is no estimate
-    low_ns                    float:ns?      lower end of the range, null if there is no estimate
-    high_ns                   float:ns?      upper end of the range, null if there is no estimate
-    throughput_steps_per_s    1/s?           1e9 / step_time_ns
-    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, both medians over steps. Positive is faster
-    mean_gain_ns              float:ns?      mean over steps of captured minus predicted step time, as the expected_ns_per_step of a finding that advises the same change
-    assumptions               text           assumptions of the estimate
-    refused                   text?          why there is no estimate, null if there is one
-    finding                   text?          ID of the finding of the run that advises such a change, null if there is none or for several changes
-    finding_saving_ns         float:ns?      upper bound of the saving of that finding, per step, null if the finding has none
-    is_advised                flag           whether the finding shows the estimate of this change. False for conditional findings and limits
-    link_place                text?          of a link: here where the run or its machine is known to have it, unknown where only its GPUs could, else elsewhere, in
-        another machine; null of all other changes
-""")
+SCENARIOS = TableSchema(
+    name="scenarios",
+    doc=(
+        "One row per combination of changes that `whatif` answers or refuses, in the order of the "
+        "answer."
+    ),
+    key=("id",),
+    columns=(
+        text(
+            "id",
+            "stable, for example bucket-25 or link-nvlink4. custom is a combination that you "
+            "asked for",
+        ),
+        text("label", "the change in words"),
+        ns(
+            "step_time_ns",
+            "predicted step time, null if there is no estimate",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "low_ns",
+            "lower end of the range, null if there is no estimate",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        ns(
+            "high_ns",
+            "upper end of the range, null if there is no estimate",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        per_s("throughput_steps_per_s", "1e9 / step_time_ns", nullable=True),
+        percent(
+            "gain_pct",
+            "100 x (captured - predicted) / captured step time, both medians over steps. Positive "
+            "is faster",
+            nullable=True,
+        ),
+        ns(
+            "mean_gain_ns",
+            "mean over steps of captured minus predicted step time, as the expected_ns_per_step "
+            "of a finding that advises the same change",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        text("assumptions", "assumptions of the estimate"),
+        text("refused", "why there is no estimate, null if there is one", nullable=True),
+        text(
+            "finding",
+            "ID of the finding of the run that advises such a change, null if there is none or "
+            "for several changes",
+            nullable=True,
+        ),
+        ns(
+            "finding_saving_ns",
+            "upper bound of the saving of that finding, per step, null if the finding has none",
+            arrow_type=FLOAT,
+            nullable=True,
+        ),
+        flag(
+            "is_advised",
+            "whether the finding shows the estimate of this change. False for conditional "
+            "findings and limits",
+        ),
+        text(
+            "link_place",
+            "of a link: here where the run or its machine is known to have it, unknown where only "
+            "its GPUs could, else elsewhere, in another machine. Null for all other changes",
+            nullable=True,
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -519,7 +519,7 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
 def rank_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with its shares of a step, for at most `n_shown` ranks."""
     rows = rank_rows(run)
-    shares = [name for name in PLACES["ranks"].split() if _is_shown_share(name, rows)]
+    shares = [name for name in PLACES["ranks"] if _is_shown_share(name, rows)]
     length_heading = "capture" if run.is_capture else "step\ntime"
     fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from nsyspipe.model.figures import definition_of
-from nsyspipe.model.table import SCHEMA_VERSION, Column, TableSchema
+from nsyspipe.model.table import SCHEMA_VERSION, Column, DescribedTable, TableSchema
 from nsyspipe.report.blocks import Block, Field, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
 
@@ -17,41 +17,17 @@ _LEGEND = (
     "run store (`nsyspipe analyze "
     "--out`) every table begins with the column `run_id`, and `runs` has the columns of `summary`."
 )
-# What a row of each table is, in a line of the list of tables.
-CONTENTS = {
-    "ranks": "One row per rank: its process, GPU, host and clock.",
-    "steps": "One row per rank and step: where its time goes.",
-    "phases": "One row per rank, step and phase.",
-    "collectives": "One row per collective of a rank: wait, transfer, size.",
-    "stragglers": "One row per rank: how the others waited for it.",
-    "traffic": "One row per rank, communicator and collective.",
-    "kernels": "One row per rank, phase and kernel name.",
-    "links": "One row per connection between two ranks.",
-    "summary": "One row: the metrics of the run.",
-    "rank_summary": "One row per rank: the metrics of the rank.",
-    "phase_summary": "One row per phase: the metrics of the phase.",
-    "idle_calls": "One row per API call that blocked CPUs.",
-    "timeline": "One row per bar of the timeline of one step.",
-    "host_steps": "One row per process and step without GPU activity.",
-    "findings": "One row per finding: action, saving and evidence.",
-    "problems": "One row per error, warning or note.",
-    "costs": "The rows that analyze --csv writes.",
-    "events": "One row per GPU operation.",
-    "phase_ranges": "One row per CPU range of a phase or a step.",
-    "runs": "One row per saved run: its identity and metrics.",
-    "metrics": "One row per metric of a run, a rank, or a step.",
-}
 _prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
 
-def list_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
+def list_blocks(schemas: Sequence[DescribedTable]) -> Iterator[Block]:
     """Yield a line for each table, and the commands that print its columns."""
     columns = [
         Field("table", kind="word"),
         Field("columns"),
         Field("contents", kind="prose"),
     ]
-    rows = [[schema.name, str(len(schema.columns)), CONTENTS[schema.name]] for schema in schemas]
+    rows = [[schema.name, str(len(schema.columns)), schema.summary] for schema in schemas]
     yield Table("Tables", columns, rows, is_close=True)
     yield Sentence(
         "To print the columns of a table, use nsyspipe schema TABLE, for example nsyspipe schema "

@@ -10,7 +10,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
 from nsyspipe.report.as_text import MAX_WIDTH
-from nsyspipe.report.schema import CONTENTS, meaning_of
+from nsyspipe.report.schema import meaning_of
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
@@ -55,7 +55,9 @@ def test_without_a_table_each_table_is_a_line_with_its_number_of_columns():
     assert [line.split()[:2] for line in lines] == [
         [name, str(len(table.columns))] for name, table in DESCRIBED.items()
     ]
-    assert [*CONTENTS] == [*DESCRIBED]
+    summaries = [table.summary for table in DESCRIBED.values()]
+    assert [" ".join(line.split()[2:]) for line in lines] == summaries
+    assert all(summary.endswith(".") for summary in summaries)
 
 
 def test_verbose_prints_what_each_table_prints_alone():

@@ -131,7 +131,9 @@ def _counts_of_node(node: ast.AST) -> Iterator[str]:
 
 
 def _counts_of_statement(statement: ast.stmt) -> Iterator[str]:
-    if _n_nodes_of_head(statement) > MAX_STATEMENT_NODES:
+    is_declaration = _is_declaration(statement)
+    size = _n_nodes_by_entry(statement) if is_declaration else _n_nodes_of_head(statement)
+    if size > MAX_STATEMENT_NODES:
         yield "large statements"
     if max((_depth(part) for part in _head(statement)), default=0) > MAX_DEPTH:
         yield "deeply nested statements"
@@ -212,6 +214,33 @@ def _n_nodes_of_head(statement: ast.stmt) -> int:
     parts = _head(statement)
     n_nodes = sum(1 for part in parts for _ in ast.walk(part))
     return n_nodes if parts == [statement] else n_nodes + 1
+
+
+def _is_declaration(statement: ast.stmt) -> bool:
+    """Tell whether a statement declares a constant, such as a table with its columns."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name.isupper()
+        case _:
+            return False
+
+
+def _n_nodes_by_entry(node: ast.AST) -> int:
+    """Return the number of nodes where each tuple, list, set and dict has only its largest entry.
+
+    A reader takes the entries of a constant one by one, however many there are.
+    """
+    match node:
+        case ast.Tuple(elts=entries) | ast.List(elts=entries) | ast.Set(elts=entries):
+            return 1 + max(map(_n_nodes_by_entry, entries), default=0)
+        case ast.Dict(keys=keys, values=values):
+            sizes = [
+                _n_nodes_by_entry(value) + (0 if key is None else _n_nodes_by_entry(key))
+                for key, value in zip(keys, values, strict=True)
+            ]
+            return 1 + max(sizes, default=0)
+        case _:
+            return 1 + sum(map(_n_nodes_by_entry, ast.iter_child_nodes(node)))
 
 
 def _depth(node: ast.AST) -> int:

@@ -22,11 +22,10 @@ from tests.contract.prose import (
 LEAST_WORDS = 3  # of a text that somebody reads: shorter ones are names and keys
 _VALUE = "X"  # for what an f-string fills in
 _WORD = re.compile(r"(?<![\w.$<>#=/(\[{\\-])[A-Za-z]+[.,:?]?(?![\w(<>={}/\\-])")
-# What is no English: SQL, a regular expression, HTML, CSS or script, a path, a table as it is
-# written down.
+# What is no English: SQL, a regular expression, HTML, CSS or script, a path.
 _TECHNICAL = re.compile(
     r"SELECT |CREATE |PRAGMA |INSERT |WITH "
-    r"RECURSIVE|\(\?[:<!=ia]|\\[sdwb]|^\s*<|</|\{\{|=>|^[\w./-]+$|\n {4}\w+ +[\w:?]+ "
+    r"RECURSIVE|\(\?[:<!=ia]|\\[sdwb]|^\s*<|</|\{\{|=>|^[\w./-]+$"
 )
 
 

@@ -23,14 +23,23 @@ RULES: Rules = {
     any_step: ("idle_ns",),
 """
 EXPLANATION = "# There are steps\n\nThe run has steps.\n\n## What it means\n\nIt has steps.\n"
-STEP_TIMES = '''STEP_TIMES = table("""
-    step_times by step: One row per step.
+COLUMN = """        ns("busy_ns", "|C u M u P|", source="derived"),
+        ns(
+            "idle_pause_ns",
+"""
+STEP_TIMES = """STEP_TIMES = DescribedTable(
+    name="step_times",
+    summary="One row per step.",
+    doc="One row per step.",
+    key=("step",),
+    columns=(
+        identifier("step", "step number", source="derived"),
+        ns("step_time_ns", "largest window over ranks", source="derived"),
+    ),
+)
 
-    step          id  step number <- derived
-    step_time_ns  ns  largest window over ranks <- derived
-""")
-
-FINDINGS = table('''
+FINDINGS = DescribedTable(
+"""
 MADE = """            "step_times": lambda: schema.STEP_TIMES.table(
                 merged.steps.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
                 .rename_columns(["step", "step_time_ns"])
@@ -63,9 +72,7 @@ ADDITIONS = {
     "a column of the steps": (
         2,
         {
-            "model/schema.py": {
-                "    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "
-            },
+            "model/schema.py": {'        ns(\n            "idle_pause_ns",\n': COLUMN},
             "analysis/breakdown.py": {
                 '        "wall_ns": wall_ns,': '        "busy_ns": busy_ns, "wall_ns": wall_ns,'
             },
@@ -75,9 +82,11 @@ ADDITIONS = {
         2,
         {
             "model/schema.py": {
-                "FINDINGS = table(": STEP_TIMES,
+                "FINDINGS = DescribedTable(\n": STEP_TIMES,
                 "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
-                "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST",
+                "    LINKS.name: LINKS,\n": (
+                    "    LINKS.name: LINKS,\n    STEP_TIMES.name: STEP_TIMES,\n"
+                ),
             },
             "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
         },

@@ -12,11 +12,12 @@ from tests.contract.messages import messages_in, objections_to_message
 PACKAGE = Path(nsyspipe.__file__).parent
 LAUNCHERS = PACKAGE.parent / "launchers"
 WITH_A_PROGRAM = {"workers.py", "trial.py"}  # or a whole help, whose golden is checked
+OF_DEVELOPERS = {"canonical.py"}  # tables that no output shows or describes
 MODULES = sorted(
     path
     for folder in (PACKAGE, LAUNCHERS)
     for path in folder.rglob("*.py")
-    if path.name not in WITH_A_PROGRAM
+    if path.name not in WITH_A_PROGRAM | OF_DEVELOPERS
 )
 
 
@@ -31,6 +32,7 @@ def name_of(path):
 ALLOWED = {
     "analysis/operations.py": ["memcpy unified DtoD"],
     "capture/rank.py": ["file=$1; exec"],
+    "comparison/comparability.py": ["as in problems, or no-figures if"],  # a code
     "comparison/surroundings.py": [
         "message bytes per step",
         "DtoD copies per step",
@@ -52,9 +54,7 @@ ALLOWED = {
     "report/html/page.py": ["default-src 'none'"],
     # Network devices, not GPUs.
     "redact/copy.py": ["network and its devices"],
-    "model/problems.py": [
-        "no-gpu-activity (warning)"
-    ],  # the catalogue, whose parts have a test of their own
+    "model/schema.py": ["Sum of held_up of the collectives"],  # held_up is a column
 }
 
 
@@ -63,18 +63,25 @@ def is_allowed(message):
     return any(message.text.startswith(beginning) for beginning in beginnings)
 
 
+def with_values(template):
+    """Return a text with a word for each value that is filled in."""
+    return re.sub(r"\{\w+\}", "X", template)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_the_texts_of_a_module_keep_the_house_style(path):
     checked = [message for message in messages_in(path) if not is_allowed(message)]
     assert [
-        str(objection) for message in checked for objection in objections_to_message(message.text)
+        str(objection)
+        for message in checked
+        for objection in objections_to_message(with_values(message.text))
     ] == []
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_the_note_of_a_problem_keeps_the_house_style(code):
     kind = CATALOGUE[code]
-    texts = [re.sub(r"\{\w+\}", "X", text) for text in (kind.message, kind.fix or "")]
+    texts = [with_values(text) for text in (kind.message, kind.fix or "")]
     assert [str(objection) for text in texts for objection in objections_to_message(text)] == []
 
 

@@ -3,7 +3,15 @@
 import pytest
 
 from nsyspipe.model import figures
-from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, definition_of, glossary_rows
+from nsyspipe.model.figures import (
+    FIGURES,
+    MEANS,
+    OTHER_FIGURES,
+    RATES,
+    RATIOS,
+    definition_of,
+    glossary_rows,
+)
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
 
 _ALL = {**{f"run: {name}": figure for name, figure in FIGURES.items()}, **OTHER_FIGURES}
@@ -14,6 +22,32 @@ def test_the_unit_is_that_of_the_column(figure):
     assert figure.unit == next(
         one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == figure.column
     )
+
+
+def test_the_ratios_are_those_of_the_steps_with_their_formulas():
+    formulas = {
+        name: f"{numerator} / {denominator}".replace("_ns", "")
+        for name, (numerator, denominator) in RATIOS.items()
+    }
+    assert formulas == {
+        column.name: column.doc for column in STEPS.columns if column.unit == "ratio"
+    }
+
+
+def test_the_means_are_those_of_the_summary_with_their_formulas():
+    formulas = {name: f"mean {column} over (rank, step)" for name, column in MEANS.items()}
+    assert formulas == {
+        column.name: column.doc for column in SUMMARY.columns if column.doc.startswith("mean ")
+    }
+
+
+def test_the_rates_are_those_of_the_summary_with_their_formulas():
+    formulas = {name: f"sum of {column} / sum of transfer" for name, column in RATES.items()}
+    assert formulas == {
+        column.name: column.doc.partition(" over ")[0]
+        for column in SUMMARY.columns
+        if column.unit == "bytes/s"
+    }
 
 
 @pytest.mark.parametrize("figure", _ALL.values(), ids=_ALL)

@@ -13,9 +13,10 @@ from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.errors import InputError, OptionError, in_python
 from nsyspipe.model import names as module
+from nsyspipe.model.columns import ns, ratio
 from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
-from nsyspipe.model.table import Column, table
+from nsyspipe.model.table import Column, TableSchema
 from tests.conftest import FROZEN
 from tests.golden.words import figures
 
@@ -269,27 +270,31 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
         assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
 
 
-TABLE_INPUT = r"""steps by rank, start_ns: Of (rank, step): a text that goes
-        over two lines.
-    wall_ns   ns            |C \ M|: without
-        the other <- KERNEL, MEMCPY
-    share     ratio?        comm / wall <- derived
-    value     float:the_metric's?  its value
-"""
+def test_a_declared_column_has_unit_meaning_and_source():
+    column = ns("wall_ns", "|C \\ M|: without the other", source="KERNEL, MEMCPY")
+    expected = Column("wall_ns", pa.int64(), "ns", "|C \\ M|: without the other", "KERNEL, MEMCPY")
+    assert column == expected
 
 
-def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_unknown_unit():
-    found = table(TABLE_INPUT)
-    assert (found.name, found.key) == ("steps", ("rank", "start_ns"))
-    assert found.doc == "Of (rank, step): a text that goes over two lines."
-    assert found.columns == (
-        Column("wall_ns", pa.int64(), "ns", "|C \\ M|: without the other", "KERNEL, MEMCPY"),
-        Column("share", pa.float64(), "ratio", "comm / wall", "derived", nullable=True),
-        Column("value", pa.float64(), "the metric's", "its value", nullable=True),
+def test_a_declared_column_may_be_null():
+    column = ratio("share", "comm / wall", source="derived", nullable=True)
+    expected = Column("share", pa.float64(), "ratio", "comm / wall", "derived", nullable=True)
+    assert column == expected
+
+
+def test_a_declared_column_may_have_another_type_than_its_unit_implies():
+    column = ns("mean_ns", "a mean", arrow_type=pa.float64())
+    assert column == Column("mean_ns", pa.float64(), "ns", "a mean")
+
+
+def test_the_arrow_schema_of_a_table_has_its_metadata():
+    declared = TableSchema(
+        name="steps", doc="One row.", key=("rank",), columns=(ns("wall_ns", "end - start"),)
     )
-    assert table("calls: One row per call.\n    call text its name").key == ()
-    with pytest.raises(KeyError, match="parsec"):
-        table("way: One row.\n    length parsec how far")
+    (wall_ns,) = declared.arrow
+    assert declared.arrow.metadata[b"table"] == b"steps"
+    assert wall_ns.metadata == {b"doc": b"end - start", b"unit": b"ns", b"source": b""}
+    assert not wall_ns.nullable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_of
-from nsyspipe.model.problems import CATALOGUE, Kind
+from nsyspipe.model.problems import CATALOGUE, ProblemKind
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
 from nsyspipe.model.table import Column
 from nsyspipe.report.explanations.text import (
@@ -67,7 +67,7 @@ def explain_note(name: str) -> Explanation | None:
     return None if kind is None else _explanation_of_note(name, kind)
 
 
-def _explanation_of_note(name: str, kind: Kind) -> Explanation:
+def _explanation_of_note(name: str, kind: ProblemKind) -> Explanation:
     message = _with_values(kind.message)
     about_values = [Paragraph(_PLACEHOLDERS)] if message != kind.message else []
     sections = (
