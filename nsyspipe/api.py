@@ -29,7 +29,8 @@ from nsyspipe.model.options import (
 )
 from nsyspipe.nsys.find_reports import exported_reports, find_logs, find_named, words_of_runs
 from nsyspipe.run.run import Run
-from nsyspipe.store.layout import is_saved, labels_by_time, place_of, runs_by_label
+from nsyspipe.store.choice import labels_by_time, runs_by_label
+from nsyspipe.store.layout import is_saved, place_of
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference, Side

@@ -257,7 +257,8 @@ def dashboard(
         If a file cannot be written, or if it is not a dashboard.
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
-    from nsyspipe.store.layout import find_saved, is_one_run
+    from nsyspipe.store.choice import find_saved
+    from nsyspipe.store.layout import is_one_run
 
     check_flags(force=force)
     place = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))

@@ -41,7 +41,8 @@ from nsyspipe.nsys.command_words import (
     shown_commands,
 )
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, published
+from nsyspipe.store.choice import find_saved
+from nsyspipe.store.layout import file_name, published
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
@@ -207,7 +208,7 @@ def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
-    """Open the run of a store that `layout.find_saved` finds. A `label` replaces the saved one."""
+    """Open the run of a store that `choice.find_saved` finds. A `label` replaces the saved one."""
     store, saved_id = find_saved(path, run_id, label)
     return SavedRun(whole_path(store), saved_id, label)
 

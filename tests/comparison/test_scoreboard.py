@@ -14,7 +14,7 @@ from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
 from nsyspipe.report.scoreboard import headlines
-from nsyspipe.store.layout import find_saved
+from nsyspipe.store.choice import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.plain_steps import MS, plain_run, steps
