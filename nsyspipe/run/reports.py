@@ -31,7 +31,7 @@ from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.beside import Candidates, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
-from nsyspipe.reader.metadata import ReportFacts
+from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory
