@@ -33,8 +33,9 @@ from nsyspipe.store.choice import labels_by_time, runs_by_label
 from nsyspipe.store.layout import is_saved, place_of
 
 if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference, Side
+    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.comparison.sides import Side
     from nsyspipe.replay.answer import WhatIf
     from nsyspipe.run.ranks import ChosenRanks
 
@@ -383,9 +384,10 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
@@ -529,7 +531,7 @@ def whatif(
     Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and applies while ranks
     wait.
     """
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
 
     changes: dict[str, Any] = {
@@ -555,7 +557,7 @@ def whatif(
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
 
     if isinstance(side, Side):
         return side

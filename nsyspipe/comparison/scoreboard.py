@@ -13,7 +13,6 @@ import pyarrow as pa
 from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
-from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import environment_of
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import (
@@ -26,6 +25,7 @@ from nsyspipe.comparison.metrics import (
     of_captures,
     statistic_of,
 )
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.figures import METRICS, shown
