@@ -50,8 +50,7 @@ from nsyspipe.report.blocks import (
     of,
     table_of,
 )
-from nsyspipe.report.export import formats_of, lazily
-from nsyspipe.report.files import Format
+from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import (
     absent,

@@ -36,8 +36,8 @@ from nsyspipe.report.blocks import (
     table_of,
 )
 from nsyspipe.report.costs import csv_cell, csv_text
-from nsyspipe.report.export import formats_of, lazily
-from nsyspipe.report.files import Format, head_of
+from nsyspipe.report.files import head_of
+from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
 from nsyspipe.report.words import (
     Trouble,

@@ -46,8 +46,8 @@ def run_id_of_rows(path):
     return path.read_text().partition("\\n")[0]
 """
 MAKER = """FORMATS = {
-    "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.",
-        lazily("rows", "run_id_of_rows"), _as_text(lazily("rows", "rows"))),
+    "rows": Format(lazily("rows", "rows"), lazily("rows", "run_id_of_rows"), (".rows",),
+        "Write the steps as lines; - prints them and nothing else."),
 """
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands
 # there then; a new file has no text before.
