@@ -18,6 +18,8 @@ from nsyspipe.model.names import few
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
 
+# Where a bandwidth comes from whose bytes were copied, not sent.
+BYTES_OF_COPIES = "gradient copies"
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
 
@@ -304,6 +306,32 @@ class SlowestLink:
             if self.is_unlogged:
                 text += " (the other processes' logs are missing)"
         return text
+
+
+@dataclass(frozen=True)
+class LinkVerdict:
+    """What is known of the link."""
+
+    is_slow: bool | None  # None when it cannot be told
+    is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
+    # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    is_near: bool
+    text: str  # what the data crosses, in words
+    # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
+    lacking: tuple[str, ...]
+    evidence: Mapping[str, Any]  # figures behind it
+    slowest: SlowestLink | None = None  # by NCCL's log or the topology
+    busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
+    busbw_source: str | None = (
+        None  # where its bytes come from: `payload`, measured, or `BYTES_OF_COPIES`, an estimate
+    )
+    crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
+    is_nvlink_there: bool = False  # by the topology between all pairs that the link is of
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
+        return self.busbw_source == BYTES_OF_COPIES
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from nsyspipe.analysis.kernels import ENOUGH_COMPARED
+from nsyspipe.analysis.kernels import ENOUGH_COMPARED, LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
     AT_MOST,
@@ -56,10 +56,6 @@ _LEAST_OF_GRADIENTS = (
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
-LEAST_OVERLAP_SHARE = 0.02
-LESS_HIDDEN = (
-    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
-)
 _LESS_WAITING = (
     "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
 )

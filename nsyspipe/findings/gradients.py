@@ -16,7 +16,7 @@ from nsyspipe.findings.model import (
     NotJudged,
     Rules,
 )
-from nsyspipe.findings.slow_link import judge_link
+from nsyspipe.findings.slow_link import judge_link, not_judged
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
 # what is advised, and replayed: DDP's default, and what few small buckets take
@@ -270,7 +270,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.not_judged
+        return not_judged(verdict)
     if not verdict.is_slow:
         return None
     total = evidence.transfer_ns_per_step

@@ -4,7 +4,7 @@ from __future__ import annotations  # a saved run is checked by types as they ar
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,13 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.analysis.collectives import bus_factor
-from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
+from nsyspipe.analysis.links import (
+    BYTES_OF_COPIES,
+    LinkVerdict,
+    SlowestLink,
+    nominal_speed,
+    slowest,
+)
 from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
@@ -75,7 +81,6 @@ _SLOW_RATIO = (
 _MUCH_MORE = 1.5  # times what a link carries at most: it is another one
 _PER_S = 1e9
 _LARGE_BYTES = 16e6
-_COPIES = "gradient copies"
 _MOSTLY_GRADIENTS = 0.95  # of all transfer
 _LEAST_BUCKET_BYTES = (
     1 << 20
@@ -100,7 +105,7 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.not_judged
+        return not_judged(verdict)
     if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
     reached = verdict.busbw_bytes_per_s
@@ -173,36 +178,10 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
     return _Change("If NVLink connects the GPUs (not recorded), use it", advice)
 
 
-@dataclass(frozen=True)
-class LinkVerdict:
-    """What is known of the link."""
-
-    is_slow: bool | None  # None when it cannot be told
-    is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
-    # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
-    is_near: bool
-    text: str  # what the data crosses, in words
-    # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
-    lacking: tuple[str, ...]
-    evidence: Mapping[str, Any]  # figures behind it
-    slowest: SlowestLink | None = None  # by NCCL's log or the topology
-    busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
-    busbw_source: str | None = (
-        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
-    )
-    crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
-    is_nvlink_there: bool = False  # by the topology between all pairs that the link is of
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
-        return self.busbw_source == _COPIES
-
-    @property
-    def not_judged(self) -> NotJudged:
-        """Why no rule can judge the link, where it cannot be told."""
-        reason, *fixes = self.lacking
-        return NotJudged(reason, fixes[0] if fixes else None)
+def not_judged(verdict: LinkVerdict) -> NotJudged:
+    """Return why no rule can judge a link, where it cannot be told."""
+    reason, *fixes = verdict.lacking
+    return NotJudged(reason, fixes[0] if fixes else None)
 
 
 def judge_link(evidence: Evidence) -> LinkVerdict:
@@ -251,7 +230,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"]]
     is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
-        large = reached if source == _COPIES else None
+        large = reached if source == BYTES_OF_COPIES else None
         if large is None:
             # Large messages, which latency does not hide.
             sent = evidence.collectives.filter(
@@ -375,7 +354,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None  # of some of them nothing was copied: a hook sends something else
     return _PER_S * n_bytes * float(
         bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
-    ) / transfer, _COPIES
+    ) / transfer, BYTES_OF_COPIES
 
 
 RULES: Rules = {slow_link: OF_COMM}

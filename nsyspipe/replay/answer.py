@@ -27,7 +27,7 @@ from nsyspipe.model.problems import problem
 from nsyspipe.model.table import table
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
-from nsyspipe.run.reports import ReportRun
+from nsyspipe.report_run import ReportRun
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _MENU = {

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
+from nsyspipe.analysis.links import LinkVerdict
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
 from nsyspipe.errors import (
@@ -26,7 +27,6 @@ from nsyspipe.errors import (
     short_repr,
     shortened,
 )
-from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION

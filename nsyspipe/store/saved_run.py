@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.links import SlowestLink
+from nsyspipe.analysis.links import LinkVerdict, SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.judge import rule_names
-from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import FIRST_VERSION

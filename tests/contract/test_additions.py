@@ -79,7 +79,7 @@ ADDITIONS = {
                 "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
                 "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST",
             },
-            "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
+            "report_run.py": {'            "timeline": self._timeline,\n': MADE},
         },
     ),
     "an output format of a run": (
