@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.report import export
     from nsyspipe.report.export import dashboard
-    from nsyspipe.run.run import Run
+    from nsyspipe.report.public.run import Run
 
 __all__ = [
     "NsyspipeError",
@@ -34,7 +34,7 @@ __all__ = [
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
-    "Run": "nsyspipe.run.run",
+    "Run": "nsyspipe.report.public.run",
     "Side": "nsyspipe.comparison.sides",
     "compare": "nsyspipe.api",
     "dashboard": "nsyspipe.report.export",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -48,7 +48,7 @@ from nsyspipe.comparison.surroundings import (
     surroundings,
 )
 from nsyspipe.errors import rows_in_python
-from nsyspipe.run.run import Run, ShownInNotebooks
+from nsyspipe.run.run import NamedTables, Run
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
 _EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
@@ -90,7 +90,7 @@ def _directories(runs: Sequence[Run]) -> list[list[str]]:
 
 
 @dataclass(frozen=True, repr=False)
-class Gate(ShownInNotebooks):
+class Gate(NamedTables):
     """Whether a difference passes. Only one that passed is true.
 
     `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
@@ -112,7 +112,7 @@ class Gate(ShownInNotebooks):
     undecided: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> "Gate":
+    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> Self:
         """Judge the metrics that a verdict rests on.
 
         Of ``regression`` it fails where something got worse, and passes where the worse end of each
@@ -148,11 +148,11 @@ class Gate(ShownInNotebooks):
         return self.outcome == "passed"
 
     def __repr__(self) -> str:
-        return f"<{self.verdict}>"
+        return f"<Gate {self.outcome}>"
 
 
 @dataclass(frozen=True)
-class RunDifference(ShownInNotebooks):
+class RunDifference(NamedTables):
     """What changed from a baseline to a candidate, as tables.
 
     Every difference is candidate - baseline: swapping the sides negates each exactly, and a run

@@ -32,7 +32,7 @@ from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.problems import problem
 from nsyspipe.model.table import Float64, table
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
-from nsyspipe.run.run import ShownInNotebooks
+from nsyspipe.run.run import NamedTables
 from nsyspipe.run.work import parted
 
 _FIGURES = "\n".join(
@@ -152,7 +152,7 @@ def _founding(run: Side) -> tuple[bool, float, list[str]]:
 
 
 @dataclass(frozen=True)
-class Scoreboard(ShownInNotebooks):
+class Scoreboard(NamedTables):
     """Runs side by side, as tables.
 
     Attributes
@@ -469,5 +469,5 @@ class Scoreboard(ShownInNotebooks):
     def __repr__(self) -> str:
         return (
             f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against "
-            f"{self.reference!r}: {self.headline}>"
+            f"{self.reference!r}>"
         )

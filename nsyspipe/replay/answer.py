@@ -28,7 +28,7 @@ from nsyspipe.model.table import table
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
 from nsyspipe.report_run import ReportRun
-from nsyspipe.run.run import Run, ShownInNotebooks
+from nsyspipe.run.run import NamedTables, Run
 
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
@@ -154,7 +154,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, repr=False)
-class WhatIf(ShownInNotebooks):
+class WhatIf(NamedTables):
     """The answer to `whatif`.
 
     Attributes
@@ -208,7 +208,7 @@ class WhatIf(ShownInNotebooks):
         return tuple(rows_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
-        return f"<WhatIf of {self.label!r}: {self.verdict}>"
+        return f"<WhatIf of {self.label!r}>"
 
     def table(self) -> pa.Table:
         """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""
