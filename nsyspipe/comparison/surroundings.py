@@ -417,8 +417,8 @@ class DifferenceTables(Protocol):
         """Whether nothing blocks the comparison."""
 
     @property
-    def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
-        """Mean step time of both sides and their difference, ns."""
+    def mean_step_time(self) -> Sequence[float | None]:
+        """Mean step time of the baseline and of the candidate, and their difference, ns."""
 
     @property
     def hidden_comm_ns(self) -> tuple[float, float] | None:
