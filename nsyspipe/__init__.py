@@ -11,11 +11,11 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from nsyspipe import errors
     from nsyspipe.api import compare, diff, load, whatif
-    from nsyspipe.comparison.difference import Side
+    from nsyspipe.comparison.sides import Side
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.report import export
     from nsyspipe.report.export import dashboard
-    from nsyspipe.run.run import Run
+    from nsyspipe.report.public.run import Run
 
 __all__ = [
     "NsyspipeError",
@@ -34,8 +34,8 @@ __all__ = [
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
-    "Run": "nsyspipe.run.run",
-    "Side": "nsyspipe.comparison.difference",
+    "Run": "nsyspipe.report.public.run",
+    "Side": "nsyspipe.comparison.sides",
     "compare": "nsyspipe.api",
     "dashboard": "nsyspipe.report.export",
     "diff": "nsyspipe.api",

@@ -29,12 +29,14 @@ from nsyspipe.model.options import (
 )
 from nsyspipe.nsys.find_reports import exported_reports, find_logs, find_named, words_of_runs
 from nsyspipe.run.run import Run
-from nsyspipe.store.layout import is_saved, labels_by_time, place_of, runs_by_label
+from nsyspipe.store.choice import find_saved, labels_by_time, runs_by_label
+from nsyspipe.store.layout import is_saved, place_of
 
 if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.scoreboard import Scoreboard
-    from nsyspipe.replay.answer import WhatIf
+    from nsyspipe.comparison.sides import Side
+    from nsyspipe.report.public.difference import RunDifference
+    from nsyspipe.report.public.scoreboard import Scoreboard
+    from nsyspipe.report.public.whatif import WhatIf
     from nsyspipe.run.ranks import ChosenRanks
 
     AnySide = Side | Run | Sequence[Run | str] | str | os.PathLike[str]
@@ -164,7 +166,7 @@ def load(
         }
         return _load_saved(arguments, run_id, label, options)
     # A saved run does not need the modules that read reports.
-    from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
+    from nsyspipe.report.public.report_run import ReportRun  # noqa: PLC0415
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
     log_files = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
@@ -174,7 +176,7 @@ def load(
     else:
         chosen = choose_ranks(ranks, find_named(arguments), rank_map)
         arguments = [*map(str, chosen.paths)]
-    return AnsweredRun(
+    return ReportRun(
         paths=tuple(map(whole_path, exported_reports(arguments, jobs=jobs))),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
@@ -225,9 +227,10 @@ def _load_saved(
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
         fix = "leave them out, or analyze the reports again"
         raise OptionError(", ".join(used), problem, fix=fix)
-    from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
+    from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - Parquet takes as long as all else to import
 
-    return open_saved(Path(arguments[0]), run_id, label)
+    store, saved_id = find_saved(Path(arguments[0]), run_id, label)
+    return SavedRun(whole_path(store), saved_id, label)
 
 
 def diff(
@@ -306,9 +309,10 @@ def diff(
     >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
-    from nsyspipe.comparison.difference import RunDifference, told_apart  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
+    from nsyspipe.report.public.difference import RunDifference  # noqa: PLC0415 - one run needs none
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
@@ -382,9 +386,11 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.scoreboard import check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.report.public.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
@@ -528,8 +534,9 @@ def whatif(
     Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and applies while ranks
     wait.
     """
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
+    from nsyspipe.report.public.whatif import WhatIf  # noqa: PLC0415 - few ask for it
 
     changes: dict[str, Any] = {
         "bandwidth": bandwidth,
@@ -550,11 +557,11 @@ def whatif(
         raise OptionError(
             "whatif", "asks one run, and several are given", fix="whatif(RUN) of one of them"
         )
-    return ask(opened, gradient_bytes=gradient_bytes, **changes)
+    return WhatIf(**vars(ask(opened, gradient_bytes=gradient_bytes, **changes)))
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
 
     if isinstance(side, Side):
         return side

@@ -40,6 +40,12 @@ _NAMELESS = "(no name)"
 # number on.
 LEAST_COMPARED = 0.25
 ENOUGH_COMPARED = 30
+# With less overlap, as a share of the step, no kernels are compared.
+MIN_OVERLAP_SHARE_OF_STEP = 0.02
+# How to get kernels that can be compared if most of the communication overlaps.
+LESS_HIDDEN = (
+    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
+)
 # All kernels together are seldom slowed down by more. A larger slowdown may have another reason.
 MOST_USUAL = 0.5
 # So many kernels of a large report are compared.

@@ -18,6 +18,8 @@ from nsyspipe.model.names import few
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
 
+# Where a bandwidth comes from whose bytes were copied, not sent.
+BYTES_OF_COPIES = "gradient copies"
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
 
@@ -304,6 +306,41 @@ class SlowestLink:
             if self.is_unlogged:
                 text += " (the other processes' logs are missing)"
         return text
+
+
+@dataclass(frozen=True)
+class LinkVerdict:
+    """What is known about the link between ranks."""
+
+    # None if it is not known.
+    is_slow: bool | None
+    # Whether NCCL's log or the topology shows it, and not only the bandwidth that was reached.
+    is_seen: bool
+    # Whether it is the shortest way there is without NVLink: peer to peer below one PCIe host
+    # bridge.
+    is_near: bool
+    # What the data crosses, in words.
+    text: str
+    # Why it is not known whether the link is slow, and the fix if there is one. Empty if it is
+    # known.
+    lacking: tuple[str, ...]
+    # The figures behind the verdict.
+    evidence: Mapping[str, Any]
+    # By NCCL's log or the topology.
+    slowest: SlowestLink | None = None
+    # The bus bandwidth that was reached.
+    busbw_bytes_per_s: float | None = None
+    # Where its bytes come from: `payload`, measured, or `BYTES_OF_COPIES`, an estimate.
+    busbw_source: str | None = None
+    # Whether a network is among the links, slow or not.
+    crosses_hosts: bool = False
+    # Whether the topology shows NVLink between all pairs of GPUs of the slowest link.
+    is_nvlink_there: bool = False
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the bandwidth is estimated from bytes that were copied, not sent."""
+        return self.busbw_source == BYTES_OF_COPIES
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:

@@ -53,8 +53,7 @@ def explain(
       nsyspipe explain exposed_comm --json -
     """
     from nsyspipe.report.explanations import shown
-    from nsyspipe.report.export import dumps
-    from nsyspipe.report.files import Format
+    from nsyspipe.report.formats import Format, dumps
 
     outputs.check()
     document: dict[str, Any]

@@ -35,8 +35,9 @@ from nsyspipe.nsys.find_reports import (
     split_logs,
     words_of_runs,
 )
-from nsyspipe.store import layout
-from nsyspipe.store.layout import find_saved, is_one_run, is_saved, place_of
+from nsyspipe.store.choice import find_saved, labels_by_time, runs_by_label
+from nsyspipe.store.layout import is_one_run, is_saved, place_of
+from nsyspipe.suggestions import argument_of
 
 if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
@@ -95,10 +96,10 @@ def _meant_run(place: str) -> str | None:
                 path.name for path in store.parent.iterdir() if path.is_dir() and is_saved(path)
             ]
             store = store.with_name(nearest_name(store.name, stores) or store.name)
-        labels = layout.labels_by_time(store)
+        labels = labels_by_time(store)
         names = {*labels, *labels.values()} - {""}
         if name in names:
-            return layout.argument_of(store, name)
+            return argument_of(store, name)
     return None
 
 
@@ -209,9 +210,9 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
 
     A candidate is a RUN argument, or another label of the store.
     """
-    runs_by_label = layout.runs_by_label(place, label, candidates)
+    compared_runs = runs_by_label(place, label, candidates)
     sides = []
-    for name, (places, incomplete_run_ids) in runs_by_label.items():
+    for name, (places, incomplete_run_ids) in compared_runs.items():
         sides.append(NamedRuns(name, tuple(places)))
         if incomplete_run_ids:
             left_out = [f"{place.rstrip('/')}:{run_id}" for run_id in incomplete_run_ids]
@@ -258,7 +259,7 @@ def split_label(argument: str) -> tuple[str | None, str]:
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     """Return the saved runs that a glob stands for, or a store if any number of runs is taken."""
     if is_any_number:
-        run_ids = [*layout.labels_by_time(Path(place))]
+        run_ids = [*labels_by_time(Path(place))]
         if len(run_ids) > 1:
             return [place_of(place, run_id) for run_id in run_ids]
     if os.path.lexists(place) or not glob.has_magic(place):
@@ -275,8 +276,8 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
     """
     if not is_saved(Path(place)):
         return [*words_of_runs(find_named([place]))], []
-    labels = layout.labels_by_time(Path(place))
-    run_arguments = [layout.argument_of(Path(place), run_id) for run_id in labels]
+    labels = labels_by_time(Path(place))
+    run_arguments = [argument_of(Path(place), run_id) for run_id in labels]
     return run_arguments, [*dict.fromkeys(labels.values())]
 
 

@@ -26,7 +26,7 @@ from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import naming_sources
 from nsyspipe.report.export import FORMATS
-from nsyspipe.report.files import Format
+from nsyspipe.report.formats import Format
 
 if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
@@ -383,7 +383,7 @@ class AnalysisOutputs(Outputs):
         steps = self._steps(min(numbers), max(numbers))
 
         def is_same(name: str, path: Path) -> bool:
-            return FORMATS[name].run_id_of(path) == run.header.run_id
+            return FORMATS[name].identity_of(path) == run.header.run_id
 
         # Nothing is written before it is known that all can be.
         files = self._files(run.inputs, is_same)

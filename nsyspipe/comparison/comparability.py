@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, islice, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, parallelism
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.comparison.sides import Side
 from nsyspipe.model.columns import flag, identifier, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN, DEFINITIONS_VERSION, latest_of
 from nsyspipe.model.names import few, listed
@@ -19,12 +20,9 @@ from nsyspipe.model.table import TableSchema
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
 
-if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import Side
-
-    Sides = tuple[Side, Side]
-    Test = Callable[[Sides], Iterator["Check"]]
-    Ask = Callable[[list[Run]], bool]
+Sides: TypeAlias = tuple[Side, Side]
+Test: TypeAlias = Callable[[Sides], Iterator["Check"]]
+Ask: TypeAlias = Callable[[list[Run]], bool]
 
 COMPARABILITY = TableSchema(
     name="difference_comparability",

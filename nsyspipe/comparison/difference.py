@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ from nsyspipe.comparison.metrics import (
     outlier,
     overall_verdict,
 )
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.surroundings import (
     Cause,
     Surroundings,
@@ -46,59 +47,12 @@ from nsyspipe.comparison.surroundings import (
     opposed_parts,
     surroundings,
 )
-from nsyspipe.errors import OptionError, rows_in_python
-from nsyspipe.model.options import check_text
-from nsyspipe.run.run import Run, ShownInNotebooks
-from nsyspipe.run.work import Work
+from nsyspipe.errors import rows_in_python
+from nsyspipe.run.run import NamedTables, Run
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
 _EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
 _FAILING = {"regression": ("regression",), "any-change": ("regression", "improvement", "change")}
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a difference: a label, and one or several captures of the same configuration.
-
-    Raises
-    ------
-    OptionError
-        If the label is not a text, or if the side has no run or the same capture twice.
-    """
-
-    label: str
-    runs: Sequence[Run]
-    shown_as: str | None = (
-        None  # what to call it in words, where the label does not tell it from others
-    )
-
-    @property
-    def name(self) -> str:
-        """The name of the side in texts."""
-        return self.label if self.shown_as is None else self.shown_as
-
-    @cached_property
-    def work(self) -> Work:
-        """What a step of a rank computes."""
-        return Work.of(self.runs)
-
-    def __post_init__(self) -> None:
-        check_text("label", self.label or "", "a name in quotes, as 'main'")
-        runs = [self.runs] if isinstance(self.runs, Run) else self.runs
-        if not (isinstance(runs, list | tuple) and all(hasattr(run, "header") for run in runs)):
-            raise OptionError.of_kind(
-                "runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])"
-            )
-        object.__setattr__(self, "runs", tuple(runs))
-        if not self.runs:
-            raise OptionError(self.label, "has no run", fix="at least one capture on each side")
-        run_id, count = Counter(run.header.run_id for run in self.runs).most_common(1)[0]
-        if count > 1:  # their spread would be nothing
-            raise OptionError(
-                self.label,
-                f"has the capture {run_id} twice",
-                fix="name each capture of a side once",
-            )
 
 
 def told_apart(sides: Sequence[Side]) -> list[Side]:
@@ -136,7 +90,7 @@ def _directories(runs: Sequence[Run]) -> list[list[str]]:
 
 
 @dataclass(frozen=True, repr=False)
-class Gate(ShownInNotebooks):
+class Gate(NamedTables):
     """Whether a difference passes. Only one that passed is true.
 
     `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
@@ -158,7 +112,7 @@ class Gate(ShownInNotebooks):
     undecided: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> "Gate":
+    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> Self:
         """Judge the metrics that a verdict rests on.
 
         Of ``regression`` it fails where something got worse, and passes where the worse end of each
@@ -194,11 +148,11 @@ class Gate(ShownInNotebooks):
         return self.outcome == "passed"
 
     def __repr__(self) -> str:
-        return f"<{self.verdict}>"
+        return f"<Gate {self.outcome}>"
 
 
 @dataclass(frozen=True)
-class RunDifference(ShownInNotebooks):
+class RunDifference(NamedTables):
     """What changed from a baseline to a candidate, as tables.
 
     Every difference is candidate - baseline: swapping the sides negates each exactly, and a run

@@ -13,7 +13,6 @@ import pyarrow as pa
 from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
-from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import environment_of
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import (
@@ -26,6 +25,7 @@ from nsyspipe.comparison.metrics import (
     of_captures,
     statistic_of,
 )
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.columns import count, flag, ns, per_s, ratio, text
@@ -33,7 +33,7 @@ from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.problems import problem
 from nsyspipe.model.table import FLOAT, Column, Float64, TableSchema
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
-from nsyspipe.run.run import ShownInNotebooks
+from nsyspipe.run.run import NamedTables
 from nsyspipe.run.work import parted
 
 _FIGURE_COLUMNS = tuple(
@@ -245,7 +245,7 @@ def _founding(run: Side) -> tuple[bool, float, list[str]]:
 
 
 @dataclass(frozen=True)
-class Scoreboard(ShownInNotebooks):
+class Scoreboard(NamedTables):
     """Runs side by side, as tables.
 
     Attributes
@@ -562,5 +562,5 @@ class Scoreboard(ShownInNotebooks):
     def __repr__(self) -> str:
         return (
             f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against "
-            f"{self.reference!r}: {self.headline}>"
+            f"{self.reference!r}>"
         )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -53,9 +53,6 @@ from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE, VARIABLES
 from nsyspipe.nsys.settings import HOST, LINK, SETTINGS, STREAMS, is_costly
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs, n_steps
-
-if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference
 
 Fact = tuple[str, str, str]
 
@@ -431,7 +428,47 @@ class Cause(NamedTuple):
     is_link_compared: bool = True
 
 
-def cause_of(difference: RunDifference) -> Cause | None:
+class DifferenceTables(Protocol):
+    """What a cause is read from: a `RunDifference`, with its tables."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether nothing blocks the comparison."""
+
+    @property
+    def mean_step_time(self) -> Sequence[float | None]:
+        """Mean step time of the baseline and of the candidate, and their difference, ns."""
+
+    @property
+    def hidden_comm_ns(self) -> tuple[float, float] | None:
+        """Communication beside compute of both sides, ns."""
+
+    @property
+    def metrics(self) -> pa.Table:
+        """The metrics of both sides."""
+
+    @property
+    def step_time_parts(self) -> pa.Table:
+        """The parts of the step time."""
+
+    @property
+    def idle_causes(self) -> pa.Table:
+        """The causes of idle time."""
+
+    @property
+    def kernels(self) -> pa.Table:
+        """The kernels of either side."""
+
+    @property
+    def changes(self) -> pa.Table:
+        """What else differs."""
+
+    @property
+    def facts(self) -> pa.Table:
+        """Which facts both sides recorded."""
+
+
+def cause_of(difference: DifferenceTables) -> Cause | None:
     """Return where a step time that got better or worse comes from; None if it did not, no part is half of it, or they are not comparable."""
     if not difference.is_comparable:
         return None
@@ -505,7 +542,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
 
 
 def _causes_among_changes(
-    difference: RunDifference, part: str, delta: float
+    difference: DifferenceTables, part: str, delta: float
 ) -> tuple[list[tuple[str, Change]], set[str]]:
     """Return the changes that a part may depend on, each with its matter, and what costly settings among them act on.
 
@@ -526,13 +563,13 @@ def _causes_among_changes(
     return facts, costly
 
 
-def _changed_commands(difference: RunDifference) -> list[tuple[str, Change]]:
+def _changed_commands(difference: DifferenceTables) -> list[tuple[str, Change]]:
     """Return commands that differ: a cause of everything, which is named only where nothing is known that follows from it."""
     rows = (row for row in difference.changes.to_pylist() if row["what"] in COMMANDS)
     return [(COMMAND, (row["what"], None, row["baseline"], row["candidate"])) for row in rows]
 
 
-def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
+def opposed_parts(difference: DifferenceTables) -> tuple[tuple[str, float], ...]:
     """Return the part that changed most against a decided step time, else the parts that changed most each way, with their ns.
 
     Those that changed at least half as much as these are among them.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import ENOUGH_COMPARED
+from nsyspipe.analysis.kernels import ENOUGH_COMPARED, LESS_HIDDEN, MIN_OVERLAP_SHARE_OF_STEP
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
     AT_MOST,
@@ -31,16 +31,12 @@ _MIN_SHARE_OF_GRADIENTS = 0.5
 _MIN_SHARE_OF_MOST = 2 / 3
 _MIN_SLOWDOWN = 0.02
 _MIN_SLOWED_SHARE_OF_STEP = 0.0025
-MIN_OVERLAP_SHARE_OF_STEP = 0.02
 # Communication is mostly waiting from this share on.
 _MIN_SHARE_OF_WAITING = 0.5
 # Bounds that differ by less are the same.
 _MIN_DIFFERENCE_NS = 1
 _MAX_SHOWN_KERNELS = 5
 _NO_PHASE = "no phase"
-LESS_HIDDEN = (
-    "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
-)
 _LESS_WAITING = (
     "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
 )

@@ -20,7 +20,7 @@ from nsyspipe.findings.model import (
     Saving,
     select_rows,
 )
-from nsyspipe.findings.slow_link import judge_link
+from nsyspipe.findings.slow_link import judge_link, not_judged
 
 # How gradients are sent matters from this share of step time on.
 _MIN_SAVING_SHARE_OF_STEP = 0.01
@@ -347,7 +347,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.not_judged
+        return not_judged(verdict)
     if not verdict.is_slow:
         return None
     all_transfer_ns = evidence.transfer_ns_per_step

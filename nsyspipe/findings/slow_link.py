@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.analysis.collectives import bus_factor
-from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
+from nsyspipe.analysis.links import (
+    BYTES_OF_COPIES,
+    LinkVerdict,
+    SlowestLink,
+    nominal_speed,
+    slowest,
+)
 from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import (
     COLUMNS_OF_COMM,
@@ -43,7 +49,6 @@ _MIN_GRADIENT_SHARE_OF_TRANSFER = 0.95
 # DDP closes each bucket except the last one at its cap, and the first one at this size.
 _MIN_BUCKET_BYTES = 1 << 20
 _NS_PER_S = 1e9
-_COPIES_SOURCE = "gradient copies"
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
 # Paths of the topology below one PCIe host bridge.
 _NEAR_PATHS = ("PIX", "PXB", "PHB")
@@ -117,7 +122,7 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.not_judged
+        return not_judged(verdict)
     is_only_reached = evidence.n_hosts > 1 and not verdict.is_seen
     if not verdict.is_slow or verdict.is_near or is_only_reached:
         return None
@@ -238,45 +243,10 @@ def _is_p2p_disabled(evidence: Evidence) -> bool:
     return is_costly(_P2P_DISABLE, settings.get(_P2P_DISABLE))
 
 
-@dataclass(frozen=True)
-class LinkVerdict:
-    """What is known about the link between ranks."""
-
-    # None if it is not known.
-    is_slow: bool | None
-    # Whether NCCL's log or the topology shows it, and not only the bandwidth that was reached.
-    is_seen: bool
-    # Whether it is the shortest way there is without NVLink: peer to peer below one PCIe host
-    # bridge.
-    is_near: bool
-    # What the data crosses, in words.
-    text: str
-    # Why it is not known whether the link is slow, and the fix if there is one. Empty if it is
-    # known.
-    lacking: tuple[str, ...]
-    # The figures behind the verdict.
-    evidence: Mapping[str, Any]
-    # By NCCL's log or the topology.
-    slowest: SlowestLink | None = None
-    # The bus bandwidth that was reached.
-    busbw_bytes_per_s: float | None = None
-    # Where its bytes come from: `payload`, measured, or `_COPIES_SOURCE`, an estimate.
-    busbw_source: str | None = None
-    # Whether a network is among the links, slow or not.
-    crosses_hosts: bool = False
-    # Whether the topology shows NVLink between all pairs of GPUs of the slowest link.
-    is_nvlink_there: bool = False
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether the bandwidth is estimated from bytes that were copied, not sent."""
-        return self.busbw_source == _COPIES_SOURCE
-
-    @property
-    def not_judged(self) -> NotJudged:
-        """Why no rule can judge the link, if it is not known whether it is slow."""
-        reason, *fixes = self.lacking
-        return NotJudged(reason, fixes[0] if fixes else None)
+def not_judged(verdict: LinkVerdict) -> NotJudged:
+    """Return why no rule can judge a link of which it is not known whether it is slow."""
+    reason, *fixes = verdict.lacking
+    return NotJudged(reason, fixes[0] if fixes else None)
 
 
 class _Bandwidth(NamedTuple):
@@ -441,7 +411,7 @@ def _judge_by_bandwidth(
     if promised is None:
         return by_record
     reached = bandwidth.bytes_per_s
-    if reached is None or bandwidth.source != _COPIES_SOURCE:
+    if reached is None or bandwidth.source != BYTES_OF_COPIES:
         reached = _bandwidth_of_large_messages(evidence)
     if reached is None:
         return by_record._replace(lacking=_ABSENT) if evidence.has_absent_ranks else by_record
@@ -563,7 +533,7 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
         # Nothing was copied for some of them: a hook sends something else.
         return _UNKNOWN_BANDWIDTH
     factor = float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py()))
-    return _Bandwidth(_NS_PER_S * n_bytes * factor / transfer_ns, _COPIES_SOURCE)
+    return _Bandwidth(_NS_PER_S * n_bytes * factor / transfer_ns, BYTES_OF_COPIES)
 
 
 RULES: Rules = {slow_link: COLUMNS_OF_COMM}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,
     PAGEABLE,
@@ -27,9 +27,6 @@ from nsyspipe.reader.host_copies import (
     read_host_copies,
 )
 from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, process_of, processes_of
-
-if TYPE_CHECKING:
-    from nsyspipe.reader.metadata import ReportFacts
 
 # What is read of a call; without the first two there are none, without the third it launched
 # nothing.

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import host_of
+from nsyspipe.reader.facts import host_of
 from nsyspipe.reader.report import VERSIONED, Report, open_report
 from nsyspipe.reader.tables import in_place_of_a_table, quoted
 

@@ -17,7 +17,7 @@ from nsyspipe.model.names import bare_name
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.metadata import (
+from nsyspipe.reader.facts import (
     CPU_TRACE,
     NVTX_TRACED,
     PYTHON_BACKTRACES,

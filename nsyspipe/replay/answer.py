@@ -28,8 +28,8 @@ from nsyspipe.model.problems import problem
 from nsyspipe.model.table import FLOAT, TableSchema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
-from nsyspipe.run.reports import ReportRun
-from nsyspipe.run.run import Run, ShownInNotebooks
+from nsyspipe.report_run import ReportRun
+from nsyspipe.run.run import NamedTables, Run
 
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
@@ -209,7 +209,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, repr=False)
-class WhatIf(ShownInNotebooks):
+class WhatIf(NamedTables):
     """The answer to `whatif`.
 
     Attributes
@@ -263,7 +263,7 @@ class WhatIf(ShownInNotebooks):
         return tuple(rows_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
-        return f"<WhatIf of {self.label!r}: {self.verdict}>"
+        return f"<WhatIf of {self.label!r}>"
 
     def table(self) -> pa.Table:
         """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,16 +20,13 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, is_nccl_communicator
 from nsyspipe.model.options import check_flags, check_kind, check_number
 from nsyspipe.model.problems import MORE_STEPS, WITH_BLOBS
-from nsyspipe.model.table import Float64
-from nsyspipe.replay.gradients import bucket_ends
-from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
+from nsyspipe.model.table import Flags, Float64
+from nsyspipe.replay.gradients import Gradients, bucket_ends
+from nsyspipe.replay.program import NEVER, SIDES, Captured, Collectives, RankTimeline, Windows
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
 
-if TYPE_CHECKING:
-    from nsyspipe.replay.scenarios import Replay
-
-    _Refused = Callable[["Replay", "Knobs"], Iterator[str]]
-
+_Refused: TypeAlias = "Callable[[CheckedReplay, Knobs], Iterator[str]]"
 _LEAST_BYTES_PER_S = 1e6  # no link between GPUs is slower
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
@@ -284,7 +281,118 @@ def starving(run: Run) -> Starving:
     return Starving(counts, n_steps, slower_hosts(steps))
 
 
-def _host_to_mend(replay: Replay, place: int) -> str:
+class CheckedReplay(Protocol):
+    """What the rules ask of a `scenarios.Replay`, to find out whether the simulation holds."""
+
+    @property
+    def captured(self) -> Captured:
+        """The captured steps."""
+
+    @property
+    def rank_names(self) -> RankNames:
+        """The names of the ranks."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The kinds of parallelism that the communication is for."""
+
+    @property
+    def datatypes(self) -> frozenset[str | None]:
+        """The datatypes of the gradients' all-reduces."""
+
+    @property
+    def sizes_recorded_by(self) -> str:
+        """What records message sizes."""
+
+    @property
+    def starving(self) -> Starving:
+        """Which GPUs lack launches in which steps."""
+
+    @property
+    def starved_shares(self) -> Float64:
+        """The share of each rank's step in which its GPU waits for launches."""
+
+    @property
+    def starved_causes(self) -> Sequence[tuple[str, ...]]:
+        """Why the GPU of each rank waits for launches."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are gathered and gradients scattered."""
+
+    @property
+    def is_hybrid_sharded(self) -> bool:
+        """Whether all-reduces of gradients are of their shards."""
+
+    @property
+    def is_prefetched(self) -> Flags:
+        """Which collectives could start earlier."""
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there are all-reduces of gradients."""
+
+    @property
+    def gradients(self) -> tuple[Gradients | None, ...]:
+        """The gradients of each step."""
+
+    @property
+    def gradient_bytes(self) -> float | None:
+        """Bytes of gradients per step."""
+
+    @property
+    def sent_share(self) -> float | None:
+        """The share of the gradients' bytes that is sent."""
+
+    @property
+    def n_bursts(self) -> int:
+        """How often the gradients of a step are sent."""
+
+    @property
+    def n_copies(self) -> int:
+        """Number of gradient copies per step."""
+
+    @property
+    def lag_share(self) -> float:
+        """How late collectives start, as a share of their transfer time."""
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bus bandwidth of the gradients' all-reduces."""
+
+    @property
+    def nominal_bytes_per_s(self) -> float | None:
+        """Bandwidth of the fastest link of these GPUs."""
+
+    @property
+    def limits(self) -> Float64 | None:
+        """Step times with zero communication time."""
+
+    @property
+    def is_answered_balanced(self) -> bool:
+        """Whether CPUs would launch in time if no rank waited for a late one."""
+
+    def bus_of(self, role: str) -> float | None:
+        """Return the bus bandwidth of the communicators of a role."""
+
+    def ratio(self, knobs: Knobs, role: str) -> float:
+        """Return the captured bandwidth of a role divided by the one that is asked for."""
+
+    def is_waited_for(self, role: str) -> bool:
+        """Tell whether it is known what waits for the communication of a role."""
+
+    def least_compute_ns(self, most_slower: float) -> float:
+        """Return the least time per step in which the GPU that computes most computes."""
+
+    def why_refused_balanced(self, knobs: Knobs) -> str | None:
+        """Return why a change has no answer even if no rank waited for a late one."""
+
+
+def _host_to_mend(replay: CheckedReplay, place: int) -> str:
     """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
     found = replay.starving
     names = replay.rank_names
@@ -420,7 +528,7 @@ def why_not_replayable(
         )
 
 
-def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
+def why_not_knobs(replay: CheckedReplay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (
         replay.is_sharded or not replay.has_gradients
@@ -449,7 +557,7 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
 
-def beyond_nominal(replay: Replay) -> str | None:
+def beyond_nominal(replay: CheckedReplay) -> str | None:
     """Return why the captured bandwidth cannot be: more than the GPUs' links give, or next to nothing; None if it can, or nothing says it."""
     most = replay.nominal_bytes_per_s
     own = replay.bus_bytes_per_s if replay.has_gradients else None
@@ -465,7 +573,7 @@ def beyond_nominal(replay: Replay) -> str | None:
     )
 
 
-def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
+def _run(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     reason = beyond_nominal(replay)
     if reason:
         yield reason
@@ -507,7 +615,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         )
 
 
-def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
+def _faster(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     target = knobs.target_bytes_per_s or 0.0
     if knobs.role is not None and knobs.role not in replay.roles:
         yield f"the run has no {knobs.role} communication, only {', '.join(replay.roles)}"
@@ -536,7 +644,7 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
             )
 
 
-def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
+def _buckets(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     n_bursts = replay.n_bursts
     if n_bursts > 1:
         yield (
@@ -580,7 +688,7 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
         )
 
 
-def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
+def _halved(replay: CheckedReplay, _: Knobs) -> Iterator[str]:
     if replay.datatypes != {"f32"}:
         shown = ", ".join(
             sorted(datatype or "an unknown type" for datatype in replay.datatypes or {None})
@@ -588,7 +696,7 @@ def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
         yield f"gradients are sent as {shown}, and only f32 gradients can be halved"
 
 
-def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
+def _only_where(is_there: Callable[[CheckedReplay], bool], reason: str) -> _Refused:
     return lambda replay, _: iter(() if is_there(replay) else (reason,))
 
 
@@ -643,7 +751,7 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
 }
 
 
-def contradiction(replay: Replay) -> str | None:
+def contradiction(replay: CheckedReplay) -> str | None:
     """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
     least = replay.least_compute_ns(_MOST_SLOWER)
     if replay.limits is None or (limit := np.median(replay.limits[0])) >= least:

@@ -13,7 +13,7 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
-from nsyspipe.comparison.difference import Gate, RunDifference, Side
+from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.facts import (
     COMMANDS,
     LINK,
@@ -26,6 +26,7 @@ from nsyspipe.comparison.facts import (
 )
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause, Change
 from nsyspipe.errors import shortened
@@ -49,8 +50,7 @@ from nsyspipe.report.blocks import (
     of,
     table_of,
 )
-from nsyspipe.report.export import formats_of, lazily
-from nsyspipe.report.files import Format
+from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import (
     absent,

@@ -24,8 +24,7 @@ from nsyspipe.report.blocks import (
     Word,
     table_of,
 )
-from nsyspipe.report.export import dumps
-from nsyspipe.report.files import Format
+from nsyspipe.report.formats import Format, dumps
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text

@@ -4,113 +4,69 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
-from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
 from nsyspipe.report import files
+from nsyspipe.report.formats import Format, Steps, dumps, lazily
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
-    from nsyspipe.model.options import OnProgress
     from nsyspipe.replay.answer import WhatIf
-    from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
-Steps: TypeAlias = (
-    "tuple[int, int] | None"  # the first and the last to write, by number; None for all
-)
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-class RunFormat(Struct, frozen=True):
-    """A format that a run can be written in, as the option of its name asks for it."""
-
-    suffixes: tuple[str, ...]
-    help: str
-    run_id_of: Callable[
-        [Path], str | None
-    ]  # returns the run that a file is of; None for a file of another kind
-    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top`
-    # for a format that has it
-    write: Callable[..., None]
-    is_printed: bool = True
-    has_top: bool = (
-        False  # whether it says how many of the costliest are shown, where that is asked for
-    )
-
-
-def lazily(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of this room that is imported when it is called: few are asked for, and some are heavy."""
-    place = f"nsyspipe.report.{module}"
-    return lambda *given, **options: getattr(import_module(place), name)(*given, **options)  # noqa: PLW0108 - not yet
-
-
-def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
-    def write(
-        run: Run,
-        file: BinaryIO,
-        _steps: Steps,
-        _on_progress: OnProgress | None,
-        **shown: int | None,
-    ) -> None:
-        file.write(
-            text_of(run, **shown).encode("utf-8", errors="replace")
-        )  # a name may hold what is no text
-
-    return write
-
-
 FORMATS = {
-    "json": RunFormat(
-        (".json",),
-        "Write JSON. - prints only the JSON.",
+    "json": Format(
+        lambda run: dumps(document(run)),
         files.run_id_of_document,
-        _as_text(lambda run: dumps(document(run))),
+        suffixes=(".json",),
+        help="Write JSON. - prints only the JSON.",
     ),
-    "markdown": RunFormat(
-        (".md",),
-        "Write a Markdown summary for a pull request. - prints only the Markdown.",
+    "markdown": Format(
+        lazily("markdown", "markdown"),
         lazily("markdown", "run_id_of_markdown"),
-        _as_text(lazily("markdown", "markdown")),
+        suffixes=(".md",),
+        help="Write a Markdown summary for a pull request. - prints only the Markdown.",
         has_top=True,
     ),
-    "csv": RunFormat(
-        (".csv",),
-        (
+    "csv": Format(
+        lazily("costs", "costs_csv"),
+        lazily("costs", "run_id_of_csv"),
+        suffixes=(".csv",),
+        help=(
             "Write the tables of --top as CSV, with a column that names the table. - prints only "
             "the CSV."
         ),
-        lazily("costs", "run_id_of_csv"),
-        _as_text(lazily("costs", "costs_csv")),
     ),
-    "html": RunFormat(
-        (".html",),
-        "Write an HTML report: one self-contained file with charts.",
+    "html": Format(
+        lazily("html.run_page", "run_page"),
         lazily("html.page", "run_id_of_page"),
-        _as_text(lazily("html.run_page", "run_page")),
+        suffixes=(".html",),
+        help="Write an HTML report: one self-contained file with charts.",
         is_printed=False,
         has_top=True,
     ),
-    "perfetto": RunFormat(
-        (".pftrace", ".perfetto-trace"),
-        "Write a trace for ui.perfetto.dev.",
+    "perfetto": Format(
+        None,
         lazily("perfetto", "run_id_of_trace"),
-        lazily("perfetto", "perfetto"),
+        suffixes=(".pftrace", ".perfetto-trace"),
+        help="Write a trace for ui.perfetto.dev.",
         is_printed=False,
+        write_trace=lazily("perfetto", "perfetto"),
     ),
 }
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
@@ -192,13 +148,13 @@ def write(
     shown = None if steps is None else check_steps(answer.steps(), steps)
     some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(
-        path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id
+        path, answer.inputs, may_replace=lambda: force or chosen.identity_of(path) == run_id
     ) as file:
         chosen.write(answer, file, shown, None, **some)
     return path
 
 
-def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:
+def _of_answer(answer: object) -> tuple[dict[str, Format], object, list[Path]]:
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf
@@ -257,7 +213,8 @@ def dashboard(
         If a file cannot be written, or if it is not a dashboard.
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
-    from nsyspipe.store.layout import find_saved, is_one_run
+    from nsyspipe.store.choice import find_saved
+    from nsyspipe.store.layout import is_one_run
 
     check_flags(force=force)
     place = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
@@ -339,60 +296,6 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.finding_rows],
         "problems": run.problem_rows,
     }
-
-
-def formats_of(
-    command: str,
-    identity: str,
-    *,
-    document: Callable[[], dict[str, Any]],
-    identity_in: Callable[[Any], object],
-    blocks: Callable[[], Iterable[Block]],
-    usage: str,
-    page: Callable[[], str],
-    meta: str,
-    key: str = "runs",
-) -> dict[str, files.Format]:
-    """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
-    from nsyspipe.report.markdown import as_markdown, marked_as, marker
-
-    head = marker(command, key, identity)
-
-    def identity_of_document(path: Path) -> object:
-        try:
-            return identity_in(files.json_of(path))
-        except (KeyError, TypeError):
-            return None
-
-    return {
-        "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(
-            lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)
-        ),
-        "html": files.Format(page, lambda one: files.identity_of_page(one, meta)),
-    }
-
-
-def dumps(found: dict[str, Any]) -> str:
-    """Write the document with one row of each table per line, so that two of them can be compared."""
-    return (
-        "{\n"
-        + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()])
-        + "\n}\n"
-    )
-
-
-def _value(value: object) -> str:
-    write = json.JSONEncoder(allow_nan=False).encode
-    if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
-    if isinstance(value, dict):
-        return (
-            "{\n"
-            + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items())
-            + "\n}"
-        )
-    return write(value)
 
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:

@@ -11,21 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from msgspec import Struct
-
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import RUN_DIRECTORY, decoded, place_as_given
 from nsyspipe.nsys.files import claimed_file, is_capture, make_readable
 from nsyspipe.store.layout import run_ids
 
 Answer: TypeAlias = Callable[[], bool]  # asked only where a file is in the way
-
-
-class Format(Struct, frozen=True):
-    """How an answer is written in one format, and whose a file of it is: None for a file of another kind."""
-
-    text: Callable[[], str]
-    identity_of: Callable[[Path], object]
 
 
 def head_of(path: Path, n_bytes: int = 65536) -> str:

@@ -22,7 +22,7 @@ from nsyspipe.model.names import ranges
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
-from nsyspipe.report.export import Steps
+from nsyspipe.report.formats import Steps
 from nsyspipe.report.perfetto_packets import (
     FLOW,
     TraceWriter,

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_WORK, UNLIKE
-from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import NO_CHANGE
 from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.names import listed
@@ -36,8 +36,8 @@ from nsyspipe.report.blocks import (
     table_of,
 )
 from nsyspipe.report.costs import csv_cell, csv_text
-from nsyspipe.report.export import formats_of, lazily
-from nsyspipe.report.files import Format, head_of
+from nsyspipe.report.files import head_of
+from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
 from nsyspipe.report.words import (
     Trouble,

@@ -25,8 +25,7 @@ from nsyspipe.replay.answer import (
 )
 from nsyspipe.report import blocks, words
 from nsyspipe.report.blocks import Field, table_of
-from nsyspipe.report.export import formats_of, lazily
-from nsyspipe.report.files import Format
+from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.subject import hardware_text, steps_text
 from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import Trouble, backward_source, mean_step_ns, same_problems

@@ -25,7 +25,7 @@ from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys import find_reports as files
-from nsyspipe.reader.metadata import LAUNCHER_SIZES
+from nsyspipe.reader.facts import LAUNCHER_SIZES
 from nsyspipe.run.digests import P, Rank, ReportDigest
 from nsyspipe.run.process import HostDigest, ProcessDigest
 

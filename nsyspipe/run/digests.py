@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.table import Int64
-from nsyspipe.reader.metadata import ReportFacts
+from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.report import Zones
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.unrecorded import UnrecordedProcess

@@ -8,10 +8,14 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
+from nsyspipe.analysis.kernels import (
+    LEAST_COMPARED,
+    LESS_HIDDEN,
+    MIN_OVERLAP_SHARE_OF_STEP,
+    compared_kernels,
+)
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
-from nsyspipe.findings.communication import LESS_HIDDEN, MIN_OVERLAP_SHARE_OF_STEP
 from nsyspipe.model.comm_kernels import library_of
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading

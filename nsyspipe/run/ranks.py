@@ -20,7 +20,7 @@ from nsyspipe.model.options import RANK_MAP, asked_ranks, parse_rank_map
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
-from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
+from nsyspipe.reader.facts import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.captures import capture_numbers, joined_ranks, share_one_process_number
 from nsyspipe.run.cross_rank import CrossRank

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
+from nsyspipe.analysis.links import LinkVerdict
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
 from nsyspipe.errors import (
@@ -26,7 +27,6 @@ from nsyspipe.errors import (
     short_repr,
     shortened,
 )
-from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
@@ -153,8 +153,8 @@ def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | N
     return HOST if n_host_steps else None
 
 
-class ShownInNotebooks:
-    """Shows itself in a notebook, and its tables in pandas. What the first looks like is report's: the one import that goes up."""
+class NamedTables:
+    """Gives its tables by their names, for pandas too."""
 
     _TABLES: ClassVar[tuple[str, ...]] = ()
 
@@ -188,25 +188,8 @@ class ShownInNotebooks:
         frame: pd.DataFrame = self._named_table(table).to_pandas(types_mapper=pd.ArrowDtype)
         return frame
 
-    @property
-    def headline(self) -> str:
-        """The result in one sentence, as at the top of the HTML report."""
-        from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
 
-        return headline(self)
-
-    @property
-    def verdict(self) -> str:
-        """The `headline`, or one word for a difference."""
-        return self.headline
-
-    def _repr_html_(self) -> str:
-        from nsyspipe.report.html.notebook import notebook_html  # noqa: PLC0415
-
-        return notebook_html(self)
-
-
-class Run(ShownInNotebooks, ABC):
+class Run(NamedTables, ABC):
     """One training run, from its reports or from a run store that `analyze --out` wrote.
 
     Open a run with `nsyspipe.load`. nsyspipe reads nothing until you ask for a table. Tables are
@@ -512,10 +495,7 @@ class Run(ShownInNotebooks, ABC):
             return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         steps = "a capture without steps" if self.is_capture else steps
-        told = (
-            f": {self.headline}" if "findings" in self._made else ""
-        )  # what it rests on may take long
-        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}{told}>"
+        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
 
     def table(self, name: str) -> pa.Table:
         """Return the table with this name.

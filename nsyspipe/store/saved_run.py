@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.links import SlowestLink
+from nsyspipe.analysis.links import LinkVerdict, SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.judge import rule_names
-from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import FIRST_VERSION
@@ -41,7 +40,8 @@ from nsyspipe.nsys.command_words import (
     shown_commands,
 )
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, published
+from nsyspipe.store.choice import find_saved
+from nsyspipe.store.layout import file_name, published
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
@@ -207,7 +207,7 @@ def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
-    """Open the run of a store that `layout.find_saved` finds. A `label` replaces the saved one."""
+    """Open the run of a store that `choice.find_saved` finds. A `label` replaces the saved one."""
     store, saved_id = find_saved(path, run_id, label)
     return SavedRun(whole_path(store), saved_id, label)
 

@@ -8,7 +8,8 @@ import pytest
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
-from nsyspipe.comparison.difference import Side, told_apart
+from nsyspipe.comparison.difference import told_apart
+from nsyspipe.comparison.sides import Side
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run

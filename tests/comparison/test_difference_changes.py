@@ -10,7 +10,7 @@ import pytest
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import diff
-from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.surroundings import (
     _DELAY as DELAY,
     _DTOD_BYTES as DTOD_BYTES,

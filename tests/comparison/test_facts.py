@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 import nsyspipe
-from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_GROUPS,
@@ -21,6 +20,7 @@ from nsyspipe.comparison.facts import (
     ONLY_STAGES,
     STARTED_COMMAND,
 )
+from nsyspipe.comparison.sides import Side
 from nsyspipe.comparison.surroundings import MAY_HAVE, cause_of
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import FINDINGS

@@ -9,12 +9,12 @@ import pytest
 
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS
-from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted_rows
+from nsyspipe.comparison.sides import Side
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
 from nsyspipe.report.scoreboard import headlines
-from nsyspipe.store.layout import find_saved
+from nsyspipe.store.choice import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.plain_steps import MS, plain_run, steps

@@ -14,6 +14,7 @@ from nsyspipe.cli.app import app
 from nsyspipe.cli.options import Sectioned
 from nsyspipe.model.figures import METRICS, glossary_rows
 from nsyspipe.report.markdown import prose
+from nsyspipe.run.run import Run
 
 WRITTEN_BY = (
     "<!-- Written by pytest tests/contract/test_reference.py --update-golden. Do not edit. -->"
@@ -100,7 +101,7 @@ def python_page() -> str:
         parts.extend(_callable_parts(f"nsyspipe.export.{name}", getattr(nsyspipe.export, name)))
     for name in _CAPTURE:
         parts.extend(_callable_parts(f"nsyspipe.capture.{name}", getattr(capture, name)))
-    parts.extend(_class_parts("nsyspipe.Run", nsyspipe.Run))
+    parts.extend(_class_parts("nsyspipe.Run", Run))
     parts.extend(_class_parts("nsyspipe.Side", nsyspipe.Side))
     parts.extend(_class_parts("nsyspipe.NsyspipeError", nsyspipe.NsyspipeError))
     return "\n\n".join(parts) + "\n"

@@ -55,8 +55,8 @@ def run_id_of_rows(path):
     return path.read_text().partition("\\n")[0]
 """
 MAKER = """FORMATS = {
-    "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.",
-        lazily("rows", "run_id_of_rows"), _as_text(lazily("rows", "rows"))),
+    "rows": Format(lazily("rows", "rows"), lazily("rows", "run_id_of_rows"), (".rows",),
+        "Write the steps as lines; - prints them and nothing else."),
 """
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands
 # there then; a new file has no text before.
@@ -88,7 +88,7 @@ ADDITIONS = {
                     "    LINKS.name: LINKS,\n    STEP_TIMES.name: STEP_TIMES,\n"
                 ),
             },
-            "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
+            "report_run.py": {'            "timeline": self._timeline,\n': MADE},
         },
     ),
     "an output format of a run": (

@@ -74,9 +74,6 @@ LIMITS = {
     "findings.communication._MIN_SLOWED_SHARE_OF_STEP": Limit(
         0.00245, 0.00255, (on_both_sides(COMM, "comm_slows_compute, 100 of 1000, 28 hidden"),)
     ),
-    "findings.communication.MIN_OVERLAP_SHARE_OF_STEP": Limit(
-        0.019, 0.021, (on_both_sides(COMM, "comm_slows_compute, 200 of 1000, 20 hidden"),)
-    ),
     "findings.communication._MIN_SHARE_OF_WAITING": Limit(
         0.49,
         0.51,
@@ -470,6 +467,9 @@ LIMITS |= {
                 "test_29_compared_kernels_are_too_few_for_that_fix",
             ),
         ),
+    ),
+    "analysis.kernels.MIN_OVERLAP_SHARE_OF_STEP": Limit(
+        0.019, 0.021, (on_both_sides(COMM, "comm_slows_compute, 200 of 1000, 20 hidden"),)
     ),
     "analysis.launching.MIN_SLOWER_SHARE": Limit(
         0.029,

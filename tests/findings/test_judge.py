@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import asdict
 
+from nsyspipe.analysis.kernels import LESS_HIDDEN
 from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
-from nsyspipe.findings.communication import LESS_HIDDEN, comm_slows_compute
+from nsyspipe.findings.communication import comm_slows_compute
 from nsyspipe.findings.judge import CAUSES, RULES, in_order, judge
 from nsyspipe.findings.model import WAITING_UNKNOWN, Finding, NotJudged, Recording
 from nsyspipe.findings.parallelism import pipeline_bubble

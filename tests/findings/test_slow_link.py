@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.findings.slow_link import LACKING, LinkVerdict, judge_link, slow_link
+from nsyspipe.analysis.links import LinkVerdict, SlowestLink
+from nsyspipe.findings.slow_link import LACKING, judge_link, slow_link
 from nsyspipe.report import words
 from tests.findings.make import (
     FIRES,

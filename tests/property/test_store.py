@@ -17,7 +17,8 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import LINKS
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.report.whatif import whatif_document
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save

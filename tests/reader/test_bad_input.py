@@ -16,7 +16,8 @@ from nsyspipe.errors import (
     OptionError,
     ReportNotFoundError,
 )
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.fake_nsys import take_nsys_away
 from tests.build.tools import STEADY, edit, figures, refuse
 from tests.build.trace import steady_rank

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsyspipe.reader.metadata import commands_of
+from nsyspipe.reader.facts import commands_of
 from nsyspipe.reader.report import open_report
 from tests.attack.test_sidecar_secrets import TOKENS
 from tests.build.trace import steady_rank

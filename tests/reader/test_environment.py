@@ -4,7 +4,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.nsys.command_words import joined_environments
-from nsyspipe.reader.metadata import read_environment
+from nsyspipe.reader.facts import read_environment
 from nsyspipe.reader.report import open_report
 from nsyspipe.report.export import write
 from nsyspipe.store.write import save

@@ -9,7 +9,7 @@ from nsyspipe.errors import MissingColumnError
 from nsyspipe.model import canonical
 from nsyspipe.reader import operations as read_kernels_module
 from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
-from nsyspipe.reader.metadata import read_facts
+from nsyspipe.reader.facts import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
 from tests.build.tools import (

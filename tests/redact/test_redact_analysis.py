@@ -8,10 +8,12 @@ from msgspec.structs import replace
 
 import nsyspipe
 from nsyspipe.model.options import Reading
-from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_counts, read_facts
+from nsyspipe.reader.facts import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
+from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_report
 from nsyspipe.redact.redact import redact
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.run.gather import digest_report
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout

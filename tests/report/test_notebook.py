@@ -15,7 +15,8 @@ import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, in_python
 from nsyspipe.report import export, overview
 from nsyspipe.report.costs import costs_csv
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from tests.conftest import SAMPLES

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from nsyspipe.analysis.kernels import LESS_HIDDEN
 from nsyspipe.errors import OptionError
-from nsyspipe.findings.communication import LESS_HIDDEN
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.nsys.find_reports import find_named

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder

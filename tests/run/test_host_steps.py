@@ -12,7 +12,8 @@ import nsyspipe
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.errors import DatasetError, OptionError, RankConflictError
 from nsyspipe.model import schema
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of, run_of
 from tests.build.trace import (
     KERNEL,

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.work import has_whole_graphs

@@ -3,7 +3,8 @@
 import pytest
 
 import nsyspipe
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, NVTX, STRINGS, TraceBuilder, steady_rank
 from tests.golden.words import figures as figures_of

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 import nsyspipe
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.tools import query
 from tests.pairs import reports
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from tests.build.tools import STEADY, codes, figures, problem_of, run_of
 from tests.build.trace import NVTX, TraceBuilder, schemas, steady_rank
 from tests.golden.words import figures as figures_of

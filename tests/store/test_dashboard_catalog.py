@@ -9,8 +9,8 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET
+from nsyspipe.store.choice import labels_by_time
 from nsyspipe.store.index import INDEX, read_index, stored_runs
-from nsyspipe.store.layout import labels_by_time
 from nsyspipe.store.write import save
 from tests.build.trace import steady_rank
 from tests.dashboard_store import add_run, days, file_of, finding_row, run_row, write

@@ -13,7 +13,8 @@ import nsyspipe
 from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.export import document, dumps
+from nsyspipe.report.export import document
+from nsyspipe.report.formats import dumps
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
 from nsyspipe.store.layout import is_saved

@@ -8,7 +8,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from msgspec.structs import replace
 
+from nsyspipe.comparison.run_kinds import WorkingRun, are_most_labels_shared, kinds_of_work
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.definitions import FIRST_VERSION, changed_columns, latest_of
@@ -28,7 +28,7 @@ from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
 from nsyspipe.run.run import job_ranks
-from nsyspipe.run.work import Work, parted
+from nsyspipe.run.work import Work
 from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, name_of_store, published
 from nsyspipe.store.saved_run import open_saved
@@ -63,8 +63,6 @@ _SCRIPT_PARTS = (
     "filters",
     "table",
 )
-# A run is compared with so many runs of a kind at each end, those of least and of most compute.
-MAX_COMPARED_RUNS_PER_END = 8
 # Runs that an older nsyspipe saved without their work, whose work is computed: that takes long.
 MAX_RUNS_WITHOUT_WORK = 200
 # Fewer runs have a table, but no chart.
@@ -85,22 +83,6 @@ class Series(NamedTuple):
     label: str | None
     # Whether the work of the runs is known, so that they can be ranked.
     is_known: bool
-
-
-@dataclass(frozen=True)
-class _WorkingRun:
-    """A run whose work is known."""
-
-    # Among the rows of all runs.
-    place: int
-    run_id: str
-    label: str
-    work: Work
-
-    @property
-    def compute_ns(self) -> float:
-        """Compute time of a step; infinite where it is not known."""
-        return self.work.busy_ns or math.inf
 
 
 class StorePage(NamedTuple):
@@ -139,7 +121,7 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
     ]
     works = [Work.parsed(run[WORK]) for run in runs]
     groups = grouped(
-        (group_name(run), _WorkingRun(place, run["run_id"], run["label"], work))
+        (group_name(run), WorkingRun(place, run["run_id"], run["label"], work))
         for place, (run, work) in enumerate(zip(runs, works, strict=True))
         if work is not None
     )
@@ -149,12 +131,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
     return series
 
 
-def _series_of_group(group: str, runs: Sequence[_WorkingRun]) -> Iterator[tuple[int, Series]]:
+def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[int, Series]]:
     """Yield the place of each run of a group, and its series."""
-    by_compute = sorted(runs, key=attrgetter("compute_ns", "run_id"))
-    # Each kind holds runs of the same work.
-    kinds = parted(by_compute, _fits_kind)
-    is_by_label = _are_most_labels_shared(runs)
+    kinds = kinds_of_work(runs)
+    is_by_label = are_most_labels_shared(runs)
     n_kinds_by_label = Counter[str]()
     for kind in kinds:
         n_kinds_by_label.update({run.label for run in kind})
@@ -167,27 +147,10 @@ def _series_of_group(group: str, runs: Sequence[_WorkingRun]) -> Iterator[tuple[
             yield run.place, Series(name, label, is_known=True)
 
 
-def _fits_kind(run: _WorkingRun, kind: Sequence[_WorkingRun]) -> bool:
-    """Tell whether a run does the same work as a kind; of a large one, as its two ends."""
-    compared = kind
-    if len(kind) > 2 * MAX_COMPARED_RUNS_PER_END:
-        least_compute = kind[:MAX_COMPARED_RUNS_PER_END]
-        most_compute = kind[-MAX_COMPARED_RUNS_PER_END:]
-        compared = [*least_compute, *most_compute]
-    return not any(run.work.is_unlike(member.work) for member in compared)
-
-
-def _are_most_labels_shared(runs: Sequence[_WorkingRun]) -> bool:
-    """Tell whether at least half of the runs share their label with another run."""
-    n_runs_by_label = Counter(run.label for run in runs)
-    n_sharing = sum(n_runs for n_runs in n_runs_by_label.values() if n_runs > 1)
-    return 2 * n_sharing >= len(runs)
-
-
 def _name_of_kind(
     group: str,
-    kind: Sequence[_WorkingRun],
-    kinds: Sequence[Sequence[_WorkingRun]],
+    kind: Sequence[WorkingRun],
+    kinds: Sequence[Sequence[WorkingRun]],
     n_kinds_by_label: Mapping[str, int],
 ) -> str:
     """Return what tells a kind of a group from the others: its compute time, if needed a run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -41,7 +41,10 @@ from nsyspipe.report.html.whatif_page import STEP_LEGEND, divided_step
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.report.words import subject_parts
-from nsyspipe.run.run import Run, ShownInNotebooks
+from nsyspipe.run.run import Run
+
+# What a notebook shows.
+Answer: TypeAlias = Run | RunDifference | Gate | Scoreboard | WhatIf
 
 MAX_RANKS = 8
 MAX_BARS = 12
@@ -78,7 +81,7 @@ class _StepTime(NamedTuple):
     parts_ns: Sequence[float | None]
 
 
-def headline(shown: ShownInNotebooks) -> str:
+def headline(shown: Answer) -> str:
     """Return the verdict of a run or an answer in one line, as its page has it."""
     match shown:
         case Run():
@@ -94,7 +97,7 @@ def headline(shown: ShownInNotebooks) -> str:
     return in_python(text.replace("\n", " "))
 
 
-def notebook_html(shown: ShownInNotebooks) -> str:
+def notebook_html(shown: Answer) -> str:
     """Return HTML for the output of a cell. All names are escaped, and nothing is loaded or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
     colours = re.findall(
@@ -120,7 +123,7 @@ def _cell_in_python(cell: Cell) -> Cell:
     return in_python(cell) if isinstance(cell, str) else cell
 
 
-def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
+def _blocks(shown: Answer) -> Iterator[Block | Bars]:
     first, *sentences = _verdict_lines(shown)
     yield Sentence(first)
     yield from map(Heading, sentences)
@@ -135,7 +138,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             yield from _run_blocks(shown)
 
 
-def _verdict_lines(shown: ShownInNotebooks) -> list[str]:
+def _verdict_lines(shown: Answer) -> list[str]:
     """Return the sentences of the verdict, the most important first."""
     match shown:
         case Run():

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from nsyspipe.analysis.links import links
+from nsyspipe.analysis.links import LinkVerdict, links
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence, Recording
-from nsyspipe.findings.slow_link import LinkVerdict, judge_link
+from nsyspipe.findings.slow_link import judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
@@ -31,7 +31,7 @@ from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.beside import Candidates, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
-from nsyspipe.reader.metadata import ReportFacts
+from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory

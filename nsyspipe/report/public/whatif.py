@@ -1,0 +1,14 @@
+"""The answer to a simulation, as `nsyspipe.whatif` returns it."""
+
+from dataclasses import dataclass
+
+from nsyspipe.replay import answer
+from nsyspipe.report.public.shown import ShownInNotebooks
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class WhatIf(answer.WhatIf, ShownInNotebooks):
+    __doc__ = answer.WhatIf.__doc__
+
+    def __repr__(self) -> str:
+        return self._with_headline(super().__repr__())

@@ -1,0 +1,199 @@
+"""Which run or runs of a store the user means."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from nsyspipe.errors import OptionError
+from nsyspipe.model.names import RUN_DIRECTORY, printable
+from nsyspipe.store.layout import (
+    RunReference,
+    has_run,
+    is_one_run,
+    is_saved,
+    place_of,
+    run_ids,
+    run_reference,
+)
+from nsyspipe.suggestions import LabelChoice, RunChoice, argument_of
+
+
+def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
+    """Return the store and the id of the one run that the user means.
+
+    A path may end in ``:NAME``, the id of a run or a label. A label means its latest run, both in
+    a path and as `label`, which counts only if no run is named. An `OptionError` is raised if the
+    run does not exist, if the store has several runs and none is named, and if NAME is the id of
+    one run and the label of another.
+    """
+    reference = run_reference(path) or RunReference(path, None, is_id=False)
+    store = reference.store
+    named_id = _named_run(reference)
+    wanted_id = named_id if run_id is None else run_id
+    is_free = named_id in (None, wanted_id)
+    if wanted_id is not None and is_free and has_run(store, wanted_id):
+        return store, wanted_id
+    labels = labels_by_time(store)
+    if named_id is not None and has_run(store, named_id):
+        labels = {named_id: labels.get(named_id, "")}
+    choice = RunChoice(path, store, labels)
+    if run_id is not None:
+        raise choice.no_such_run_id(run_id)
+    if named_id is not None:
+        raise choice.no_such_run(named_id)
+    return store, _run_without_a_name(choice, label)
+
+
+def _run_without_a_name(choice: RunChoice, label: str | None) -> str:
+    """Return the latest run of a label, and without a label the only run of the store."""
+    if label:
+        candidates = choice.ids_with_label(label)
+        if not candidates and choice.ids:
+            raise choice.no_such_label(label)
+    else:
+        candidates = choice.ids if len(choice.ids) == 1 else []
+    if not candidates:
+        raise choice.several_runs(_with_operations(choice))
+    return candidates[-1]
+
+
+def _with_operations(choice: RunChoice) -> list[str]:
+    """Return the ids of the runs that were saved with their operations."""
+    events = choice.store / "events"
+    return [run_id for run_id in choice.ids if (events / f"{RUN_DIRECTORY}{run_id}").is_dir()]
+
+
+def _named_run(reference: RunReference) -> str | None:
+    """Return the id of the run that a name means, and the name if no run has it."""
+    store, name, is_id = reference
+    if not name or is_id:
+        return name
+    of_label = [run_id for run_id, label in labels_by_time(store).items() if label == name]
+    latest_of_label = of_label[-1] if of_label else None
+    if not has_run(store, name):
+        return latest_of_label or name
+    if latest_of_label is not None and latest_of_label != name:
+        fix = (
+            f"{shlex.quote(place_of(store, name))}, that run, or "
+            f"{argument_of(store, latest_of_label)}, the label's latest"
+        )
+        raise OptionError(
+            f"{store}:{name}", "is the ID of a run and the label of other runs", fix=fix
+        )
+    return name
+
+
+def labels_by_time(store: Path) -> dict[str, str]:
+    """Return the label of each run of a store, in order of the time of capture, then of the id.
+
+    The label of a run that cannot be read is ``""``.
+    """
+    if not any(run_ids(store)):
+        return {}
+    from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
+
+    stored = listed_runs(store)
+    labels = dict.fromkeys((run.run_id for run in stored.unreadable), "")
+    readable = zip(stored.runs["run_id"].to_pylist(), stored.runs["label"].to_pylist(), strict=True)
+    return labels | {run_id: printable(label) for run_id, label in readable}
+
+
+class LabelRuns(NamedTuple):
+    """The runs of a label that a comparison uses, and those that it leaves out."""
+
+    paths: list[str]
+    # Runs of some ranks only, where the label also has runs of all ranks.
+    partial_run_ids: list[str]
+
+
+def runs_by_label(
+    place: str, label: str, candidates: Sequence[object] = ()
+) -> dict[str, LabelRuns]:
+    """Return the runs of the baseline's label, and those of the candidate's label if it is one.
+
+    `candidates` is what the user named as the candidate. If it is empty, the candidate is the only
+    other label of the store. If it is no label of the store, only the baseline is returned. An
+    `OptionError` says which labels there are.
+    """
+    from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
+
+    store = Path(place)
+    if not is_saved(store) or is_one_run(store):
+        raise OptionError(
+            f"--against {label}",
+            f"{place} is not a run store",
+            fix=_command_with_a_store(store, label),
+        )
+    stored = listed_runs(store)
+    if stored.unreadable:
+        first = argument_of(store, stored.unreadable[0].run_id)
+        problem = f"{first} cannot be read, so its label is unknown"
+        raise OptionError(f"--against {label}", problem, fix="remove this run")
+    runs = dict[str, dict[str, bool]]()
+    for run in stored.runs.select(
+        ["run_id", "label", "n_ranks", "n_processes", "world_size"]
+    ).to_pylist():
+        n_captured = run["n_ranks"] if run["n_processes"] is None else run["n_processes"]
+        runs_of_label = runs.setdefault(printable(run["label"]), {})
+        runs_of_label[run["run_id"]] = n_captured >= (run["world_size"] or 0)
+    choice = LabelChoice(place, label, runs)
+    if label not in runs:
+        raise choice.no_such_baseline()
+    compared = [label, *_candidate_labels(choice, candidates)]
+    return {name: _runs_of_label(place, runs[name]) for name in compared}
+
+
+def _runs_of_label(place: str, has_all_ranks: Mapping[str, bool]) -> LabelRuns:
+    """Return the runs of a label, from whether each has all ranks."""
+    partial = []
+    if any(has_all_ranks.values()):
+        partial = [run_id for run_id, is_whole in has_all_ranks.items() if not is_whole]
+    paths = [place_of(place, run_id) for run_id in has_all_ranks if run_id not in partial]
+    return LabelRuns(paths, partial)
+
+
+def _candidate_labels(choice: LabelChoice, candidates: Sequence[object]) -> list[str]:
+    """Return the label of the candidate, if the candidate is a label and not a place."""
+    if not candidates:
+        if len(choice.other_labels) != 1:
+            raise choice.no_candidate()
+        return choice.other_labels
+    is_a_name = len(candidates) == 1 and isinstance(candidates[0], str)
+    name = str(candidates[0]) if is_a_name else ""
+    exists = os.path.lexists(name)
+    if name == choice.baseline and not exists:
+        raise choice.same_label_twice()
+    if name and name not in choice.runs and not _may_be_a_place(name):
+        raise choice.no_such_candidate(name)
+    return [name] if name in choice.runs and not exists else []
+
+
+def _may_be_a_place(name: str) -> bool:
+    """Return whether a text is, or looks like, reports or a saved run."""
+    has_path_letters = os.sep in name or "=" in name
+    return (
+        os.path.lexists(name) or has_path_letters or glob.has_magic(name) or is_one_run(Path(name))
+    )
+
+
+def _command_with_a_store(path: Path, label: str) -> str:
+    """Return a command that compares with a label, for a path that is not a store.
+
+    If the path is one run of a store, that run may be meant as the candidate.
+    """
+    reference = run_reference(path)
+    if reference is None:
+        return (
+            f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+        )
+    command = ["nsyspipe", "diff", "--against", label, str(reference.store)]
+    name = reference.name
+    if name is not None and name != label:
+        is_label = name in labels_by_time(reference.store).values()
+        command.append(name if is_label else str(path))
+    return shlex.join(command)

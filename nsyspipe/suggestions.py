@@ -1,0 +1,198 @@
+"""Errors about runs of a store that do not exist, with the runs that do, and the nearest of them.
+
+The store decides which run the user means. If there is none, or more than one, it raises an error
+that is worded here.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsyspipe.errors import OptionError, nearest_name
+
+_MAX_RUNS_IN_ERROR = 6
+# An id that is less similar is no typing error. Ids of captures of one day are less similar.
+_MIN_SIMILARITY_OF_IDS = 0.8
+
+
+def argument_of(store: Path, name: str) -> str:
+    """Return how one run of a store is named in a shell, by its id or label."""
+    return shlex.quote(f"{store}:{name}")
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """The runs among which a user has to choose one."""
+
+    # As the user wrote it.
+    path: Path
+    store: Path
+    # Run id -> label, by time of capture. The label of a run that cannot be read is "".
+    labels: Mapping[str, str]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the runs, the latest last."""
+        return [*self.labels]
+
+    def ids_with_label(self, label: str) -> list[str]:
+        """Return the ids of the runs with a label, the latest last."""
+        return [run_id for run_id in self.labels if self.labels[run_id] == label]
+
+    def latest_runs_text(self) -> str:
+        """Return the ids of the latest runs, each with its label, which tells more than an id."""
+        texts = []
+        for run_id, label in [*self.labels.items()][-_MAX_RUNS_IN_ERROR:]:
+            has_own_label = label not in ("", run_id)
+            texts.append(f"{run_id} ({label})" if has_own_label else run_id)
+        text = ", ".join(texts)
+        if len(self.labels) > _MAX_RUNS_IN_ERROR:
+            text += f" and {len(self.labels) - _MAX_RUNS_IN_ERROR} more"
+        return text
+
+    def doctor_command(self) -> str:
+        """Return the command that lists the runs, and what the command shows."""
+        purpose = "lists its runs" if all(self.labels.values()) else "shows what is wrong"
+        return f"nsyspipe doctor {shlex.quote(str(self.store))}, which {purpose}"
+
+    def no_such_label(self, label: str) -> OptionError:
+        """Return the error of a label that no run has, where there are runs."""
+        known_labels = {*self.labels.values()} - {""}
+        suggestion = nearest_name(label, known_labels) or self.labels[self.ids[-1]]
+        fix = self.doctor_command()
+        if suggestion:
+            fix = f"--label {shlex.quote(suggestion)}, or {fix}"
+        return OptionError(
+            f"--label {label}",
+            f"no run of {self.path} has that label",
+            found=self.latest_runs_text(),
+            fix=fix,
+        )
+
+    def several_runs(self, ids_with_operations: Sequence[str]) -> OptionError:
+        """Return the error of a store where the user has to name one of the runs."""
+        fix = None
+        if self.ids:
+            # A run with its operations fits every command, so the latest of these is suggested.
+            suggestion = [*self.ids, *ids_with_operations][-1]
+            fix = f"{argument_of(self.store, suggestion)}, or {self.doctor_command()}"
+        return OptionError(
+            str(self.path),
+            f"contains {len(self.ids)} runs, choose one",
+            found=self.latest_runs_text(),
+            fix=fix,
+        )
+
+    def no_such_run_id(self, run_id: str) -> OptionError:
+        """Return the error of a ``--run-id`` that the store does not have."""
+        nearest = self._nearest(run_id)
+        if nearest is None:
+            value = f"{['ID', *self.ids][-1]}, or {self.doctor_command()}"
+        elif nearest in self.labels:
+            value = nearest
+        else:
+            # A label is no value of --run-id, but the id of its latest run is.
+            value = self._latest_id_by_label()[nearest]
+        return OptionError(
+            f"--run-id {run_id}",
+            f"{self.path} has no such run",
+            found=self.latest_runs_text(),
+            fix=f"--run-id {value}",
+        )
+
+    def no_such_run(self, name: str) -> OptionError:
+        """Return the error of a path ``STORE:NAME`` where no run has that id or label."""
+        nearest = self._nearest(name)
+        fix = self.doctor_command()
+        if nearest is not None:
+            fix = f"{argument_of(self.store, nearest)}, or {fix}"
+        return OptionError(
+            str(self.path), "has no such run", found=self.latest_runs_text(), fix=fix
+        )
+
+    def _latest_id_by_label(self) -> dict[str, str]:
+        return {label: run_id for run_id, label in self.labels.items() if label}
+
+    def _nearest(self, name: str) -> str | None:
+        nearest_label = nearest_name(name, self._latest_id_by_label())
+        return nearest_label or nearest_name(name, self.ids, cutoff=_MIN_SIMILARITY_OF_IDS)
+
+
+@dataclass(frozen=True)
+class LabelChoice:
+    """The labels among which a user of ``--against LABEL`` has to choose."""
+
+    # The store as the user wrote it.
+    place: str
+    baseline: str
+    # Label -> run id -> whether the run has all ranks.
+    runs: Mapping[str, Mapping[str, bool]]
+
+    @property
+    def option(self) -> str:
+        """The option as the user wrote it."""
+        return f"--against {self.baseline}"
+
+    @property
+    def other_labels(self) -> list[str]:
+        """The labels of the store without that of the baseline."""
+        return [label for label in self.runs if label != self.baseline]
+
+    def counts_text(self) -> str:
+        """Return all labels, each with its number of runs."""
+        texts = []
+        for label, ids in self.runs.items():
+            noun = "run" if len(ids) == 1 else "runs"
+            texts.append(f"{label} ({len(ids)} {noun})")
+        return ", ".join(texts)
+
+    def command_with(self, candidate: str) -> str:
+        """Return the command that compares the baseline with a candidate."""
+        start = shlex.join(["nsyspipe", "diff", "--against", self.baseline, self.place])
+        return f"{start} {shlex.quote(candidate)}"
+
+    def command_with_first_label(self) -> str:
+        """Return the command with another label of the store, or with reports if there is none."""
+        return self.command_with([*self.other_labels, "REPORTS"][0])
+
+    def no_such_baseline(self) -> OptionError:
+        """Return the error if no run has the label of the baseline."""
+        if any(self.baseline in ids for ids in self.runs.values()):
+            fix = f"nsyspipe diff {argument_of(Path(self.place), self.baseline)} CANDIDATE"
+            problem = "is the id of a run, not a label"
+        else:
+            suggestion = nearest_name(self.baseline, self.runs) or next(iter(self.runs))
+            fix = f"--against {shlex.quote(suggestion)}"
+            problem = f"{self.place} has no run of that label"
+        return OptionError(self.option, problem, found=self.counts_text(), fix=fix)
+
+    def same_label_twice(self) -> OptionError:
+        """Return the error of a candidate that is the label of the baseline."""
+        return OptionError(
+            self.baseline,
+            "is the label of the baseline, too",
+            found=self.counts_text(),
+            fix=self.command_with_first_label(),
+        )
+
+    def no_such_candidate(self, name: str) -> OptionError:
+        """Return the error of a candidate that is neither a label nor a place."""
+        suggestion = nearest_name(name, self.other_labels)
+        fix = self.command_with(suggestion) if suggestion else self.command_with_first_label()
+        return OptionError(
+            name,
+            f"is not a label of {self.place}, a file or a directory",
+            found=self.counts_text(),
+            fix=fix,
+        )
+
+    def no_candidate(self) -> OptionError:
+        """Return the error of a missing candidate in a store with none or several other labels."""
+        amount = "several other labels" if self.other_labels else "no other label"
+        return OptionError(
+            self.option,
+            f"{self.place} has {amount}, and the candidate is missing",
+            found=self.counts_text(),
+            fix=self.command_with_first_label(),
+        )
