@@ -1,4 +1,4 @@
-"""Steps of two sides that do not overlap at all: when that alone shows a difference, and how large it is at least.
+"""Steps of two sides that do not overlap at all: when this alone shows a difference.
 
 A t interval of a few correlated steps is wide, because neighbours may be almost equal. If every
 step of one side takes longer than every step of the other, the order of the steps is evidence by
@@ -30,7 +30,10 @@ _MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
 
 
 class Separation(Struct, frozen=True):
-    """Two sides without a common value: the least and the largest difference of their steps, candidate less baseline."""
+    """Two sides without a common value.
+
+    The ends are the smallest and the largest difference of two steps, candidate less baseline.
+    """
 
     low: float
     high: float
@@ -76,7 +79,7 @@ def _all_steps(side: Captures) -> Float64:
 
 
 def _largest_level_switch(side: Captures) -> float:
-    """Return the largest distance between the two levels of a capture's steps; 0 if no capture shows two levels."""
+    """Return the largest distance between two levels of a capture's steps; 0 without any."""
     switches = [0.0]
     for series in side.series:
         is_long = levels_of(series.values, MIN_GAP_OF_LEVELS_IN_SPREADS)

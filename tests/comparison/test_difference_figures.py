@@ -20,8 +20,9 @@ from nsyspipe.comparison.changes import (
     top_kernels,
 )
 from nsyspipe.comparison.comparability import check_comparable
-from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.metrics import hidden_comm_ns, per_step
+from nsyspipe.comparison.side import Side
 from nsyspipe.errors import DatasetError
 from nsyspipe.store.write import save
 from tests.comparison.conftest import STEPS, payload_run

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import nsyspipe
-from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.causes import cause_of
 from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_GROUPS,
@@ -21,7 +21,8 @@ from nsyspipe.comparison.facts import (
     ONLY_STAGES,
     STARTED_COMMAND,
 )
-from nsyspipe.comparison.surroundings import MAY_HAVE, cause_of
+from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.surroundings import MAY_HAVE
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts

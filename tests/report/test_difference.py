@@ -13,9 +13,10 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.comparison.metrics import Rules
+from nsyspipe.comparison.side import Side
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
