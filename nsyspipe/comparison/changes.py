@@ -89,7 +89,8 @@ def step_parts(
 
 
 def _means_of_side(side: Sequence[StepTable]) -> Means:
-    return {name: _mean(side, name) for name in ("wall", *PARTS, *IDLE_CAUSES)}
+    names = ("wall", *PARTS, *IDLE_CAUSES)
+    return {name: _mean(side, name) for name in names}
 
 
 def _round_parts(means: Means) -> Means:
@@ -133,17 +134,24 @@ def _round_causes_of_side(means: Means, parts: Means, known: Sequence[str]) -> M
 
 
 def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
-    before, after = (side[name] for side in sides)
-    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": None}
-    if before is not None and after is not None:
-        cells["delta_ns"] = after - before
-    return {column: None if value is None else float(value) for column, value in cells.items()}
+    before = _float_or_none(sides[0][name])
+    after = _float_or_none(sides[1][name])
+    exact_before, exact_after = (side[name] for side in sides)
+    delta = None
+    if exact_before is not None and exact_after is not None:
+        delta = float(exact_after - exact_before)
+    return {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+
+
+def _float_or_none(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def mean_of(values: Iterable[Number | None]) -> Number | None:
     """Return the mean; None if a value is None, or is not finite as in a damaged run."""
     numbers = list(values)
-    known = [number for number in numbers if number is not None and math.isfinite(number)]
+    recorded = [number for number in numbers if number is not None]
+    known = [number for number in recorded if math.isfinite(number)]
     if not known or len(known) < len(numbers):
         return None
     return sum(known[1:], known[0]) / len(known)
@@ -204,7 +212,8 @@ class StepTable(Struct, frozen=True, dict=True):
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
         """Return the captures of sides that are compared with each other, side by side."""
         runs = [run for side in sides for run in side]
-        is_mixed = len({has_whole_graphs(run) for run in runs}) > 1
+        has_graphs = {has_whole_graphs(run) for run in runs}
+        is_mixed = len(has_graphs) > 1
         latest = latest_of(run.definitions_version for run in runs)
 
         def table_of(run: Run) -> StepTable:
@@ -212,7 +221,7 @@ class StepTable(Struct, frozen=True, dict=True):
             hides_idle = is_mixed and has_whole_graphs(run)
             return cls(run, hides_idle=hides_idle, outdated_columns=outdated_columns)
 
-        return tuple([table_of(run) for run in side] for side in sides)
+        return tuple(list(map(table_of, side)) for side in sides)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -278,14 +287,16 @@ class StepTable(Struct, frozen=True, dict=True):
         """
         collectives = self.run.collectives()
         is_matched = pc.is_valid(collectives["transfer_ns"])
-        rows = collectives.filter(pc.and_(collectives["in_summary"], is_matched))
+        is_used = pc.and_(collectives["in_summary"], is_matched)
+        rows = collectives.filter(is_used)
         columns = self._columns_of_steps(rows["step"].to_numpy())
         names = ("transfer_ns", "message_bytes", "bus_bytes")
         sums: dict[str, Float64 | None] = dict.fromkeys(names)
         for name in {*sums} - self.outdated_columns:
-            if rows.num_rows and not rows[name].null_count:
-                weights = rows[name].to_numpy()
-                sums[name] = np.bincount(columns, weights, self.n_steps).astype(np.float64)
+            values = rows[name]
+            if rows.num_rows and not values.null_count:
+                sums_of_steps = np.bincount(columns, values.to_numpy(), self.n_steps)
+                sums[name] = sums_of_steps.astype(np.float64)
         return sums
 
     def _columns_of_steps(self, steps: Int64) -> Int64:
@@ -429,5 +440,6 @@ def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
                 key = KernelKey(row["phase"], row["name"])
                 so_far = costs.get(key, _NO_COST)
                 ns = so_far.ns + row["in_summary_ns_sum"] / n_rank_steps
-                costs[key] = KernelCost(ns, so_far.n_launches + n_launches / n_rank_steps)
+                n_so_far = so_far.n_launches + n_launches / n_rank_steps
+                costs[key] = KernelCost(ns, n_so_far)
     return costs

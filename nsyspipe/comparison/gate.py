@@ -135,7 +135,8 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     OptionError
         If a name is not a metric, or if there is none; the error names the `option`.
     """
-    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+    # It loads numpy, which a wrong option does not need.
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415
 
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]

@@ -50,24 +50,24 @@ class Separation(Struct, frozen=True):
 
 
 def separation_of(baseline: Captures, candidate: Captures, confidence: float) -> Separation | None:
-    """Return how far two sides are apart if no steps overlap and that alone is evidence at `confidence`.
+    """Return how far two sides are apart, if their steps do not overlap and this is evidence.
 
-    None if they overlap, if a side has fewer than 5 steps, if the gap is small for so few steps, if
-    a switch between two levels that a capture shows is as large as the gap, or if more confidence
-    than 95 % is asked for.
+    None if steps overlap, if a side has fewer than 5 steps, if the gap is small for so few steps,
+    if a capture switches between two levels by as much as the gap, or if the confidence is above
+    95 %.
     """
     shorter = min(baseline.n, candidate.n)
     if shorter < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:
         return None
     before = _all_steps(baseline)
     after = _all_steps(candidate)
-    separation = Separation(
-        low=float(after.min() - before.max()), high=float(after.max() - before.min())
-    )
+    low = float(after.min() - before.max())
+    high = float(after.max() - before.min())
+    separation = Separation(low, high)
     if separation.low <= 0 <= separation.high:
         return None
-    wider_range = max(float(np.ptp(before)), float(np.ptp(after)))
-    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * wider_range
+    ranges = [float(np.ptp(steps)) for steps in (before, after)]
+    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * max(ranges)
     level_switch = max(_largest_level_switch(baseline), _largest_level_switch(candidate))
     if separation.gap < max(min_gap, level_switch):
         return None

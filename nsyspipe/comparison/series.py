@@ -73,7 +73,9 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     def is_long(self) -> Flags:
         """Which steps are of the longer of two kinds; none if there are not two kinds."""
         is_long = levels_of(self.values)
-        return np.zeros(self.n, np.bool_) if is_long is None else is_long
+        if is_long is None:
+            return np.zeros(self.n, np.bool_)
+        return is_long
 
     @cached_property
     def n_long(self) -> int:
@@ -141,7 +143,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         """
         if not self.is_varying:
             return False
-        normal_variance = _MEDIAN_COST * float(np.var(self.deviations, ddof=1))
+        step_variance = float(np.var(self.deviations, ddof=1))
+        normal_variance = _MEDIAN_COST * step_variance
         inflation = float(variance_inflation(self.n, np.asarray(correlation)))
         variances = [self._variance_by_ranks(factor) for factor in (1.0, inflation)]
         return max(variances) > MAX_VARIANCE_OVER_NORMAL * normal_variance
@@ -361,8 +364,11 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 def why_undecided(baseline: Captures, candidate: Captures, names: tuple[str, str]) -> str | None:
     """Return which sides have too few steps to decide anything; None if both have enough."""
     whys = (baseline.why_too_few, candidate.why_too_few)
-    if whys[0] == whys[1]:
-        return whys[0] and f"{names[0]} and {names[1]} have {whys[0]}"
+    common_why = whys[0]
+    if common_why is None and whys[1] is None:
+        return None
+    if common_why == whys[1]:
+        return f"{' and '.join(names)} have {common_why}"
     named_whys = zip(names, whys, strict=True)
     return ", ".join(f"{name} has {why}" for name, why in named_whys if why)
 
@@ -375,9 +381,9 @@ def centre_by_means(baseline: Captures, candidate: Captures) -> tuple[Captures, 
     """
     before = baseline.of_kind(MeanSeries)
     after = candidate.of_kind(MeanSeries)
-    regular_before = before.of_kind(RegularSeries) if _is_regular(before, after) else before
-    regular_after = after.of_kind(RegularSeries) if _is_regular(after, before) else after
-    return regular_before, regular_after
+    kind_before = RegularSeries if _is_regular(before, after) else MeanSeries
+    kind_after = RegularSeries if _is_regular(after, before) else MeanSeries
+    return baseline.of_kind(kind_before), candidate.of_kind(kind_after)
 
 
 def _is_regular(side: Captures, opposite: Captures) -> bool:
@@ -388,8 +394,9 @@ def _is_regular(side: Captures, opposite: Captures) -> bool:
         return False
     if periods == opposite_periods:
         return True
-    is_sure = all(map(_has_sure_pattern, side.series))
-    return is_sure and not any(series.is_long.any() for series in opposite.series)
+    if any(series.n_long for series in opposite.series):
+        return False
+    return all(map(_has_sure_pattern, side.series))
 
 
 def _has_sure_pattern(series: Series) -> bool:

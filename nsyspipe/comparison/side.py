@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 from nsyspipe.errors import OptionError
@@ -41,8 +41,7 @@ class Side:
     def __post_init__(self) -> None:
         check_text("label", self.label or "", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
-        is_sequence = isinstance(runs, list | tuple)
-        if not (is_sequence and all(hasattr(run, "header") for run in runs)):
+        if not _are_runs(runs):
             raise OptionError.of_kind(
                 "runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])"
             )
@@ -55,6 +54,12 @@ class Side:
         if n_captures > 1:
             what = f"has the capture {run_id} twice"
             raise OptionError(self.label, what, fix="name each capture of a side once")
+
+
+def _are_runs(runs: object) -> bool:
+    if not isinstance(runs, list | tuple):
+        return False
+    return all(hasattr(run, "header") for run in runs)
 
 
 def distinguish_sides(sides: Sequence[Side]) -> list[Side]:
@@ -100,8 +105,9 @@ def _ways_to_name(name: str, runs: Sequence[Run], taken: set[str]) -> Iterator[l
     """Yield names for runs: their directories with ever more parents, then IDs, then numbers."""
     yield from _directory_names(runs)
     yield [f"{name} ({run.header.run_id})" for run in runs]
-    numbered_names = (name if number == 1 else f"{name} ({number})" for number in count(1))
-    free_names = (numbered for numbered in numbered_names if numbered not in taken)
+    numbered_names = (f"{name} ({number})" for number in count(2))
+    all_names = chain([name], numbered_names)
+    free_names = (possible for possible in all_names if possible not in taken)
     yield [*islice(free_names, len(runs))]
 
 

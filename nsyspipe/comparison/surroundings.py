@@ -111,13 +111,14 @@ _COPIES = "number and bytes of copies on the device"
 LONGEST_DELAY = "longest delay of a step by a rank"
 _STEPS_USED = "steps in the figures"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
-_NUMBER_MATTERS = (
-    _NumberMatter("collectives", ALL_COLLECTIVES.what, BY_GRAPH_NODES, {ALL_COLLECTIVES.what}),
-    _NumberMatter("collectives", MESSAGE_BYTES, BY_PAYLOADS, {MESSAGE_BYTES}),
-    _NumberMatter("copies", _COPIES, BY_STEPS, {DTOD_COPIES, GRADIENT_COPIES, DTOD_BYTES}),
-    _NumberMatter("stragglers", DELAYS, BY_ALL_RANKS, {LONGEST_DELAY}),
-    _NumberMatter("link", BANDWIDTH, BY_PAYLOADS, {BANDWIDTH}),
-)
+_N_COLLECTIVES = ALL_COLLECTIVES.what
+_COLLECTIVES = _NumberMatter("collectives", _N_COLLECTIVES, BY_GRAPH_NODES, {_N_COLLECTIVES})
+_MESSAGES = _NumberMatter("collectives", MESSAGE_BYTES, BY_PAYLOADS, {MESSAGE_BYTES})
+_COPY_NUMBERS = {DTOD_COPIES, GRADIENT_COPIES, DTOD_BYTES}
+_DEVICE_COPIES = _NumberMatter("copies", _COPIES, BY_STEPS, _COPY_NUMBERS)
+_STRAGGLERS = _NumberMatter("stragglers", DELAYS, BY_ALL_RANKS, {LONGEST_DELAY})
+_BUS_BANDWIDTH = _NumberMatter("link", BANDWIDTH, BY_PAYLOADS, {BANDWIDTH})
+_NUMBER_MATTERS = (_COLLECTIVES, _MESSAGES, _DEVICE_COPIES, _STRAGGLERS, _BUS_BANDWIDTH)
 # What a report records -> what a launcher records of the same, in more words.
 _MORE_BY_LAUNCHER = {TRACED_EVENTS: TRACE, STARTED_COMMAND: COMMAND}
 
@@ -157,14 +158,19 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
 # --- numbers --------------------------------------------------------------------------------------
 def _n_steps_rows(sides: Sides) -> list[dict[str, Any]]:
     """Return the row of the number of steps used, if it differs: in words for several captures."""
-    counts = [[n_steps(capture.run) for capture in side] for side in sides]
-    before, after = (", ".join(map(str, side)) for side in counts)
-    rows = _word_rows("steps", _STEPS_USED, before, after)
-    has_one_capture_each = all(len(side) == 1 for side in counts)
-    if not rows or not has_one_capture_each:
-        return rows
-    n_before, n_after = (float(side[0]) for side in counts)
-    return [_number_row(NumberKey("steps", _STEPS_USED, "count"), n_before, n_after)]
+    before = _numbers_of_steps(sides[0])
+    after = _numbers_of_steps(sides[1])
+    if before == after:
+        return []
+    if len(before) == 1 and len(after) == 1:
+        key = NumberKey("steps", _STEPS_USED, "count")
+        return [_number_row(key, float(before[0]), float(after[0]))]
+    before_text, after_text = (", ".join(map(str, numbers)) for numbers in (before, after))
+    return _word_rows("steps", _STEPS_USED, before_text, after_text)
+
+
+def _numbers_of_steps(side: Sequence[StepTable]) -> list[int]:
+    return [n_steps(capture.run) for capture in side]
 
 
 def _compare_numbers(sides: Sides) -> _Comparison:
@@ -250,7 +256,7 @@ def _compare_number_matter(
     before, after = numbers
     is_known = matter.is_known_in(before), matter.is_known_in(after)
     keys = matter.keys_in({**before, **after})
-    lacking = [side for side, known in zip(sides, is_known, strict=True) if not known]
+    lacking = [side for index, side in enumerate(sides) if not is_known[index]]
     compared = Compared(
         topic=matter.topic,
         what=matter.what,
