@@ -11,7 +11,7 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from nsyspipe import errors
     from nsyspipe.api import compare, diff, load, whatif
-    from nsyspipe.comparison.sides import Side
+    from nsyspipe.comparison.side import Side
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.report import export
     from nsyspipe.report.export import dashboard
@@ -35,7 +35,7 @@ __all__ = [
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
     "Run": "nsyspipe.report.public.run",
-    "Side": "nsyspipe.comparison.sides",
+    "Side": "nsyspipe.comparison.side",
     "compare": "nsyspipe.api",
     "dashboard": "nsyspipe.report.export",
     "diff": "nsyspipe.api",

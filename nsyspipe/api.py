@@ -33,7 +33,7 @@ from nsyspipe.store.choice import find_saved, labels_by_time, runs_by_label
 from nsyspipe.store.layout import is_saved, place_of
 
 if TYPE_CHECKING:
-    from nsyspipe.comparison.sides import Side
+    from nsyspipe.comparison.side import Side
     from nsyspipe.report.public.difference import RunDifference
     from nsyspipe.report.public.scoreboard import Scoreboard
     from nsyspipe.report.public.whatif import WhatIf
@@ -309,8 +309,8 @@ def diff(
     >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
-    from nsyspipe.comparison.difference import told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import distinguish_sides  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
     from nsyspipe.report.public.difference import RunDifference  # noqa: PLC0415 - one run needs none
 
@@ -332,7 +332,9 @@ def diff(
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE), each a run or a list of captures"
         raise OptionError("diff", "compares two runs, and one is named", fix=fix)
-    before, after = told_apart([_as_side(baseline, "baseline"), _as_side(candidate, "candidate")])
+    before, after = distinguish_sides(
+        [_as_side(baseline, "baseline"), _as_side(candidate, "candidate")]
+    )
     return RunDifference(before, after, rules, judged, fail_on)
 
 
@@ -386,10 +388,9 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.difference import told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.scoreboard import check_sort  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import Side, distinguish_sides  # noqa: PLC0415 - one run needs none
     from nsyspipe.report.public.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
 
     check_flags(force=force)
@@ -413,7 +414,9 @@ def compare(
         sides = [_as_side(run) for run in several("runs", all_runs, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    return Scoreboard(tuple(Side(side.name, side.runs) for side in told_apart(sides)), rules, sort)
+    return Scoreboard(
+        tuple(Side(side.name, side.runs) for side in distinguish_sides(sides)), rules, sort
+    )
 
 
 def _one_run_error(place: str) -> OptionError:
@@ -534,7 +537,7 @@ def whatif(
     Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and applies while ranks
     wait.
     """
-    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
     from nsyspipe.report.public.whatif import WhatIf  # noqa: PLC0415 - few ask for it
 
@@ -561,7 +564,7 @@ def whatif(
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:
-    from nsyspipe.comparison.sides import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - one run needs none
 
     if isinstance(side, Side):
         return side

@@ -1,20 +1,28 @@
-"""Which arguments of two commands differ: a command as a whole is too long to see that."""
+"""Which arguments of two commands differ: nobody sees this in two whole commands."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-_NUMBER = re.compile(r"-[\d.]")  # begins a negative number, which is no option
+# Begins a negative number, which is not an option.
+_NEGATIVE_NUMBER = re.compile(r"-[\d.]")
 _BETWEEN_COMMANDS = "|"
-_FREE = ""  # the name of words that belong to no option
-_WITHOUT_VALUE = ""
+# The name of words that belong to no option.
+_NO_OPTION = ""
+
+# The distinct values of each argument, in their order.
+Arguments = dict[str, dict[str, None]]
 
 
 class ChangedArgument(Struct, frozen=True):
-    """An option, or the words of no option, that two commands do not share; None is "not given", empty is "given"."""
+    """An option, or the words of no option, that differ between two commands.
+
+    None means that the argument is not given; an empty text that it is given without a value.
+    """
 
     name: str
     before: str | None
@@ -22,67 +30,81 @@ class ChangedArgument(Struct, frozen=True):
 
 
 def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
-    """Return which arguments of two commands differ, in their order; none where only their order does.
+    """Return which arguments of two commands differ, in their order; none if only the order does.
 
-    Where a side is several commands, with ``|`` between them, an argument has all values that it has in them.
+    A side may be several commands with ``|`` between them. An argument has all values then that it
+    has in these commands.
     """
     old = _arguments(before)
     new = _arguments(after)
     changed = []
     for name in dict.fromkeys((*old, *new)):
-        if old.get(name) == new.get(name):
+        old_values = old.get(name, {})
+        new_values = new.get(name, {})
+        # The order of values does not count.
+        if old_values.keys() == new_values.keys():
             continue
-        values = [old.get(name, {}), new.get(name, {})]
-        if name == _FREE:  # of which only some differ
-            values = [
-                dict.fromkeys(own for own in values[at] if own not in values[1 - at])
-                for at in (0, 1)
-            ]
-        texts = [", ".join(value) if value else None for value in values]
-        if texts[0] != texts[1]:
-            changed.append(ChangedArgument(name, *texts))
+        old_text = _changed_text(name, old_values, new_values)
+        new_text = _changed_text(name, new_values, old_values)
+        if old_text != new_text:
+            changed.append(ChangedArgument(name, old_text, new_text))
     return changed
 
 
+def _changed_text(name: str, values: Iterable[str], opposite: Iterable[str]) -> str | None:
+    """Return the values of an argument; of words of no option those that the other side lacks."""
+    shown = [*values]
+    if name == _NO_OPTION:
+        shown = [value for value in shown if value not in opposite]
+    return ", ".join(shown) if shown else None
+
+
 def hidden_arguments(command: str, hidden: str) -> list[str]:
-    """Return the names of the arguments whose value is hidden, which is what stands in its place."""
-    return [
-        name
-        for name, values in _arguments(command).items()
-        if any(hidden in value for value in values)
-    ]
+    """Return the names of arguments with a value that is hidden; `hidden` stands in its place."""
+    arguments = _arguments(command).items()
+    return [name for name, values in arguments if hidden in "\n".join(values)]
 
 
-def _arguments(command: str) -> dict[str, dict[str, None]]:
-    """Return the distinct values of each option of a command, in their order."""
+def _arguments(command: str) -> Arguments:
+    """Return the arguments of a command, or the command as one word if it cannot be split."""
     try:
         words = shlex.split(command)
     except ValueError:
-        return {_FREE: {command: None}}
-    found: dict[str, dict[str, None]] = {}
-    name = _FREE
-    own = list[str]()
+        return {_NO_OPTION: {command: None}}
+    arguments: Arguments = {}
+    for name, value in _named_values(words):
+        arguments.setdefault(name, {})[value] = None
+    return arguments
 
-    def close() -> None:
-        if name != _FREE:
-            found.setdefault(name, {})[" ".join(own)] = None
 
+class _OpenOption(Struct):
+    """An option that the words after it are values of."""
+
+    name: str
+    values: list[str]
+
+
+def _named_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield arguments and their values, an option when its last value was read."""
+    option: _OpenOption | None = None
     for word in words:
-        is_option = word.startswith("-") and len(word.strip("-")) > 0 and not _NUMBER.match(word)
-        key, equals, value = word.partition("=")
-        if word == _BETWEEN_COMMANDS:
-            close()
-            name = _FREE
-            own = []
-        elif is_option:
-            close()
-            name = key
-            own = [value] if equals else []
-        elif equals and key:  # as Hydra has its settings
-            found.setdefault(key, {})[value] = None
-        elif name == _FREE:
-            found.setdefault(_FREE, {})[word] = None
+        key, equals_sign, value = word.partition("=")
+        is_between = word == _BETWEEN_COMMANDS
+        if is_between or _is_option(word):
+            if option is not None:
+                yield option.name, " ".join(option.values)
+            option = None if is_between else _OpenOption(key, [value] if equals_sign else [])
+        # Hydra has its settings without hyphens.
+        elif equals_sign and key:
+            yield key, value
+        elif option is None:
+            yield _NO_OPTION, word
         else:
-            own.append(word)
-    close()
-    return found
+            option.values.append(word)
+    if option is not None:
+        yield option.name, " ".join(option.values)
+
+
+def _is_option(word: str) -> bool:
+    has_name = bool(word.strip("-"))
+    return word.startswith("-") and has_name and not _NEGATIVE_NUMBER.match(word)

@@ -1,4 +1,4 @@
-"""Where a difference comes from: parts of the step time, which sum to it exactly, and kernels by phase and name."""
+"""Parts of the step time, which sum to it exactly, and kernels by phase and name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -130,58 +130,105 @@ KERNEL_CHANGES = TableSchema(
 SIDES = ("baseline", "candidate")
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
-_UNKNOWN = "idle_unknown_ns"
-# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too.
-# Above, whole ones.
-_FINE = Fraction(1, 1024)
-_FINE_UP_TO = 2**42
+_KNOWN_CAUSES = tuple(name for name in IDLE_CAUSES if name != "idle_unknown_ns")
+# Times below the limit are rounded to a thousandth of a nanosecond, as a power of two, so that sums
+# are exact as floats too. Longer times are rounded to whole nanoseconds.
+_FINE_UNIT = Fraction(1, 1024)
+_MAX_FINE_NS = 2**42
+# A smaller change of a kernel, as a share of the step time, is not worth a line.
+MIN_KERNEL_CHANGE_SHARE_OF_STEP = 0.001
+_MAX_TOP_KERNELS = 10
 
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
-_LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
-Costs = dict[
-    tuple[str | None, str], tuple[float, float]
-]  # by phase and name: time and number per rank and step
 
 
+# --- parts of the step ----------------------------------------------------------------------------
 def step_parts(
     baseline: Sequence[StepTable], candidate: Sequence[StepTable]
 ) -> tuple[pa.Table, pa.Table]:
-    """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
-    sides = [
-        {name: _mean(side, name) for name in ("wall", *PARTS, *IDLE_CAUSES)}
-        for side in (baseline, candidate)
-    ]
-    shown = [_shown(means) for means in sides]
-    causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
-    known = [name for name in causes if all(means[name] is not None for means in sides)]
-    split: list[Means] = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
-    if all(means["idle"] is not None for means in sides):
-        for means, cells, own in zip(sides, shown, split, strict=True):
-            idle = means["idle"]
-            total = cells["idle"]
-            if idle is not None and total is not None:
-                exact = {name: means[name] or Fraction(0) for name in known}
-                exact[_OTHER] = idle - sum(exact.values())
-                own.update(apportioned(total, exact, _unit(means["wall"])))
-    words = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
-    parts = [{"part": name, **_cells(shown, name)} for name in PARTS]
-    by_cause = [{"cause": word, **_cells(split, name)} for name, word in words.items()]
-    return STEP_TIME_PARTS.from_rows(parts), IDLE_CAUSE_PARTS.from_rows(by_cause)
+    """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`.
+
+    Times are multiples of 1/1024 ns, or of 1 ns if they are long, and sum exactly.
+    """
+    means = [_means_of_side(side) for side in (baseline, candidate)]
+    parts = [_round_parts(side) for side in means]
+    causes = _round_idle_causes(means, parts)
+    part_rows = [{"part": name, **_cells(parts, name)} for name in PARTS]
+    cause_rows = []
+    for name in (*_KNOWN_CAUSES, _OTHER):
+        word = name.removeprefix("idle_").removesuffix("_ns")
+        cause_rows.append({"cause": word, **_cells(causes, name)})
+    return STEP_TIME_PARTS.from_rows(part_rows), IDLE_CAUSE_PARTS.from_rows(cause_rows)
+
+
+def _means_of_side(side: Sequence[StepTable]) -> Means:
+    names = ("wall", *PARTS, *IDLE_CAUSES)
+    return {name: _mean(side, name) for name in names}
+
+
+def _round_parts(means: Means) -> Means:
+    """Round the parts so that they sum to the step time, if all of them are known."""
+    whole = means["wall"]
+    parts = {name: means[name] for name in PARTS}
+    known_parts = {name: part for name, part in parts.items() if part is not None}
+    if whole is None or len(known_parts) < len(PARTS):
+        return {name: _rounded_or_none(part) for name, part in parts.items()}
+    unit = _unit(whole)
+    return apportioned(_rounded(whole, unit), known_parts, unit)
+
+
+def _round_idle_causes(means: Sequence[Means], parts: Sequence[Means]) -> list[Means]:
+    """Round the causes of idle time of both sides so that they sum to the part idle.
+
+    Causes that only one side recorded are part of the other causes. Without idle time of both sides
+    nothing is known of its causes.
+    """
+    unknown: Means = dict.fromkeys((*_KNOWN_CAUSES, _OTHER))
+    if any(side["idle"] is None for side in means):
+        return [unknown for _ in means]
+    before, after = means
+    of_baseline = {name for name in _KNOWN_CAUSES if before[name] is not None}
+    known = [name for name in _KNOWN_CAUSES if name in of_baseline and after[name] is not None]
+    causes = []
+    for side_means, side_parts in zip(means, parts, strict=True):
+        side_causes = _round_causes_of_side(side_means, side_parts, known)
+        causes.append(unknown | side_causes)
+    return causes
+
+
+def _round_causes_of_side(means: Means, parts: Means, known: Sequence[str]) -> Means:
+    idle = means["idle"]
+    total = parts["idle"]
+    if idle is None or total is None:
+        return {}
+    causes = {name: means[name] or Fraction(0) for name in known}
+    causes[_OTHER] = idle - sum(causes.values())
+    return apportioned(total, causes, _unit(means["wall"]))
 
 
 def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
-    before, after = (side[name] for side in sides)
-    delta = None if before is None or after is None else after - before
-    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
-    return {column: None if value is None else float(value) for column, value in cells.items()}
+    before = _float_or_none(sides[0][name])
+    after = _float_or_none(sides[1][name])
+    exact_before, exact_after = (side[name] for side in sides)
+    delta = None
+    if exact_before is not None and exact_after is not None:
+        delta = float(exact_after - exact_before)
+    return {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+
+
+def _float_or_none(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def mean_of(values: Iterable[Number | None]) -> Number | None:
-    """Return the mean; None if any value is, or is no number, as of a damaged run."""
-    found = list(values)
-    known = [value for value in found if value is not None and math.isfinite(value)]
-    return sum(known[1:], known[0]) / len(known) if known and len(known) == len(found) else None
+    """Return the mean; None if a value is None, or is not finite as in a damaged run."""
+    numbers = list(values)
+    recorded = [number for number in numbers if number is not None]
+    known = [number for number in recorded if math.isfinite(number)]
+    if not known or len(known) < len(numbers):
+        return None
+    return sum(known[1:], known[0]) / len(known)
 
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
@@ -193,24 +240,18 @@ def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
 def apportioned(
     total: Fraction, parts: Mapping[str, Fraction], unit: Fraction
 ) -> dict[str, Fraction | None]:
-    """Round parts to multiples of a unit so that they sum to a total, by largest remainders; of equal ones the first."""
+    """Round parts to multiples of a unit so that they sum to a total, by largest remainders.
+
+    Of equal remainders the first is rounded up.
+    """
     floors = {name: part // unit for name, part in parts.items()}
-    n_left = int(total / unit) - sum(floors.values())
-    for name in sorted(parts, key=lambda name: floors[name] - parts[name] / unit)[:n_left]:
+    remainders = {name: part / unit - floors[name] for name, part in parts.items()}
+    by_remainder = sorted(parts, key=lambda name: -remainders[name])
+    n_units = int(total / unit)
+    n_left = n_units - sum(floors.values())
+    for name in by_remainder[:n_left]:
         floors[name] += 1
     return {name: floor * unit for name, floor in floors.items()}
-
-
-def _shown(means: Means) -> Means:
-    """Return what is shown of the parts: null, or summing to the step time."""
-    whole = means["wall"]
-    parts = {name: part for name in PARTS if (part := means[name]) is not None}
-    if whole is None or len(parts) < len(PARTS):
-        return {
-            name: None if part is None else _rounded(part, _FINE) for name, part in means.items()
-        }
-    unit = _unit(whole)
-    return {**apportioned(_rounded(whole, unit), parts, unit)}
 
 
 def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
@@ -218,41 +259,50 @@ def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
 
 
 def _unit(whole: Fraction | None) -> Fraction:
-    return _FINE if whole is None or whole < _FINE_UP_TO else Fraction(1)
+    """Return the unit that a time, and its parts, are rounded to."""
+    return _FINE_UNIT if whole is None or whole < _MAX_FINE_NS else Fraction(1)
 
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
 
 
+def _rounded_or_none(value: Fraction | None) -> Fraction | None:
+    return None if value is None else _rounded(value, _FINE_UNIT)
+
+
+# --- steps as matrices ----------------------------------------------------------------------------
 class StepTable(Struct, frozen=True, dict=True):
-    """The figures' steps of a run as matrices: a row per rank, each of which has every one, a column per step in order of time."""
+    """The summary steps of a run as matrices: a row per rank, a column per step by time."""
 
     run: Run
-    # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
+    # Idle time is null: this run has CUDA graphs that were captured as a whole, and the gaps inside
+    # these were not seen, but other runs do not.
     hides_idle: bool = False
-    outdated_columns: frozenset[str] = (
-        frozenset()
-    )  # null: they mean something else in a run that this one is compared with
+    # Null columns: they mean something else in a run that this one is compared with.
+    outdated_columns: frozenset[str] = frozenset()
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
-        """Return the captures of each side that is compared with the others."""
+        """Return the captures of sides that are compared with each other, side by side."""
         runs = [run for side in sides for run in side]
-        is_mixed = len({has_whole_graphs(run) for run in runs}) > 1
+        has_graphs = {has_whole_graphs(run) for run in runs}
+        is_mixed = len(has_graphs) > 1
         latest = latest_of(run.definitions_version for run in runs)
 
-        def compared(run: Run) -> StepTable:
-            outdated = changed_columns(run.definitions_version, latest)
-            return cls(
-                run, hides_idle=is_mixed and has_whole_graphs(run), outdated_columns=outdated
-            )
+        def table_of(run: Run) -> StepTable:
+            outdated_columns = changed_columns(run.definitions_version, latest)
+            hides_idle = is_mixed and has_whole_graphs(run)
+            return cls(run, hides_idle=hides_idle, outdated_columns=outdated_columns)
 
-        return tuple([compared(run) for run in side] for side in sides)
+        return tuple(list(map(table_of, side)) for side in sides)
 
     @cached_property
     def rows(self) -> pa.Table:
-        """`schema.STEPS` of the summary steps, by rank and in order of time: numbers need not ascend with it."""
+        """`schema.STEPS` of the summary steps, by rank and in order of time.
+
+        Numbers of steps need not ascend with time.
+        """
         by_time = [(name, "ascending") for name in ("rank", "start_ns", "step")]
         return self.run.breakdown().sort_by(by_time).combine_chunks()
 
@@ -278,15 +328,12 @@ class StepTable(Struct, frozen=True, dict=True):
         return steps
 
     def matrix(self, column: str) -> Int64 | None:
-        """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
-        if column in self.outdated_columns:
+        """Return a column of integers as ranks x steps; None without steps, or if one is null."""
+        is_hidden = self.hides_idle and column.startswith("idle_")
+        if is_hidden or column in self.outdated_columns:
             return None
         values = self.rows[column]
-        if (
-            (self.hides_idle and column.startswith("idle_"))
-            or values.null_count
-            or not self.n_steps
-        ):
+        if values.null_count or not self.n_steps:
             return None
         matrix: Int64 = values.to_numpy().reshape(-1, self.n_steps)
         return matrix
@@ -298,85 +345,175 @@ class StepTable(Struct, frozen=True, dict=True):
         return np.empty(0, np.int64) if wall is None else np.argmax(wall, axis=0)
 
     def mean_of_slowest(self, name: str) -> Fraction | None:
-        """Return the mean over steps of a part of the step, or a cause of idle time, on the slowest rank, exactly."""
+        """Return the exact mean of a part, or a cause of idle time, on the slowest ranks, ns."""
         values = self.matrix(name if name in IDLE_CAUSES else f"{name}_ns")
         if values is None:
             return None
-        own = values[self.slowest, np.arange(self.n_steps)].tolist()
-        return Fraction(sum(own), self.n_steps)  # of Python's integers: no overflow
+        on_slowest = values[self.slowest, np.arange(self.n_steps)]
+        # Python's integers do not overflow.
+        return Fraction(sum(on_slowest.tolist()), self.n_steps)
 
     @cached_property
     def transfers(self) -> dict[str, Float64 | None]:
-        """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
-        rows = self.run.collectives()
-        rows = rows.filter(pc.and_(rows["in_summary"], pc.is_valid(rows["transfer_ns"])))
-        at = np.argsort(self.steps)[np.searchsorted(np.sort(self.steps), rows["step"].to_numpy())]
-        sums: dict[str, Float64 | None] = dict.fromkeys(
-            ("transfer_ns", "message_bytes", "bus_bytes")
-        )
+        """Sums per step over matched collectives: transfer time, message bytes and bus bytes.
+
+        A sum is None if it is null for a collective.
+        """
+        collectives = self.run.collectives()
+        is_matched = pc.is_valid(collectives["transfer_ns"])
+        is_used = pc.and_(collectives["in_summary"], is_matched)
+        rows = collectives.filter(is_used)
+        columns = self._columns_of_steps(rows["step"].to_numpy())
+        names = ("transfer_ns", "message_bytes", "bus_bytes")
+        sums: dict[str, Float64 | None] = dict.fromkeys(names)
         for name in {*sums} - self.outdated_columns:
-            if rows.num_rows and not rows[name].null_count:
-                sums[name] = np.bincount(at, rows[name].to_numpy(), self.n_steps).astype(np.float64)
+            values = rows[name]
+            if rows.num_rows and not values.null_count:
+                sums_of_steps = np.bincount(columns, values.to_numpy(), self.n_steps)
+                sums[name] = sums_of_steps.astype(np.float64)
         return sums
+
+    def _columns_of_steps(self, steps: Int64) -> Int64:
+        """Return the columns of the matrices for numbers of steps."""
+        by_number = np.argsort(self.steps)
+        positions = np.searchsorted(self.steps[by_number], steps)
+        columns: Int64 = by_number[positions]
+        return columns
+
+
+# --- kernels --------------------------------------------------------------------------------------
+class KernelKey(NamedTuple):
+    """What kernels are compared by."""
+
+    phase: str | None
+    name: str
+
+
+class KernelCost(NamedTuple):
+    """Time and number of launches of a kernel, per rank and step."""
+
+    ns: float
+    n_launches: float
+
+    @property
+    def mean_ns(self) -> float | None:
+        """Mean duration; None without a launch."""
+        return self.ns / self.n_launches if self.n_launches else None
+
+
+_NO_COST = KernelCost(0.0, 0.0)
 
 
 def kernel_changes(
     baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float
 ) -> pa.Table:
-    """Return `KERNEL_CHANGES`, with `min_effect` of the lesser time and a thousandth of the least step time as the limits of ``same``.
+    """Return `KERNEL_CHANGES`.
 
     Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
-    ranks, / (ranks x summary steps), the mean over a side's captures; where a capture lacks a
-    kernel, it took no time there. There are no rows where those are null or a side has no summary
-    steps, nor where captures of CUDA graphs as a whole stand beside others: kernels inside those
-    were not seen.
+    ranks, / (ranks x summary steps), as means over a side's captures. If a capture does not have a
+    kernel, the kernel took no time there. The status is ``same`` if the time changed by less than
+    `min_effect` of the shorter time and less than a thousandth of the shortest step time.
+
+    There are no rows if a capture has no summary steps, or no times of kernels. There are none
+    either if only some captures recorded CUDA graphs as a whole: the kernels inside these were not
+    seen.
     """
-    tables = (*baseline, *candidate)
-    is_counted = all(
-        table.n_steps and not table.run.kernels()["in_summary_ns"].null_count for table in tables
-    )
-    if not is_counted or len({has_whole_graphs(table.run) for table in tables}) > 1:
+    captures = (*baseline, *candidate)
+    has_graphs = {has_whole_graphs(capture.run) for capture in captures}
+    if len(has_graphs) > 1 or not all(map(_has_kernel_times, captures)):
         return KERNEL_CHANGES.empty()
-    before, after = (_side_costs(side) for side in (baseline, candidate))
-    little = little_ns(tables)
-    rows: list[dict[str, Any]] = []
+    before = _kernel_costs(baseline)
+    after = _kernel_costs(candidate)
+    max_same_ns = little_ns(captures)
+    rows = []
     for key in {*before, *after}:
-        (old, n_old), (new, n_new) = before.get(key, (0.0, 0.0)), after.get(key, (0.0, 0.0))
-        status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
-        if key not in before or key not in after:
-            status = "vanished" if key in before else "appeared"
-        means = (ns / n if n else None for ns, n in ((old, n_old), (new, n_new)))
-        row = (*key, status, old, new, new - old, n_old, n_new, *means)
-        rows.append(dict(zip(KERNEL_CHANGES.names, row, strict=True)))
-    rows.sort(key=lambda row: (-abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]))
+        old = before.get(key)
+        new = after.get(key)
+        status = _status_of_kernel(old, new, min_effect, max_same_ns)
+        rows.append(_kernel_row(key, old or _NO_COST, new or _NO_COST, status))
+    rows.sort(key=_largest_change_first)
     return KERNEL_CHANGES.from_rows(rows)
 
 
-def little_ns(tables: Iterable[StepTable]) -> float:
-    """Return the change of a kernel that is worth no line, per rank and step: a thousandth of the least step time."""
-    walls = (table.matrix("wall_ns") for table in tables)
-    return _LITTLE * min(
-        (float(wall.max(axis=0).mean()) for wall in walls if wall is not None), default=0.0
-    )
+class _KernelOrder(NamedTuple):
+    """What the rows of kernels are sorted by."""
+
+    negative_size: float
+    phase: str
+    name: str
+
+
+def _largest_change_first(row: Mapping[str, Any]) -> _KernelOrder:
+    size = abs(row["delta_ns_per_step"])
+    return _KernelOrder(-size, row["phase"] or "", row["name"])
+
+
+def _has_kernel_times(capture: StepTable) -> bool:
+    if not capture.n_steps:
+        return False
+    times = capture.run.kernels()["in_summary_ns"]
+    return not times.null_count
+
+
+def _status_of_kernel(
+    old: KernelCost | None, new: KernelCost | None, min_effect: float, max_same_ns: float
+) -> str:
+    if old is None:
+        return "appeared"
+    if new is None:
+        return "vanished"
+    max_change_ns = min(min_effect * min(old.ns, new.ns), max_same_ns)
+    return "same" if abs(new.ns - old.ns) <= max_change_ns else "changed"
+
+
+def _kernel_row(key: KernelKey, old: KernelCost, new: KernelCost, status: str) -> dict[str, Any]:
+    return {
+        **key._asdict(),
+        "status": status,
+        "delta_ns_per_step": new.ns - old.ns,
+        **_columns_of_side("baseline", old),
+        **_columns_of_side("candidate", new),
+    }
+
+
+def _columns_of_side(side: str, cost: KernelCost) -> dict[str, float | None]:
+    return {
+        f"{side}_ns_per_step": cost.ns,
+        f"{side}_n_per_step": cost.n_launches,
+        f"{side}_mean_ns": cost.mean_ns,
+    }
+
+
+def little_ns(captures: Iterable[StepTable]) -> float:
+    """Return the change of a kernel that is not worth a line, ns per rank and step."""
+    mean_step_times = []
+    for capture in captures:
+        wall_ns = capture.matrix("wall_ns")
+        if wall_ns is not None:
+            step_times = wall_ns.max(axis=0)
+            mean_step_times.append(float(step_times.mean()))
+    return MIN_KERNEL_CHANGE_SHARE_OF_STEP * min(mean_step_times, default=0.0)
 
 
 def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
-    """Keep the ten largest differences of those above a little, in their order: no other is larger than any of them."""
+    """Keep the ten largest differences of those that are worth a line, in their order."""
     sizes = pc.abs(kernels["delta_ns_per_step"])
-    return kernels.filter(pc.greater(sizes, little_ns)).slice(0, 10)
+    return kernels.filter(pc.greater(sizes, little_ns)).slice(0, _MAX_TOP_KERNELS)
 
 
-def _side_costs(side: Sequence[StepTable]) -> Costs:
-    costs: Costs = {}
+def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
+    """Return the costs of the kernels that run in summary steps, as means over captures."""
+    costs: dict[KernelKey, KernelCost] = {}
     for capture in side:
-        n_rows = len(capture.ranks) * capture.n_steps * len(side)
+        n_rank_steps = len(capture.ranks) * capture.n_steps * len(side)
         kernels = capture.run.kernels().group_by(["phase", "name"], use_threads=False)
-        for row in kernels.aggregate(
-            [("in_summary_ns", "sum"), ("n_in_summary", "sum")]
-        ).to_pylist():
-            n = row["n_in_summary_sum"]
-            if n:
-                key = row["phase"], row["name"]
-                before_ns, before_n = costs.get(key, (0.0, 0.0))
-                costs[key] = before_ns + row["in_summary_ns_sum"] / n_rows, before_n + n / n_rows
+        sums = kernels.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")])
+        for row in sums.to_pylist():
+            n_launches = row["n_in_summary_sum"]
+            if n_launches:
+                key = KernelKey(row["phase"], row["name"])
+                so_far = costs.get(key, _NO_COST)
+                ns = so_far.ns + row["in_summary_ns_sum"] / n_rank_steps
+                n_so_far = so_far.n_launches + n_launches / n_rank_steps
+                costs[key] = KernelCost(ns, n_so_far)
     return costs

@@ -1,17 +1,17 @@
-"""Whether two sides can be compared at all, and what else makes a comparison doubtful: each reason by name."""
+"""Whether two sides can be compared, and other reasons to doubt a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations, islice, product
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, parallelism
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.model.columns import flag, identifier, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN, DEFINITIONS_VERSION, latest_of
 from nsyspipe.model.names import few, listed
@@ -20,9 +20,7 @@ from nsyspipe.model.table import TableSchema
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
 
-Sides: TypeAlias = tuple[Side, Side]
-Test: TypeAlias = Callable[[Sides], Iterator["Check"]]
-Ask: TypeAlias = Callable[[list[Run]], bool]
+Sides = tuple[Side, Side]
 
 COMPARABILITY = TableSchema(
     name="difference_comparability",
@@ -90,27 +88,39 @@ RUN_PROBLEMS = TableSchema(
     ),
 )
 
-_UNKNOWN = "not recorded"
-_NONE = "none"
-_GPU = "recorded"
-_COUNTED = "counted"
-_MUCH_OVERHEAD = (
-    0.01  # from this share of step time on, the profiler's own work changes what it measures
-)
-# captures of one configuration differ by less, in step time and messages
-_UNLIKE = 1.25
-_OTHER_NUMBER = 1.1
 OTHER_WORK = "other-work"
 UNKNOWN_WORK = "unknown-work"
 UNLIKE = "unlike-captures"
 SHARED_BATCH = "shared-batch"
 DEFINITIONS = "definitions"
-_SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
+
+_NOT_RECORDED = "not recorded"
+_NONE = "none"
+_RECORDED = "recorded"
+_COUNTED = "counted"
+# From this share of the step time on, the work of the profiler changes what it measures.
+MIN_PROFILER_SHARE_OF_STEP = 0.01
+# Captures of one configuration differ by a smaller factor in step time, and in number and size of
+# collectives.
+MAX_RATIO_OF_STEP_TIMES = 1.25
+MAX_RATIO_OF_AMOUNTS = 1.1
+# What a run sends in a step may differ by this share, because of padding.
+MAX_SHARE_OF_OTHER_BYTES = 0.01
+_MAX_RANKS_SHOWN = 6
+
+
+class _Amount(NamedTuple):
+    """A column of the summary that captures of one configuration share, and its words."""
+
+    column: str
+    unit: float
+    what: str
+
+
 _AMOUNTS = (
-    ("collectives_per_step", 1, "collectives"),
-    ("message_bytes_per_step", 1e6, "MB of messages"),
+    _Amount("collectives_per_step", 1, "collectives"),
+    _Amount("message_bytes_per_step", 1e6, "MB of messages"),
 )
-_SHOWN = 6
 
 
 class Check(NamedTuple):
@@ -123,205 +133,215 @@ class Check(NamedTuple):
     message: str
 
     @property
-    def parts(self) -> bool:
-        """Whether runs are not ranked together: they differ, so that it blocks."""
+    def separates_runs(self) -> bool:
+        """Whether runs are not ranked together: the check blocks because they differ."""
         return self.blocks and not self.is_same
 
     @property
     def is_same(self) -> bool:
-        """Whether both are one capture, which nothing can be told of."""
+        """Whether both are one capture, so that there is nothing to compare."""
         return self.check == "same-capture"
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
-    """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
-    found = [check for test in _TESTS for check in test((baseline, candidate))]
-    return sorted(found, key=lambda check: not check.blocks)
+    """Return the reasons not to compare two sides; those that block come first."""
+    sides = (baseline, candidate)
+    # The order in which reasons are told. Where a capture lacks something, it measures less.
+    checks = [
+        *_check_captures(sides),
+        *_check_machines(sides),
+        *_check_work(sides),
+        *_check_definition_of_steps(sides),
+        *_check_recording(sides),
+        *_check_steps(sides),
+    ]
+    return sorted(checks, key=lambda check: not check.blocks)
 
 
 def _check(
     name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = ""
 ) -> Check:
+    """Return a check with the words of both sides in one sentence."""
     before, now = words
-    return Check(name, blocks, before, now, f"{what}: baseline {before}, candidate {now}{after}")
+    message = f"{what}: baseline {before}, candidate {now}{after}"
+    return Check(name, blocks, before, now, message)
 
 
-def _alike(
+def _compare_words(
+    sides: Sides,
     name: str,
     what: str,
-    word: Callable[[Run], str],
+    word_of: Callable[[Run], str],
     *,
-    blocks: Ask = lambda _: False,
-    applies: Ask = lambda _: True,
+    blocks: bool = False,
     unless: str | None = None,
     fine: str | None = None,
     after: str = "",
-) -> Test:
-    """Return a test that what a word says of a capture is the same of all, and what is fine; none where one is `unless`."""
+) -> Iterator[Check]:
+    """Yield a check if captures differ in a word, or if none of them has the word that is fine.
 
-    def test(sides: Sides) -> Iterator[Check]:
-        runs = _runs(sides)
-        words = [list(dict.fromkeys(map(word, side.runs))) for side in sides]
-        values = {*words[0], *words[1]}
-        if (
-            applies(runs)
-            and unless not in values
-            and (len(values) > 1 or (fine is not None and values != {fine}))
-        ):
-            yield _check(name, what, list(map(" | ".join, words)), blocks=blocks(runs), after=after)
-
-    return test
+    Nothing if a capture has the word `unless`: then it is not known.
+    """
+    words = [dict.fromkeys(map(word_of, side.runs)) for side in sides]
+    distinct = {*words[0], *words[1]}
+    are_fine = fine is None or distinct == {fine}
+    are_known = unless not in distinct
+    if are_known and (len(distinct) > 1 or not are_fine):
+        texts = [" | ".join(side) for side in words]
+        yield _check(name, what, texts, blocks=blocks, after=after)
 
 
-def _runs(sides: Sides) -> list[Run]:
+def _runs_of(sides: Sides) -> list[Run]:
     return [run for side in sides for run in side.runs]
 
 
+def _problem_codes(run: Run) -> set[str]:
+    return {row["code"] for row in run.problem_rows}
+
+
+# --- captures -------------------------------------------------------------------------------------
+def _check_captures(sides: Sides) -> Iterator[Check]:
+    yield from _same_capture(sides)
+    yield from _repeated_capture(sides)
+    yield from _unlike_captures(sides)
+
+
 def _same_capture(sides: Sides) -> Iterator[Check]:
-    """Tell of a baseline that is the candidate, under whatever run ids: nothing is compared, and a gate would always pass."""
-    pairs = (
-        (before, now)
-        for now, before in product(sides[1].runs, sides[0].runs)
-        if _is_same(before, now)
-    )
-    for before, now in islice(pairs, 1):
-        label = before.header.label
-        message = f"both sides are the same capture: {label}"
-        yield Check(
-            "same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message
-        )
+    """Yield a check if both sides have the same capture, whatever its run IDs.
+
+    There is nothing to compare then, and a gate would always pass.
+    """
+    for now in sides[1].runs:
+        for before in sides[0].runs:
+            if _is_same_capture(before, now):
+                label = before.header.label
+                message = f"both sides are the same capture: {label}"
+                labels = {"baseline": label, "candidate": now.header.label}
+                yield Check("same-capture", blocks=True, **labels, message=message)
+                return
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
-    """Warn of captures that a side has twice: they say nothing of the spread between captures."""
-    pairs = (combinations(side.runs, 2) for side in sides)
-    words = [
-        ", ".join(now.header.run_id for before, now in pair if _is_same(before, now))
-        for pair in pairs
-    ]
+    """Yield a check if a side has a capture twice: this shows no spread between captures."""
+    words = [_repeated_run_ids(side) for side in sides]
     if any(words):
-        yield _check(
-            "repeated-capture", "one capture has two run IDs", [word or _NONE for word in words]
+        texts = [word or _NONE for word in words]
+        yield _check("repeated-capture", "one capture has two run IDs", texts)
+
+
+def _repeated_run_ids(side: Side) -> str:
+    pairs = combinations(side.runs, 2)
+    run_ids = [now.header.run_id for before, now in pairs if _is_same_capture(before, now)]
+    return ", ".join(run_ids)
+
+
+def _is_same_capture(before: Run, now: Run) -> bool:
+    """Tell whether two runs share what no two captures share, whatever their run IDs."""
+    captured_at = before.header.captured_at_utc
+    if before is now:
+        return True
+    # The cheap comparison comes first.
+    if captured_at is None or captured_at != now.header.captured_at_utc:
+        return False
+    step_time = before.summary()["step_time_ns"]
+    if not step_time.equals(now.summary()["step_time_ns"]):
+        return False
+    columns = ["rank", "pid", "n_kernels"]
+    return bool(before.ranks.select(columns).equals(now.ranks.select(columns)))
+
+
+def _unlike_captures(sides: Sides) -> Iterator[Check]:
+    """Yield a check for each side with captures that are hardly of one configuration.
+
+    The spread between such captures is not noise.
+    """
+    for index, side in enumerate(sides):
+        unlikeness = _find_unlikeness(side.runs) if len(side.runs) > 1 else None
+        if unlikeness is None:
+            continue
+        by = f"by {unlikeness.slower_pct:.0f}%"
+        message = (
+            f"captures of {side.name} differ {by} ({', '.join(unlikeness.facts)}). "
+            "Pass only captures of one configuration"
         )
+        words = dict.fromkeys(SIDES, _NONE) | {SIDES[index]: by}
+        yield Check(UNLIKE, blocks=True, **words, message=message)
 
 
-def _is_same(before: Run, now: Run) -> bool:
-    """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
-    at = before.header.captured_at_utc
-    keys = ["rank", "pid", "n_kernels"]
-    if before is now or at is None or at != now.header.captured_at_utc:
-        return before is now
-    is_as_long = before.summary()["step_time_ns"].equals(now.summary()["step_time_ns"])
-    return bool(is_as_long and before.ranks.select(keys).equals(now.ranks.select(keys)))
+class _Unlikeness(NamedTuple):
+    """By how much captures differ in step time, and all in which they differ."""
+
+    slower_pct: float
+    facts: list[str]
 
 
-def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
-    """Tell of a candidate that was captured before the baseline: the two may be the wrong way round."""
-    before, now = (
-        [run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate)
-    )
-    if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
-        times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
-        after = ". Swap the arguments if their order is wrong"
-        yield _check(
-            "capture-order", "the candidate was captured before the baseline", times, after=after
-        )
+def _find_unlikeness(runs: Sequence[Run]) -> _Unlikeness | None:
+    """Return how captures differ, if they differ by more than captures of one configuration."""
+    summaries = [run.summary().to_pylist()[0] for run in runs]
+    summaries.sort(key=lambda summary: summary["step_time_ns"] or 0.0)
+    step_times = [summary["step_time_ns"] for summary in summaries]
+    known_ns = [ns for ns in step_times if ns] or [1.0]
+    shortest_ns = known_ns[0]
+    longest_ns = known_ns[-1]
+    facts: list[str] = []
+    if _follow_same_definitions(runs):
+        facts += _different_amounts(summaries)
+        facts += _different_collectives(runs)
+    if _has_different_kernels(runs):
+        facts.append("different kernels")
+    if not facts and longest_ns <= MAX_RATIO_OF_STEP_TIMES * shortest_ns:
+        return None
+    times = f"{shortest_ns / 1e6:.4g} and {longest_ns / 1e6:.4g} ms per step"
+    return _Unlikeness(100 * (longest_ns / shortest_ns - 1), [times, *facts])
 
 
-def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
-    """Tell of captures that were saved with other definitions than others: only figures that mean the same are compared."""
-    words = _definitions_by_side((baseline, candidate))
-    if words[0] != words[1] or any("|" in word for word in words):
-        after = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
-        yield _check(DEFINITIONS, "different versions of the definitions", words, after=after)
+def _different_amounts(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the amounts of a step that differ between captures, as texts."""
+    for amount in _AMOUNTS:
+        cells = [summary[amount.column] for summary in summaries]
+        values = [cell for cell in cells if cell is not None]
+        if max(values, default=0.0) > MAX_RATIO_OF_AMOUNTS * min(values, default=0.0):
+            texts = [f"{value / amount.unit:.4g}" for value in values]
+            yield f"{' and '.join(dict.fromkeys(texts))} {amount.what}"
 
 
-def _other_ranks(sides: Sides) -> Iterator[Check]:
-    """Tell of ranks that are not ranks of the other definitions: several devices of a process were one rank in version 1."""
-    runs = _runs(sides)
-    latest = latest_of(run.definitions_version for run in runs)
-    outdated = [run for run in runs if run.definitions_version != latest]
-    if outdated and (
-        latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))
-    ):
-        after = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
-        yield _check(
-            "definitions-of-ranks",
-            "different versions of the definitions",
-            _definitions_by_side(sides),
-            blocks=True,
-            after=after,
-        )
+def _different_collectives(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the sorts of collectives that only some captures have, if these are many.
 
-
-def _has_rank_of_several_devices(run: Run) -> bool:
-    return any("," in devices for devices in run.ranks["device_ids"].to_pylist())
-
-
-def _definitions_by_side(sides: Sides) -> list[str]:
-    versions = [sorted({run.definitions_version for run in side.runs}) for side in sides]
-    return [" | ".join(map(str, version)) for version in versions]
-
-
-def _follow_same_definitions(runs: Sequence[Run]) -> bool:
-    return len({run.definitions_version for run in runs}) == 1
-
-
-def _is_sized(runs: list[Run]) -> bool:
-    return all(run.header.n_job_ranks is not None for run in runs)
-
-
-def _message_bytes(sides: Sides) -> Iterator[Check]:
-    if not _follow_same_definitions(_runs(sides)):
+    Collectives inside CUDA graphs that were captured as a whole were not seen, so nothing can be
+    said then.
+    """
+    if any(map(has_whole_graphs, runs)):
         return
-    before, after = (
-        mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs)
-        for side in sides
-    )
-    if (
-        before is not None
-        and after is not None
-        and abs(after - before) > _SAME_BYTES * max(before, after)
-    ):
-        texts = [f"{mean / 1e6:.4g} MB" for mean in (before, after)]
-        yield _check(
-            "message-bytes",
-            "different message sizes per step (another model, precision or parallelism?)",
-            texts,
-        )
+    numbers_by_sort = _collectives_of_captures(runs)
+    only_of_some = [sort for sort, numbers in numbers_by_sort.items() if not all(numbers)]
+    if not only_of_some:
+        return
+    numbers_of_captures = zip(*numbers_by_sort.values(), strict=True)
+    largest_total = max(map(sum, numbers_of_captures))
+    n_common = sum(map(min, numbers_by_sort.values()))
+    if largest_total > MAX_RATIO_OF_AMOUNTS * n_common:
+        yield f"only some have {listed(only_of_some)}"
 
 
-def _other_work(sides: Sides) -> Iterator[Check]:
-    works = [side.work for side in sides]
-    if any(work.busy_ns is None for work in works):
-        if all(map(n_steps, _runs(sides))):
-            texts = [
-                "unknown compute" if work.busy_ns is None else "known compute" for work in works
-            ]
-            after = ". Unrecorded work may be of another model, batch size or precision"
-            what = "nsyspipe cannot check that steps do the same work"
-            yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
-    elif all(work.kernels for work in works) and works[0].is_other(works[1]):
-        # if all is in the same kernels, time and number differ
-        share = f"{100 * works[1].shared(works[0]):.0f}%"
-        alike = (
-            ""
-            if share == "100%"
-            else f" (only {share} of this compute time is in kernels that the {SIDES[0]} also runs)"
-        )
-        texts = [works[0].text, works[1].text + alike]
-        yield _check(OTHER_WORK, "different work per step", texts, blocks=True)
+def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Return how many collectives of each sort each capture has per step, by sort.
+
+    Sorts have datatypes if all captures recorded them.
+    """
+    are_datatypes_known = not any(run.collectives()["datatype"].null_count for run in runs)
+    columns = ("collective", "datatype") if are_datatypes_known else ("collective",)
+    counts = [collectives_per_step(run, columns) for run in runs if n_steps(run)]
+    numbers_by_sort = {}
+    for sort in sorted({*chain(*counts)}):
+        numbers_by_sort[sort] = [count.get(sort, 0.0) for count in counts]
+    return numbers_by_sort
 
 
-def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
-    """Tell of ranks of which more share a batch than on the other side, or may: as many ranks process fewer batches."""
-    is_sure = sides[0].work.other_batches(sides[1].work)
-    if is_sure is not None:
-        words = [" | ".join(side.work.per_batch) for side in sides]
-        after = ". Ranks of one tensor or pipeline parallel group share a batch"
-        yield _check(
-            SHARED_BATCH, "different model-parallel sizes", words, blocks=is_sure, after=after
-        )
+def _has_different_kernels(runs: Sequence[Run]) -> bool:
+    works = [Work.of([run]) for run in runs]
+    known_works = [work for work in works if work.kernels]
+    return any(before.is_other(now) for before, now in combinations(known_works, 2))
 
 
 def collectives_per_step(
@@ -329,228 +349,366 @@ def collectives_per_step(
 ) -> dict[str, float]:
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()
-    counts = (
-        rows.filter(rows["in_summary"])
-        .group_by(by, use_threads=False)
-        .aggregate([([], "count_all")])
-        .to_pylist()
+    groups = rows.filter(rows["in_summary"]).group_by(by, use_threads=False)
+    n_rank_steps = n_steps(run) * run.header.n_ranks
+    counts = {}
+    for row in groups.aggregate([([], "count_all")]).to_pylist():
+        sort = " ".join(row[name] for name in by if row[name])
+        counts[sort] = row["count_all"] / n_rank_steps
+    return counts
+
+
+# --- machines, ranks and definitions --------------------------------------------------------------
+def _check_machines(sides: Sides) -> Iterator[Check]:
+    runs = _runs_of(sides)
+    yield from _world_size(sides)
+    has_gpu_activity = any(run.header.n_ranks for run in runs)
+    yield from _compare_words(
+        sides,
+        "no-gpu-activity",
+        "GPU activity",
+        _gpu_activity,
+        blocks=has_gpu_activity,
+        fine=_RECORDED,
     )
-    n = n_steps(run) * run.header.n_ranks
-    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n for row in counts}
-
-
-def _unlike_captures(sides: Sides) -> Iterator[Check]:
-    """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
-    for at, side in enumerate(sides):
-        if len(side.runs) > 1 and (facts := _apart(side.runs)):
-            by = facts[0]
-            why = ", ".join(facts[1:])
-            message = (
-                f"captures of {side.name} differ {by} ({why}). Pass only captures of one "
-                "configuration"
-            )
-            words = [by if number == at else _NONE for number in range(2)]
-            yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
-
-
-def _apart(runs: Sequence[Run]) -> list[str]:
-    """Return by how much captures differ and in what, if by more than those of one configuration do."""
-    rows = sorted(
-        (run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0
+    are_gpus_known = all(run.header.gpu_names for run in runs)
+    yield from _compare_words(
+        sides,
+        "gpu-model",
+        "GPU model",
+        _gpu_models,
+        blocks=are_gpus_known,
     )
-    times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
-    facts = []
-    are_alike_defined = _follow_same_definitions(runs)
-    for column, unit, what in _AMOUNTS if are_alike_defined else ():
-        values = [value for row in rows if (value := row[column]) is not None]
-        if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
-            facts.append(
-                f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}"
-            )
-    # Of datatypes where all were recorded; inside graphs as a whole it was not seen.
-    is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
-    is_seen = are_alike_defined and not any(map(has_whole_graphs, runs))
-    seen = [run for run in runs if n_steps(run)] if is_seen else []
-    counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in seen]
-    sorts = {sort: [count.get(sort, 0.0) for count in counts] for sort in sorted({*chain(*counts)})}
-    most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
-    of_some = [sort for sort, numbers in sorts.items() if not all(numbers)]
-    if of_some and most > _OTHER_NUMBER * sum(map(min, sorts.values())):
-        facts.append(f"only some have {listed(of_some)}")
-    works = [work for run in runs if (work := Work.of([run])).kernels]
-    facts += ["different kernels"] * any(one.is_other(two) for one, two in combinations(works, 2))
-    if not facts and times[-1] <= _UNLIKE * times[0]:
-        return []
-    by = f"by {100 * (times[-1] / times[0] - 1):.0f}%"
-    return [by, f"{times[0] / 1e6:.4g} and {times[-1] / 1e6:.4g} ms per step", *facts]
+    missing_in_runs = {missing_ranks(run) for run in runs}
+    yield from _compare_words(
+        sides,
+        "missing-ranks",
+        "missing ranks",
+        _missing_rank_names,
+        blocks=len(missing_in_runs) > 1,
+        fine=_NONE,
+    )
+    yield from _compare_words(
+        sides,
+        "mixed-runs",
+        "reports that may be of different runs",
+        _codes_of_mixed_runs,
+        blocks=True,
+        fine=_NONE,
+    )
+    yield from _other_ranks(sides)
+
+
+def _gpu_activity(run: Run) -> str:
+    return _RECORDED if run.header.n_ranks else _NOT_RECORDED
+
+
+def _gpu_models(run: Run) -> str:
+    return ", ".join(run.header.gpu_names) or _NOT_RECORDED
+
+
+def _missing_rank_names(run: Run) -> str:
+    return few(missing_ranks(run), _MAX_RANKS_SHOWN) or _NONE
+
+
+def _codes_of_mixed_runs(run: Run) -> str:
+    codes = MIXED_RUNS & _problem_codes(run)
+    return ", ".join(sorted(codes)) or _NONE
+
+
+def _world_size(sides: Sides) -> Iterator[Check]:
+    """Yield a check if world sizes differ; if a capture does not know its own, numbers of ranks."""
+    if all(run.header.n_job_ranks is not None for run in _runs_of(sides)):
+        yield from _compare_words(
+            sides, "world-size", "world size", lambda run: str(run.header.n_job_ranks), blocks=True
+        )
+    else:
+        yield from _compare_words(
+            sides, "world-size", "number of ranks", lambda run: str(run.header.n_ranks), blocks=True
+        )
+
+
+def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Yield a check if the candidate was captured before the baseline: the order may be wrong."""
+    before = [run.header.captured_at_utc for run in baseline.runs]
+    now = [run.header.captured_at_utc for run in candidate.runs]
+    if not all([*before, *now]):
+        return
+    first_baseline = min(map(str, before))
+    last_candidate = max(map(str, now))
+    if last_candidate < first_baseline:
+        texts = [_time_text(first_baseline), _time_text(last_candidate)]
+        what = "the candidate was captured before the baseline"
+        after = ". Swap the arguments if their order is wrong"
+        yield _check("capture-order", what, texts, after=after)
+
+
+def _time_text(time: str) -> str:
+    to_the_second = time[:19].replace("T", " ")
+    return f"{to_the_second} UTC"
+
+
+def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Yield a check if captures were saved with different definitions.
+
+    Metrics that mean something else are not compared.
+    """
+    words = _definitions_by_side((baseline, candidate))
+    if words[0] != words[1] or any("|" in word for word in words):
+        after = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
+        yield _check(DEFINITIONS, "different versions of the definitions", words, after=after)
+
+
+def _other_ranks(sides: Sides) -> Iterator[Check]:
+    """Yield a check if ranks of some captures follow another definition of a rank.
+
+    In version 1 of the definitions, several devices of one process were one rank.
+    """
+    runs = _runs_of(sides)
+    latest = latest_of(run.definitions_version for run in runs)
+    outdated = [run for run in runs if run.definitions_version != latest]
+    may_differ = latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))
+    if outdated and may_differ:
+        words = _definitions_by_side(sides)
+        what = "different versions of the definitions"
+        after = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
+        yield _check("definitions-of-ranks", what, words, blocks=True, after=after)
+
+
+def _has_rank_of_several_devices(run: Run) -> bool:
+    return any("," in devices for devices in run.ranks["device_ids"].to_pylist())
+
+
+def _definitions_by_side(sides: Sides) -> list[str]:
+    texts = []
+    for side in sides:
+        versions = {run.definitions_version for run in side.runs}
+        texts.append(" | ".join(map(str, sorted(versions))))
+    return texts
+
+
+def _follow_same_definitions(runs: Sequence[Run]) -> bool:
+    return len({run.definitions_version for run in runs}) == 1
+
+
+# --- work -----------------------------------------------------------------------------------------
+def _check_work(sides: Sides) -> Iterator[Check]:
+    yield from _ranks_per_batch(sides)
+    yield from _unknown_work(sides)
+    yield from _other_work(sides)
+    # Inside CUDA graphs that were captured as a whole, no all-to-all was seen.
+    if not any(map(has_whole_graphs, _runs_of(sides))):
+        yield from _compare_words(
+            sides,
+            "experts",
+            "all-to-all of expert parallelism",
+            _use_of_experts,
+            after=". If only one side has experts, the models differ",
+        )
+
+
+def _use_of_experts(run: Run) -> str:
+    return "some" if EXPERT in parallelism(run.traffic()) else _NONE
+
+
+def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
+    """Yield a check if more ranks share a batch on one side, so that a step has fewer batches."""
+    before, now = sides
+    blocks = before.work.other_batches(now.work)
+    if blocks is not None:
+        words = [" | ".join(side.work.per_batch) for side in sides]
+        what = "different model-parallel sizes"
+        after = ". Ranks of one tensor or pipeline parallel group share a batch"
+        yield _check(SHARED_BATCH, what, words, blocks=blocks, after=after)
+
+
+def _unknown_work(sides: Sides) -> Iterator[Check]:
+    """Yield a check if the compute of steps was not recorded; it blocks if one side recorded it."""
+    is_known = [side.work.busy_ns is not None for side in sides]
+    if all(is_known) or not all(map(n_steps, _runs_of(sides))):
+        return
+    texts = ["known compute" if known else "unknown compute" for known in is_known]
+    what = "nsyspipe cannot check that steps do the same work"
+    after = ". Unrecorded work may be of another model, batch size or precision"
+    yield _check(UNKNOWN_WORK, what, texts, blocks=any(is_known), after=after)
+
+
+def _other_work(sides: Sides) -> Iterator[Check]:
+    """Yield a check if steps do different work: other kernels, or much more compute."""
+    before, now = (side.work for side in sides)
+    if before.busy_ns is None or now.busy_ns is None:
+        return
+    if not (before.kernels and now.kernels) or not before.is_other(now):
+        return
+    shared_pct = f"{100 * now.shared(before):.0f}%"
+    now_text = now.text
+    # If all compute is in the same kernels, time and number differ.
+    if shared_pct != "100%":
+        kernels = f"kernels that the {SIDES[0]} also runs"
+        now_text += f" (only {shared_pct} of this compute time is in {kernels})"
+    yield _check(OTHER_WORK, "different work per step", [before.text, now_text], blocks=True)
+
+
+# --- what a step is -------------------------------------------------------------------------------
+def _check_definition_of_steps(sides: Sides) -> Iterator[Check]:
+    # Metrics of a step are not those of a whole capture.
+    if all(run.header.n_ranks for run in _runs_of(sides)):
+        yield from _compare_words(
+            sides, "steps-from", "source of the steps", source_of_steps, blocks=True
+        )
+    yield from _compare_words(sides, "step-family", "steps are", _step_family)
+    yield from _compare_words(
+        sides, "backward-from", "backward is taken from", _source_of_backward, unless=_NONE
+    )
+    yield from _compare_words(
+        sides, "skipped-steps", "skipped warm-up steps", lambda run: str(len(run.skipped_steps))
+    )
+
+
+def _step_family(run: Run) -> str:
+    """Return the name of the ranges that are steps, or what else the steps are."""
+    if run.step_family:
+        return repr(run.step_family)
+    return "the whole capture" if run.is_capture else str(run.header.steps_from)
+
+
+def _source_of_backward(run: Run) -> str:
+    """Return in words how backward was found: by problems that tell it, else by ranges."""
+    parts = [code.partition("backward-by-") for code in _problem_codes(run)]
+    ways = sorted(way for _, _, way in parts if way)
+    if ways:
+        return " and ".join(ways)
+    return "ranges" if "backward" in run.phases()["phase"].to_pylist() else _NONE
+
+
+# --- what was recorded ----------------------------------------------------------------------------
+def _check_recording(sides: Sides) -> Iterator[Check]:
+    yield from _message_bytes(sides)
+    yield from _profiler_overhead(sides)
+    yield from _compare_words(sides, "traces", "traced", _traces, unless=_NOT_RECORDED)
+    yield from _warnings(sides)
+
+
+def _message_bytes(sides: Sides) -> Iterator[Check]:
+    """Yield a check if a step sends more or fewer bytes than on the other side."""
+    if not _follow_same_definitions(_runs_of(sides)):
+        return
+    before, now = (_mean_message_bytes(side) for side in sides)
+    if before is None or now is None:
+        return
+    if abs(now - before) > MAX_SHARE_OF_OTHER_BYTES * max(before, now):
+        texts = [f"{n_bytes / 1e6:.4g} MB" for n_bytes in (before, now)]
+        what = "different message sizes per step (another model, precision or parallelism?)"
+        yield _check("message-bytes", what, texts)
+
+
+def _mean_message_bytes(side: Side) -> float | None:
+    columns = [run.summary()["message_bytes_per_step"] for run in side.runs]
+    return mean_of(column[0].as_py() for column in columns)
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
-    steps = [[run.breakdown() for run in side.runs] for side in sides]
-    sums = [
-        [[pc.sum(one[name]).as_py() or 0 for name in ("overhead_ns", "wall_ns")] for one in side]
-        for side in steps
-    ]
-    shares = [[overhead / wall if wall else 0.0 for overhead, wall in side] for side in sums]
-    if max(map(max, shares)) >= _MUCH_OVERHEAD:
-        texts = [" | ".join(f"{100 * one:.1f}%" for one in side) for side in shares]
+    """Yield a check if the profiler took much of the steps of a capture."""
+    shares = [_profiler_share_of_steps(run) for run in _runs_of(sides)]
+    if max(shares) >= MIN_PROFILER_SHARE_OF_STEP:
+        texts = [" | ".join(map(_profiler_share_text, side.runs)) for side in sides]
         yield _check("profiler-overhead", "large profiler overhead in the steps", texts)
 
 
-def _backward_from(run: Run) -> str:
-    parts = {code.partition("backward-by-") for code in [row["code"] for row in run.problem_rows]}
-    is_marked = "backward" in run.phases()["phase"].to_pylist()
-    return " and ".join(sorted(way for _, _, way in parts if way)) or (
-        "ranges" if is_marked else _NONE
-    )
+def _profiler_share_of_steps(run: Run) -> float:
+    steps = run.breakdown()
+    overhead_ns = pc.sum(steps["overhead_ns"]).as_py() or 0
+    wall_ns = pc.sum(steps["wall_ns"]).as_py() or 0
+    return overhead_ns / wall_ns if wall_ns else 0.0
+
+
+def _profiler_share_text(run: Run) -> str:
+    return f"{100 * _profiler_share_of_steps(run):.1f}%"
+
+
+def _traces(run: Run) -> str:
+    capture = run.header.capture
+    traces = capture.trace if capture is not None else None
+    return ", ".join(sorted(traces or [_NOT_RECORDED]))
 
 
 def _warnings(sides: Sides) -> Iterator[Check]:
-    """Tell of warnings that not all captures have, by their codes, in the words before their colon."""
-    rows = [
-        [row for run in side.runs for row in run.problem_rows if row["severity"] != "info"]
-        for side in sides
-    ]
-    of_each = [{row["code"] for row in run.problem_rows} for run in _runs(sides)]
-    of_some = {
-        row["code"]: _first_sentence(row["message"])
-        for side in rows
-        for row in side
-        if not all(row["code"] in one for one in of_each)
-    }
-    if of_some:
-        words = [
-            " / ".join(
-                text for code, text in of_some.items() if code in {row["code"] for row in side}
-            )
-            or _NONE
-            for side in rows
-        ]
-        is_log = any(code.startswith("log-of-") for code in of_some)
-        after = ". nsyspipe uses a log without LABEL= for both sides" * is_log
-        yield _check("recorded", "warnings that only some captures have", words, after=after)
+    """Yield a check if captures have warnings, or errors, that others do not have.
+
+    The words of a warning are those before its colon.
+    """
+    codes_of_runs = [_problem_codes(run) for run in _runs_of(sides)]
+    common_codes = set.intersection(*codes_of_runs)
+    rows_of_sides = [_rows_of_warnings(side, common_codes) for side in sides]
+    sentences = {}
+    for row in [*rows_of_sides[0], *rows_of_sides[1]]:
+        sentences[row["code"]] = _first_sentence(row["message"])
+    if not sentences:
+        return
+    words = []
+    for rows in rows_of_sides:
+        codes = {row["code"] for row in rows}
+        texts = [text for code, text in sentences.items() if code in codes]
+        words.append(" / ".join(texts) or _NONE)
+    is_about_logs = any(code.startswith("log-of-") for code in sentences)
+    after = ". nsyspipe uses a log without LABEL= for both sides" if is_about_logs else ""
+    yield _check("recorded", "warnings that only some captures have", words, after=after)
+
+
+def _rows_of_warnings(side: Side, common_codes: set[str]) -> list[Mapping[str, Any]]:
+    """Return the warnings and errors of a side, without those that all captures have."""
+    rows = [row for run in side.runs for row in run.problem_rows]
+    serious_rows = [row for row in rows if row["severity"] != "info"]
+    return [row for row in serious_rows if row["code"] not in common_codes]
 
 
 def _first_sentence(message: str) -> str:
-    return message.partition(". ")[0].partition(": ")[0]
+    sentence = message.partition(". ")[0]
+    return sentence.partition(": ")[0]
+
+
+# --- steps used -----------------------------------------------------------------------------------
+def _check_steps(sides: Sides) -> Iterator[Check]:
+    yield from _compare_words(
+        sides,
+        "cut-off-steps",
+        "incomplete steps among the steps used",
+        _incomplete_steps,
+        fine=_NONE,
+    )
+    yield from _compare_words(
+        sides,
+        "kernel-times",
+        "times of kernels per step are",
+        _times_of_kernels,
+        fine=_COUNTED,
+        after=". If an older nsyspipe saved the runs, save them again from their reports",
+    )
+    yield from _few_steps(sides)
+
+
+def _incomplete_steps(run: Run) -> str:
+    if run.is_capture:
+        return _NONE
+    are_complete = pc.all(run.breakdown()["is_complete"], min_count=0)
+    return _NONE if are_complete.as_py() else "some"
+
+
+def _times_of_kernels(run: Run) -> str:
+    times = run.kernels()["in_summary_ns"]
+    return _NOT_RECORDED if times.null_count else _COUNTED
 
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
-    if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
-        return  # more steps are not what is lacking
-    numbers = [[n_steps(run) for run in side.runs] for side in sides]
-    if min(map(min, numbers)) < MIN_STEPS:
-        texts = [" | ".join(map(str, side)) for side in numbers]
+    """Yield a check if a capture has too few steps; not if it lacks more than steps."""
+    if any(run.is_capture or not run.header.n_ranks for run in _runs_of(sides)):
+        return
+    fewest_steps = min(map(n_steps, _runs_of(sides)))
+    if fewest_steps < MIN_STEPS:
+        texts = [_numbers_of_steps_text(side) for side in sides]
         after = f" (at least {MIN_STEPS} are needed, {MORE_STEPS})"
         yield _check("few-steps", "too few steps used", texts, after=after)
 
 
-# In this order they are told. Figures of a step are none of a capture; what a capture lacks it
-# measures as less.
-_TESTS: tuple[Test, ...] = (
-    _same_capture,
-    _repeated_capture,
-    _unlike_captures,
-    _alike(
-        "world-size",
-        "world size",
-        lambda run: str(run.header.n_job_ranks),
-        blocks=_is_sized,
-        applies=_is_sized,
-    ),
-    _alike(
-        "world-size",
-        "number of ranks",
-        lambda run: str(run.header.n_ranks),
-        blocks=lambda _: True,
-        applies=lambda runs: not _is_sized(runs),
-    ),
-    _alike(
-        "no-gpu-activity",
-        "GPU activity",
-        lambda run: _GPU if run.header.n_ranks else _UNKNOWN,
-        blocks=lambda runs: any(run.header.n_ranks for run in runs),
-        fine=_GPU,
-    ),
-    _alike(
-        "gpu-model",
-        "GPU model",
-        lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
-        blocks=lambda runs: all(run.header.gpu_names for run in runs),
-    ),
-    _alike(
-        "missing-ranks",
-        "missing ranks",
-        lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
-        blocks=lambda runs: len(set(map(missing_ranks, runs))) > 1,
-        fine=_NONE,
-    ),
-    _alike(
-        "mixed-runs",
-        "reports that may be of different runs",
-        lambda run: (
-            ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE
-        ),
-        blocks=lambda _: True,
-        fine=_NONE,
-    ),
-    _other_ranks,
-    _ranks_per_batch,
-    _other_work,
-    _alike(
-        "experts",
-        "all-to-all of expert parallelism",
-        lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
-        applies=lambda runs: not any(map(has_whole_graphs, runs)),
-        after=". If only one side has experts, the models differ",
-    ),
-    _alike(
-        "steps-from",
-        "source of the steps",
-        source_of_steps,
-        blocks=lambda _: True,
-        applies=lambda runs: all(run.header.n_ranks for run in runs),
-    ),
-    _alike(
-        "step-family",
-        "steps are",
-        lambda run: (
-            repr(run.step_family)
-            if run.step_family
-            else "the whole capture"
-            if run.is_capture
-            else str(run.header.steps_from)
-        ),
-    ),
-    _alike("backward-from", "backward is taken from", _backward_from, unless=_NONE),
-    _alike("skipped-steps", "skipped warm-up steps", lambda run: str(len(run.skipped_steps))),
-    _message_bytes,
-    _profiler_overhead,
-    _alike(
-        "traces",
-        "traced",
-        lambda run: ", ".join(
-            sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])
-        ),
-        unless=_UNKNOWN,
-    ),
-    _warnings,
-    _alike(
-        "cut-off-steps",
-        "incomplete steps among the steps used",
-        lambda run: (
-            _NONE
-            if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py()
-            else "some"
-        ),
-        fine=_NONE,
-    ),
-    _alike(
-        "kernel-times",
-        "times of kernels per step are",
-        lambda run: _UNKNOWN if run.kernels()["in_summary_ns"].null_count else _COUNTED,
-        fine=_COUNTED,
-        after=". If an older nsyspipe saved the runs, save them again from their reports",
-    ),
-    _few_steps,
-)
+def _numbers_of_steps_text(side: Side) -> str:
+    return " | ".join(str(n_steps(run)) for run in side.runs)

@@ -1,16 +1,15 @@
-"""Before and after: the two sides, everything that differs between them, whether it is noise, and whether a gate lets it pass."""
+"""Two sides, all their differences, the verdict, and the gate."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, count, islice
-from pathlib import Path
+from itertools import chain
 from typing import Any, Self
 
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
+from nsyspipe.comparison.causes import Cause, MeanStepTime, PartDelta, cause_of, opposed_parts
 from nsyspipe.comparison.changes import (
     SIDES,
     StepTable,
@@ -34,66 +33,32 @@ from nsyspipe.comparison.metrics import (
     Outlier,
     Rules,
     evenness_of,
+    find_outlier,
     hidden_comm_ns,
     metric_rows,
-    outlier,
     overall_verdict,
 )
-from nsyspipe.comparison.sides import Side
-from nsyspipe.comparison.surroundings import (
-    Cause,
-    Surroundings,
-    cause_of,
-    opposed_parts,
-    surroundings,
-)
+from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.surroundings import Surroundings, surroundings
 from nsyspipe.errors import rows_in_python
-from nsyspipe.run.run import NamedTables, Run
+from nsyspipe.run.run import NamedTables
 
-_THIS = ": nsyspipe diff"  # a fix that this is itself
-_EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
-_FAILING = {"regression": ("regression",), "any-change": ("regression", "improvement", "change")}
-
-
-def told_apart(sides: Sequence[Side]) -> list[Side]:
-    """Return sides with names of their own: of equal ones those that nobody gave become directories, else get run ids or numbers."""
-    names = [side.name for side in sides]
-    for name in [name for name, n in Counter(names).items() if n > 1]:
-        alike = [at for at, one in enumerate(names) if one == name]
-        free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
-        runs = [sides[at].runs[0] for at in free]
-        taken = {one for at, one in enumerate(names) if at not in free}
-        numbers = (
-            one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken
-        )
-        ways = (
-            *_directories(runs),
-            [f"{name} ({run.header.run_id})" for run in runs],
-            [*islice(numbers, len(runs))],
-        )
-        for at, own in zip(
-            free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True
-        ):
-            names[at] = own
-    named = zip(sides, names, strict=True)
-    return [side if side.name == name else replace(side, shown_as=name) for side, name in named]
-
-
-def _directories(runs: Sequence[Run]) -> list[list[str]]:
-    places = [
-        (path if path.is_dir() else path.parent).parts
-        for path in (run.inputs[0].absolute() for run in runs)
-    ]
-    return [
-        [str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))
-    ]
+# The end of a fix that names the command that is running.
+_FIX_BY_DIFF = ": nsyspipe diff"
+# Promised to users: they are part of the contract.
+_EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}
+# What the gate fails on -> the verdicts that fail.
+_FAILING_VERDICTS = {
+    "regression": ("regression",),
+    "any-change": ("regression", "improvement", "change"),
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Gate(NamedTables):
-    """Whether a difference passes. Only one that passed is true.
+    """Whether a difference passes. Only a gate that passed is true.
 
-    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+    `verdict` says it in a sentence, with the metrics and the minimum effect.
 
     Attributes
     ----------
@@ -102,7 +67,7 @@ class Gate(NamedTables):
     outcome
         ``passed``, ``failed`` or ``undecided``.
     judged, failed, undecided
-        Rows of `METRIC_ROWS`: those judged, those that failed, those that nobody can be sure of.
+        Rows of `METRIC_ROWS`: those judged, those that failed, those that are not certain.
     """
 
     fail_on: str
@@ -115,23 +80,30 @@ class Gate(NamedTables):
     def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> Self:
         """Judge the metrics that a verdict rests on.
 
-        Of ``regression`` it fails where something got worse, and passes where the worse end of each
-        interval lies below what counts; of ``any-change``, as after a change that should change
-        nothing, where something changed either way, and where nothing did. An `OptionError` if it
-        is neither, or ``regression`` for a metric that is neither better lower nor higher.
+        With ``regression`` it fails if a metric got worse, and passes if the worse end of each
+        interval is below the minimum effect. With ``any-change``, for a change of the code that
+        should change nothing, it fails if a metric changed in any direction, and passes if none
+        did.
+
+        Raises
+        ------
+        OptionError
+            If it is neither, or ``regression`` for a metric that is neither better lower nor
+            higher.
         """
         check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
-        failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-        unsure = (row for row in rows if row["verdict"] == INCONCLUSIVE)
-        undecided = tuple(
-            row for row in unsure if not (fail_on == "regression" and row.get("no_regression"))
-        )
-        outcome = "failed" if failed else "undecided" if undecided else "passed"
+        failed = tuple(row for row in rows if row["verdict"] in _FAILING_VERDICTS[fail_on])
+        undecided = tuple(row for row in rows if _is_undecided(row, fail_on))
+        outcome = "passed"
+        if failed:
+            outcome = "failed"
+        elif undecided:
+            outcome = "undecided"
         return cls(fail_on, outcome, tuple(rows), failed, undecided)
 
     @property
     def exit_code(self) -> int:
-        """That of ``nsyspipe diff --fail-on``: 0 passed, 3 failed, 4 undecided."""
+        """Exit code of ``nsyspipe diff --fail-on``: 0 passed, 3 failed, 4 undecided."""
         return _EXIT_CODES[self.outcome]
 
     @property
@@ -141,7 +113,7 @@ class Gate(NamedTables):
 
     @property
     def min_effect_pct(self) -> float:
-        """From where on a change of them counts, per cent of the baseline."""
+        """The minimum effect in percent of the baseline."""
         return float(self.judged[0]["min_effect_pct"])
 
     def __bool__(self) -> bool:
@@ -149,6 +121,12 @@ class Gate(NamedTables):
 
     def __repr__(self) -> str:
         return f"<Gate {self.outcome}>"
+
+
+def _is_undecided(row: Mapping[str, Any], fail_on: str) -> bool:
+    """Tell whether a metric is inconclusive, and may be what the gate fails on."""
+    is_no_regression = fail_on == "regression" and row.get("no_regression")
+    return row["verdict"] == INCONCLUSIVE and not is_no_regression
 
 
 @dataclass(frozen=True)
@@ -169,7 +147,7 @@ class RunDifference(NamedTables):
     fail_on
         What its gate fails on; None: nothing was asked.
     settings
-        Who set all that, of a command; nothing: a caller from Python.
+        Which options of a command, or which file, set all this; nothing for a caller from Python.
     """
 
     _TABLES = (
@@ -192,89 +170,101 @@ class RunDifference(NamedTables):
 
     @cached_property
     def gate(self) -> Gate | None:
-        """Whether it passes, by what it was asked to fail on; None if that is nothing."""
+        """Whether the difference passes; None if no gate was asked for."""
         return None if self.fail_on is None else Gate.of(self.judged_rows, self.fail_on)
 
     @cached_property
     def comparability(self) -> pa.Table:
-        """`COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
+        """`COMPARABILITY`: what makes the comparison impossible, then what makes it doubtful."""
         sides = self.baseline, self.candidate
-        checks = [*check_comparable(*sides), *check_definitions(*sides), *check_order(*sides)]
+        checks = check_comparable(*sides)
+        checks += check_definitions(*sides)
+        checks += check_order(*sides)
         return COMPARABILITY.from_rows([check._asdict() for check in checks])
 
     @property
     def is_comparable(self) -> bool:
-        """Whether nothing blocks: equal world size, GPU model, ranks per batch and work, and no rank missing on one side only."""
+        """Whether nothing blocks the comparison.
+
+        Sides have equal world size, GPU model, model-parallel size and work, and no rank is missing
+        on one side only.
+        """
         return not any(self.comparability["blocks"].to_pylist())
 
     @property
     def has_spread_between_captures(self) -> bool:
-        """Whether a side has several captures, so that what differs between captures is in the intervals."""
-        return len(self.baseline.runs) > 1 or len(self.candidate.runs) > 1
+        """Whether a side has several captures, so that intervals include their spread."""
+        return any(len(side.runs) > 1 for side in (self.baseline, self.candidate))
 
     @property
     def has_capture_without_steps(self) -> bool:
-        """Whether a side is a capture without steps: then only shares and bandwidths of it are compared."""
-        return any(run.is_capture for run in (*self.baseline.runs, *self.candidate.runs))
+        """Whether a side is a capture without steps: only shares and bandwidths are compared."""
+        all_runs = (*self.baseline.runs, *self.candidate.runs)
+        return any(run.is_capture for run in all_runs)
 
     @cached_property
     def metrics(self) -> pa.Table:
-        """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
-        why = [
-            row["message"].partition(": ")[0]
-            for row in self.comparability.to_pylist()
-            if row["blocks"]
-        ]
-        blocked = f"not comparable: {', '.join(why)}" if why and not self.rules.is_forced else None
-        is_open = blocked is None and UNLIKE not in self.comparability["check"].to_pylist()
-        return metric_rows(
-            *self._tables, rules=self.rules, blocked=blocked, settled=self.judged if is_open else ()
-        )
+        """`METRIC_ROWS`: of each metric both medians or means, delta, its interval and verdict."""
+        blocked = self._why_blocked()
+        checks = self.comparability["check"].to_pylist()
+        can_be_settled = blocked is None and UNLIKE not in checks
+        settled = self.judged if can_be_settled else ()
+        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=settled)
+
+    def _why_blocked(self) -> str | None:
+        """Return why no verdict may be given; None if one may be, or is forced."""
+        rows = [row for row in self.comparability.to_pylist() if row["blocks"]]
+        if not rows or self.rules.is_forced:
+            return None
+        reasons = [row["message"].partition(": ")[0] for row in rows]
+        return f"not comparable: {', '.join(reasons)}"
 
     @cached_property
     def outlier(self) -> Outlier | None:
-        """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
-        may_decide = self.is_comparable or self.rules.is_forced
-        return (
-            outlier(*self._tables, rules=self.rules, rows=self.judged_rows) if may_decide else None
-        )
+        """The one step without which a judged step time would not be inconclusive; else None."""
+        if not self.is_comparable and not self.rules.is_forced:
+            return None
+        return find_outlier(*self._tables, rules=self.rules, rows=self.judged_rows)
 
     @cached_property
     def cause(self) -> Cause | None:
-        """Where most of a step time that got better or worse comes from; None if it did not, or steps may do other work.
+        """Where most of a step time that got better or worse comes from; None if it did not.
 
-        What a number may be the cause of goes its way, and by a tenth: more bytes, copies or
-        lateness, or less bandwidth, make a part longer. Kernels are a cause if those that only one
-        side runs make up half of the change of compute. By force between sides that are not
-        comparable there is none: what makes them so may be it.
+        A number may be the cause if it changed by a tenth or more, and in the right direction: more
+        bytes, copies or delay, or less bandwidth, make a part longer. Kernels are a cause if those
+        that only one side runs make up half of the change of compute. There is none for sides that
+        are not comparable, even if they were compared by force: what makes them so may be the
+        cause.
         """
         return cause_of(self)
 
     @cached_property
-    def opposed_parts(self) -> tuple[tuple[str, float], ...]:
-        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided those that did most each way.
+    def opposed_parts(self) -> tuple[PartDelta, ...]:
+        """The part, or cause of idle time, that changed most against the step time, ns.
 
-        Nothing of less than 2 % of the step, nor of sides that are not comparable.
+        If the step time did not get better or worse, those that changed most in each direction.
+        Nothing below 2 % of the step, and nothing of sides that are not comparable.
         """
         return opposed_parts(self)
 
     @property
     def statistic(self) -> str:
-        """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
-        statistic: str | None = self.metrics["statistic"][
-            self.metrics["metric"].index("step_time").as_py()
-        ].as_py()
+        """What times are judged on: ``mean`` if the steps of a run are uneven, else ``median``."""
+        row = self.metrics["metric"].index("step_time").as_py()
+        statistic: str | None = self.metrics["statistic"][row].as_py()
         return statistic or "median"
 
     @cached_property
     def hidden_comm_ns(self) -> tuple[float, float] | None:
-        """Communication beside compute of baseline and candidate, of the rank with most of it; None where not known."""
-        before, after = (hidden_comm_ns(side, self.statistic) for side in self._tables)
-        return None if before is None or after is None else (before, after)
+        """Overlapped communication of both sides, of the rank with most of it; None if unknown."""
+        before_ns, after_ns = (hidden_comm_ns(side, self.statistic) for side in self._tables)
+        if before_ns is None or after_ns is None:
+            return None
+        return before_ns, after_ns
 
     @cached_property
     def evenness(self) -> list[list[Evenness]]:
-        """How even the step times of each capture of baseline and candidate are; of those that have any."""
+        """How even the step times of the captures of both sides are; of those that have any."""
         return list(map(evenness_of, self._tables))
 
     @cached_property
@@ -283,31 +273,33 @@ class RunDifference(NamedTables):
 
     @property
     def step_time_parts(self) -> pa.Table:
-        """`STEP_TIME_PARTS`: compute, exposed comm, exposed memory, idle; they sum to `mean_step_time` exactly."""
+        """`STEP_TIME_PARTS`: the parts of the step, which sum to `mean_step_time` exactly."""
         return self._parts[0]
 
     @property
     def idle_causes(self) -> pa.Table:
-        """`IDLE_CAUSE_PARTS`: the part idle by cause, summing to it exactly."""
+        """`IDLE_CAUSE_PARTS`: the causes of the part idle, which sum to it exactly."""
         return self._parts[1]
 
     @cached_property
-    def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
+    def mean_step_time(self) -> MeanStepTime:
         """Mean step time of baseline and candidate and their difference, ns; None without steps."""
-        before, after = (
-            None if (mean := mean_step_time(side)) is None else float(mean) for side in self._tables
-        )
-        return before, after, None if before is None or after is None else after - before
+        means = [mean_step_time(side) for side in self._tables]
+        before_ns, after_ns = (None if mean is None else float(mean) for mean in means)
+        if before_ns is None or after_ns is None:
+            return MeanStepTime(before_ns, after_ns, None)
+        return MeanStepTime(before_ns, after_ns, after_ns - before_ns)
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """`KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
+        """`KERNEL_CHANGES`: all kernels of both sides, the largest |delta| per step first."""
         return kernel_changes(*self._tables, min_effect=self.rules.min_effect)
 
     @cached_property
     def top_kernels(self) -> pa.Table:
-        """The first rows of `kernels`, ten at most: those that change by more than 0.1 % of the lesser step time."""
-        return top_kernels(self.kernels, little_ns(chain.from_iterable(self._tables)))
+        """The first ten of `kernels` that change by more than 0.1 % of the shorter step time."""
+        captures = chain.from_iterable(self._tables)
+        return top_kernels(self.kernels, little_ns(captures))
 
     @cached_property
     def _surroundings(self) -> Surroundings:
@@ -315,46 +307,41 @@ class RunDifference(NamedTables):
 
     @cached_property
     def changes(self) -> pa.Table:
-        """`CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
+        """`CHANGES`: facts that differ, of collectives, copies, stragglers, link and capture."""
         return self._surroundings.changes
 
     @property
     def facts(self) -> pa.Table:
-        """`FACTS`: which of these both sides recorded, and are the same; what records the others."""
+        """`FACTS`: which facts both sides recorded, which are the same, and what records others."""
         return self._surroundings.facts
 
     @property
     def problems(self) -> pa.Table:
-        """`SIDE_PROBLEMS`: the problems of each capture by itself; what the two sides make doubtful together is `comparability`."""
+        """`SIDE_PROBLEMS`: the problems of each capture; doubts about both are `comparability`."""
         return SIDE_PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
         """The same in the words of the commands."""
-        return [
-            {
-                "side": name,
-                "run_id": run.header.run_id,
-                **row,
-                "fix": row["fix"] and row["fix"].removesuffix(_THIS),
-            }
-            for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True)
-            for run in side.runs
-            for row in run.problem_rows
-        ]
+        rows = []
+        for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True):
+            for run in side.runs:
+                place = {"side": name, "run_id": run.header.run_id}
+                rows += [place | row | {"fix": _fix_of(row)} for row in run.problem_rows]
+        return rows
 
     @property
     def judged_rows(self) -> list[dict[str, Any]]:
-        """The rows of `metrics` that the verdict rests on, in the order in which they were named."""
+        """The rows of `metrics` that the verdict is based on, in the order of their names."""
         rows = {row["metric"]: row for row in self.metrics.to_pylist()}
         return [rows[name] for name in self.judged]
 
     @property
     def verdict(self) -> str:
-        """Of the judged metrics the first of: regression, inconclusive, improvement, no change.
+        """The first of regression, inconclusive, improvement and no change that a metric has.
 
-        Those that are neither better lower nor higher do not enter; if all are such, and one
-        changed, it is inconclusive: nothing says whether that is better.
+        Metrics that are neither better lower nor higher do not count. If all are such metrics, and
+        one changed, the verdict is inconclusive, because nobody knows whether this is better.
         """
         return overall_verdict(self.judged_rows)
 
@@ -364,3 +351,9 @@ class RunDifference(NamedTables):
 
     def __repr__(self) -> str:
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
+
+
+def _fix_of(problem_row: Mapping[str, Any]) -> str | None:
+    """Return how to fix a problem, without `nsyspipe diff` itself."""
+    fix: str | None = problem_row["fix"]
+    return fix and fix.removesuffix(_FIX_BY_DIFF)

@@ -1,10 +1,10 @@
-"""What is known around a run: its facts by matter, which of them it recorded, and what records the others."""
+"""The facts around a run: which were recorded, and how to record the others."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -53,30 +53,34 @@ FACTS = TableSchema(
 
 BOTH = "both"
 NEITHER = "neither"
-# What is measured is never the same twice: only that it was not recorded is worth a word.
+# Measured values are never the same twice, so it only matters if they were not recorded.
 BANDWIDTH = "bus bandwidth"
 DELAYS = "delays by ranks"
 MEASURED = frozenset({BANDWIDTH, DELAYS})
-# what NCCL's log says
+# From NCCL's log.
 LINK = "link"
 NCCL_SETTINGS = "NCCL settings"
 NCCL_VERSION = "NCCL version"
 ENVIRONMENT = "environment variables at the start of the programs"
 STRAGGLER = "straggler"
 NONE = "none"
-EXPORTER = "nsys that exported"  # which reports name; another may have captured
-# built with; the newest that it supports
+# Reports name the nsys that exported them; another one may have captured.
+EXPORTER = "nsys that exported"
+# The CUDA that torch was built with, and the newest that the driver supports.
 CUDA_OF_TORCH = "CUDA of torch"
 CUDA_OF_DRIVER = "CUDA of the driver"
 TRACE = "trace"
 TRACED_EVENTS = "traced events"
 GRAPH_TRACE = "trace of CUDA graphs"
-# by a launcher's sidecar; by the reports
+# From a launcher's sidecar.
 COMMAND = "command"
+# From the reports.
 STARTED_COMMAND = "command that nsys started"
 COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
-HOST_NAMES = "host names"  # two machines may have the same
-# What records what reports may lack.
+# Two machines may have the same host name.
+HOST_NAMES = "host names"
+_CUDA_GRAPHS = "CUDA graphs"
+# What records the facts that reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
 BY_WRITTEN_LOG = "the log that NCCL wrote: --nccl-log FILE"
 BY_LAUNCHER = "a capture with nsyspipe's launchers"
@@ -99,15 +103,19 @@ _SIDE_BY_RECORDED = {
 
 
 class Matter(Struct, frozen=True):
-    """Facts of a run, in words by name, that one recording brings; without any it was not recorded."""
+    """Facts of a run, in words by name, that one recording brings."""
 
     topic: str
     what: str
     recorded_by: str | None
+    # Without words the matter was not recorded.
     words: Mapping[str, str]
-    is_setting: bool = False  # of a recorded one, what is not there was not set
-    is_recorded: bool = False  # settings may be recorded and none set
-    why_unknown: str | None = None  # where more is known of that than what records it
+    # If it was recorded, a setting that is not there was not set.
+    is_setting: bool = False
+    # Settings may be recorded although none is set.
+    is_recorded: bool = False
+    # Why it was not recorded, if more is known than what would record it.
+    why_unknown: str | None = None
 
     @property
     def is_known(self) -> bool:
@@ -116,106 +124,138 @@ class Matter(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """A matter on both sides: on which it was recorded, and whether it is alike there."""
+    """A matter on both sides: which of them recorded it, and whether it is the same."""
 
     topic: str
     what: str
     recorded_by: str | None
     is_known: tuple[bool, bool]
     is_same: bool | None
-    words: str | None = (
-        # of the only side that recorded it, or of both where they are alike; of a number its name
-        None
-    )
+    # Of the only side that recorded it, or of both if they are the same; of a number its name.
+    words: str | None = None
     unit: str | None = None
-    value: float | None = None  # of the only side that recorded it, where the matter is one number
-    whys: tuple[str | None, str | None] = (
-        None,
-        None,
-    )  # why each side does not say it, where that is known
+    # The number, if only one side recorded it.
+    value: float | None = None
+    # Why each side does not have it, if this is known.
+    whys: tuple[str | None, str | None] = (None, None)
 
     def row(self) -> dict[str, Any]:
         """Return its row of `FACTS`."""
         recorded_on = _SIDE_BY_RECORDED[self.is_known]
-        is_both = recorded_on == BOTH
+        is_on_both = recorded_on == BOTH
+        baseline_why, candidate_why = self.whys
         return {
             "topic": self.topic,
             "what": self.what,
             "recorded_on": recorded_on,
-            "is_same": self.is_same if is_both else None,
-            "recorded_by": None if is_both else self.recorded_by,
+            "is_same": self.is_same if is_on_both else None,
+            "recorded_by": None if is_on_both else self.recorded_by,
             "words": self.words,
             "unit": self.unit,
             "value": self.value,
-            **{f"{side}_why": why for side, why in zip(SIDES, self.whys, strict=True)},
+            "baseline_why": baseline_why,
+            "candidate_why": candidate_why,
         }
 
 
 def facts_table(compared: Iterable[Compared]) -> pa.Table:
     """Return `FACTS` of matters, in their order."""
-    return FACTS.from_rows([one.row() for one in compared])
+    return FACTS.from_rows([matter.row() for matter in compared])
 
 
+# --- matters of a run -----------------------------------------------------------------------------
 def matters_of(table: StepTable) -> list[Matter]:
-    """Return the matters of a run that have words, the same ones in the same order for every run."""
+    """Return the matters of a run that have words; every run has the same ones in one order."""
     run = table.run
     capture = run.header.capture or RunCapture()
-    parallelism = None if table.outdated_columns else _parallelism(run)
-    by_payloads = ANALYZE_AGAIN if table.outdated_columns else BY_PAYLOADS
-    graphs = (
-        "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
-    )
-    return [
-        _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
-        _straggler_matter(table),
-        Matter("link", LINK, by_log(run), _link_words(run)),
-        _nccl_settings(run),
-        Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
-        *_versions(run, capture),
-        _matter("capture", HOST_NAMES, BY_REPORT, **{HOST_NAMES: _host_words(run)}),
-        Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
-        Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, _command_words(run, capture)),
-        Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
-        environment_of(run),
-    ]
+    matters = [_parallelism_matter(table), _straggler_matter(table)]
+    matters += _link_matters(run)
+    matters += _version_matters(run, capture)
+    matters += _capture_matters(run, capture)
+    return [*matters, environment_of(run)]
 
 
 def by_log(run: Run) -> str:
-    """Return how to come by NCCL's log of a run: where none was given and the run was told to write one, it is there."""
+    """Return how to come by NCCL's log of a run; if the run wrote one, it is there already."""
     is_written = run.nccl is None and writes_log(run.header.training_variables or {})
     return BY_WRITTEN_LOG if is_written else BY_LOG
 
 
-def _matter(topic: str, what: str, recorded_by: str, **words: str | None) -> Matter:
-    return Matter(topic, what, recorded_by, {name: word for name, word in words.items() if word})
+def _fact(topic: str, name: str, recorded_by: str, word: str | None) -> Matter:
+    """Return a matter of a single fact with the same name."""
+    return Matter(topic, name, recorded_by, {name: word} if word else {})
 
 
-def _parallelism(run: Run) -> str | None:
-    groups = dimensions(run.traffic(), run.header.n_job_ranks)
+def _known(words: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: word for name, word in words.items() if word}
+
+
+def _parallelism_matter(table: StepTable) -> Matter:
+    """Return how ranks share the work, unless this means something else in a compared run."""
+    if table.outdated_columns:
+        return _fact("collectives", "parallelism", ANALYZE_AGAIN, None)
+    groups = dimensions(table.run.traffic(), table.run.header.n_job_ranks)
     is_known = all(group.size is not None for group in groups)
-    return ", ".join(map(str, groups)) if is_known else None
+    degrees = ", ".join(map(str, groups)) if is_known else None
+    return _fact("collectives", "parallelism", BY_PAYLOADS, degrees)
+
+
+def _link_matters(run: Run) -> list[Matter]:
+    return [Matter("link", LINK, by_log(run), _link_words(run)), _nccl_settings(run)]
 
 
 def _link_words(run: Run) -> dict[str, str]:
     slowest = run.link.slowest if run.link else None
-    kind = None if slowest is None or slowest.kind == "unknown" else slowest.kind
-    transports = sorted(filter(None, run.links()["transport"].unique().to_pylist()))
+    kind = slowest.kind if slowest is not None else None
+    transports = run.links()["transport"].unique().to_pylist()
+    known_transports = sorted(filter(None, transports))
     nvls = run.nccl.nvls if run.nccl else None
     words = {
-        "slowest link": kind,
-        "transport": ", ".join(transports),
+        "slowest link": None if kind == "unknown" else kind,
+        "transport": ", ".join(known_transports),
         "NVLink SHARP": {None: None, True: "on", False: "off"}[nvls],
     }
-    return {name: word for name, word in words.items() if word}
+    return _known(words)
 
 
 def _nccl_settings(run: Run) -> Matter:
-    settings = run.nccl.settings if run.nccl else {}
-    # Logs of a level that names no setting have no word of NVLink SHARP either.
-    is_recorded = bool(settings) or (run.nccl is not None and run.nccl.nvls is not None)
+    nccl = run.nccl
+    settings = nccl.settings if nccl else {}
+    # Logs of a level that names no setting do not tell of NVLink SHARP either.
+    has_nvls = nccl is not None and nccl.nvls is not None
     return Matter(
-        "link", NCCL_SETTINGS, by_log(run), settings, is_setting=True, is_recorded=is_recorded
+        topic="link",
+        what=NCCL_SETTINGS,
+        recorded_by=by_log(run),
+        words=settings,
+        is_setting=True,
+        is_recorded=bool(settings) or has_nvls,
     )
+
+
+def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
+    """Return the versions of nsys, NCCL, the driver, torch, Python and the program."""
+    nccl = (run.nccl.version if run.nccl else None) or capture.nccl_version
+    return [
+        Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
+        Matter("versions", NCCL_VERSION, by_log(run), _known({"NCCL": nccl})),
+        *_driver_matters(run, capture),
+        *_program_matters(capture),
+    ]
+
+
+def _driver_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
+    driver = capture.driver_version or ", ".join(run.header.driver_versions)
+    cuda = ", ".join(run.header.cuda_driver_versions)
+    yield _fact("versions", "driver", BY_REPORT_OR_LAUNCHER, driver)
+    yield _fact("versions", CUDA_OF_DRIVER, BY_REPORT, cuda)
+
+
+def _program_matters(capture: RunCapture) -> Iterator[Matter]:
+    yield _fact("versions", "torch", BY_LAUNCHER, capture.torch_version)
+    yield _fact("versions", CUDA_OF_TORCH, BY_LAUNCHER, capture.cuda_version)
+    yield _fact("versions", "Python", BY_LAUNCHER, capture.python_version)
+    yield _fact("versions", "commit", BY_LAUNCHER, _commit(capture))
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
@@ -223,38 +263,30 @@ def _nsys_words(run: Run) -> dict[str, str]:
         EXPORTER: ", ".join(run.header.nsys_versions),
         "export schema": ", ".join(run.header.export_schema_versions),
     }
-    return {name: word for name, word in words.items() if word}
+    return _known(words)
 
 
-def _versions(run: Run, capture: RunCapture) -> list[Matter]:
-    nccl = (run.nccl.version if run.nccl else None) or capture.nccl_version
-    dirty = " with changes" if capture.git_is_dirty else ""
-    commit = f"{capture.git_commit}{dirty}" if capture.git_commit else None
-    by_launcher = {
-        "torch": capture.torch_version,
-        CUDA_OF_TORCH: capture.cuda_version,
-        "Python": capture.python_version,
-    }
-    versions = [
-        _matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()
-    ]
-    nccl_version = _matter("versions", NCCL_VERSION, by_log(run), NCCL=nccl)
-    driver = capture.driver_version or ", ".join(run.header.driver_versions)
-    cuda = ", ".join(run.header.cuda_driver_versions)
-    of_driver = [
-        _matter("versions", "driver", BY_REPORT_OR_LAUNCHER, driver=driver),
-        _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
-    ]
-    return [
-        nccl_version,
-        *of_driver,
-        *versions,
-        _matter("versions", "commit", BY_LAUNCHER, commit=commit),
-    ]
+def _commit(capture: RunCapture) -> str | None:
+    if not capture.git_commit:
+        return None
+    changes = " with changes" if capture.git_is_dirty else ""
+    return f"{capture.git_commit}{changes}"
+
+
+def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
+    graphs = "none as a whole"
+    if has_whole_graphs(run):
+        graphs = "as a whole: what is inside was not seen"
+    yield _fact("capture", HOST_NAMES, BY_REPORT, _host_words(run))
+    yield _fact("capture", _CUDA_GRAPHS, "nsys", graphs)
+    command = _command_words(run, capture)
+    yield Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, command)
+    trace_options = _trace_words(run, capture)
+    yield Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, trace_options)
 
 
 def _host_words(run: Run) -> str | None:
-    """Return the names of a run's hosts; None where a redaction put others in their place, which any run has."""
+    """Return the names of a run's hosts; None if a redaction replaced them."""
     hosts = run.header.hosts
     return None if any(map(is_redacted_host, hosts)) else ", ".join(hosts)
 
@@ -264,7 +296,7 @@ def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
         COMMAND: shlex.join(capture.command or []),
         STARTED_COMMAND: " | ".join(run.header.commands),
     }
-    return {name: word for name, word in words.items() if word}
+    return _known(words)
 
 
 def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
@@ -274,63 +306,72 @@ def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
         TRACE: ", ".join(capture.trace or []),
         "capture range": capture.capture_range,
     }
-    return {name: word for name, word in words.items() if word}
+    return _known(words)
 
 
 def environment_of(run: Run) -> Matter:
     """Return the training variables that the reports, or a launcher, recorded."""
     variables = run.header.training_variables
-    is_recorded = variables is not None
-    words = variables or {}
     return Matter(
-        "capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded
+        topic="capture",
+        what=ENVIRONMENT,
+        recorded_by=BY_REPORT,
+        words=variables or {},
+        is_setting=True,
+        is_recorded=variables is not None,
     )
-
-
-class Lack(Struct, frozen=True):
-    """What a run lacks where something is not known of it."""
-
-    recorded_by: str | None  # None: it recorded enough
-    why: str | None = None  # where more is known of that
-
-
-def lack_of_delays(table: StepTable) -> Lack:
-    """Return what a run lacks where it is not known how late its ranks are."""
-    if table.outdated_columns:
-        return Lack(ANALYZE_AGAIN)
-    if has_whole_graphs(table.run):
-        return Lack(BY_GRAPH_NODES)
-    if "groups-not-named" in {row["code"] for row in table.run.problem_rows}:
-        return Lack(BY_GROUPS)
-    if table.run.header.n_job_ranks == 1:
-        return Lack(None, ONE_RANK)
-    waits = table.run.stragglers()["wait_ns"]
-    return Lack(None, ONLY_STAGES) if waits.null_count < len(waits) else Lack(BY_ALL_RANKS)
 
 
 def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
-    """Tell whether NCCL took a variable that a run's environment does not have, or has with another value."""
-    by_what = {one.what: one for one in matters}
-    environment = by_what[ENVIRONMENT]
-    log = by_what[NCCL_SETTINGS]
-    return environment.is_known and any(
-        environment.words.get(name) != word for name, word in log.words.items()
-    )
+    """Tell whether NCCL took a variable that the environment has not, or with another value."""
+    matter_by_name = {matter.what: matter for matter in matters}
+    environment = matter_by_name[ENVIRONMENT]
+    if not environment.is_known:
+        return False
+    taken = matter_by_name[NCCL_SETTINGS].words
+    return any(environment.words.get(name) != value for name, value in taken.items())
+
+
+# --- delays ---------------------------------------------------------------------------------------
+class Lack(Struct, frozen=True):
+    """What a run lacks, so that something is not known of it."""
+
+    # None: the run recorded enough.
+    recorded_by: str | None
+    # If more is known than what would record it.
+    why: str | None = None
+
+
+def lack_of_delays(table: StepTable) -> Lack:
+    """Return what a run lacks, so that it is not known how late its ranks are."""
+    run = table.run
+    if table.outdated_columns:
+        return Lack(ANALYZE_AGAIN)
+    if has_whole_graphs(run):
+        return Lack(BY_GRAPH_NODES)
+    if "groups-not-named" in {row["code"] for row in run.problem_rows}:
+        return Lack(BY_GROUPS)
+    if run.header.n_job_ranks == 1:
+        return Lack(None, ONE_RANK)
+    waits = run.stragglers()["wait_ns"]
+    has_wait_times = waits.null_count < len(waits)
+    return Lack(None, ONLY_STAGES) if has_wait_times else Lack(BY_ALL_RANKS)
 
 
 def longest_delay(table: StepTable) -> float | None:
-    """Return the longest that all others waited for a rank in a step, whichever it was: the mean over steps, ns.
+    """Return how long all other ranks waited for the latest rank of a step, mean over steps, ns.
 
-    None where that is not known.
+    None if it is not known.
     """
     rows = table.run.stragglers()
     if not rows.num_rows or rows["lateness_ns"].null_count:
         return None
-    return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
+    total_ns = sum(rows["lateness_ns"].to_pylist())
+    return float(total_ns / table.n_steps)
 
 
 def _straggler_matter(table: StepTable) -> Matter:
-    """Return who makes the others wait; where nobody was judged, why not."""
+    """Return which ranks the others wait for; if that was not judged, why not."""
     if longest_delay(table) is None:
         lack = lack_of_delays(table)
         return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
@@ -343,18 +384,32 @@ def _straggler_matter(table: StepTable) -> Matter:
 
 
 def _why_not_judged(run: Run) -> str | None:
-    """Return why nobody could tell whether a rank makes the others wait; None where that was judged."""
-    return next((check.reason for check in run.skipped_checks if STRAGGLER in check.rules), None)
+    """Return why the rule for stragglers was skipped; None if it was not."""
+    for check in run.skipped_checks:
+        if STRAGGLER in check.rules:
+            return check.reason
+    return None
 
 
 def _straggler(run: Run) -> str:
-    rows = run.judged_findings().to_pylist()
-    late: dict[str, Any] = next(
-        (json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {}
-    )
-    if "node" in late:
-        return f"node {late['node']}"
-    no_slower = late.get("no_slower_ranks", ())
-    waited_for = [int(rank) for rank in late.get("held_up_ns_per_step_by_rank", ())]
-    named = [run.rank_names.name(rank) for rank in waited_for if rank not in no_slower]
-    return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE
+    """Return the node, or the ranks, that the finding about stragglers names."""
+    evidence = _evidence_of_straggler(run)
+    if "node" in evidence:
+        return f"node {evidence['node']}"
+    no_slower_ranks = evidence.get("no_slower_ranks", ())
+    waited_for = [int(rank) for rank in evidence.get("held_up_ns_per_step_by_rank", ())]
+    slower_ranks = [rank for rank in waited_for if rank not in no_slower_ranks]
+    names = [run.rank_names.name(rank) for rank in slower_ranks]
+    if not names:
+        return NONE
+    ranks = "rank" if len(names) == 1 else "ranks"
+    return f"{ranks} {', '.join(names)}"
+
+
+def _evidence_of_straggler(run: Run) -> dict[str, Any]:
+    """Return the evidence of the finding about stragglers; nothing without this finding."""
+    for row in run.judged_findings().to_pylist():
+        if row["id"] == STRAGGLER:
+            evidence: dict[str, Any] = json.loads(row["evidence"])
+            return evidence
+    return {}

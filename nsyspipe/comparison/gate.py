@@ -1,4 +1,4 @@
-"""What a comparison is asked: what makes its gate fail, from where on a change counts, how sure; by options or a file."""
+"""Settings of a comparison, from options or a file: gate, smallest effect, confidence."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -24,102 +24,130 @@ REGRESSION = "regression"
 ANY_CHANGE = "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
 
-_GIVEN = f"--fail-on {REGRESSION}"
-_FIX = f"--fail-on {ANY_CHANGE}"
+_FAIL_ON_REGRESSION = f"--fail-on {REGRESSION}"
+_FAIL_ON_ANY_CHANGE = f"--fail-on {ANY_CHANGE}"
 DEFAULT_MIN_EFFECT_PCT = 2.0
 DEFAULT_CONFIDENCE = 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
-_LEAST_CONFIDENCE = 0.5
-_LEAST_NUMBER = 0.1  # per cent: what is less is noise in any capture, and a ratio that was meant
-_PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
-_OWN = "nsyspipe.toml"
-_PROJECT = "pyproject.toml"
+# A confidence is above this.
+MIN_CONFIDENCE = 0.5
+# A smaller effect is noise in any capture, so that the number was meant as a ratio.
+MIN_EFFECT_PCT = 0.1
+_PERCENTAGE = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
+_OWN_FILE = "nsyspipe.toml"
+_PROJECT_FILE = "pyproject.toml"
+_SETTINGS_FILES = (_OWN_FILE, _PROJECT_FILE)
 _TABLE = "diff"
-_NAME = b"nsyspipe"
-_LARGEST_FILE = 2**20
-_LARGEST_INTEGER = 2**63
+_TOOL = "nsyspipe"
+MAX_FILE_BYTES = 2**20
+# The largest integer of TOML.
+_MAX_INTEGER = 2**63
 
 
+# --- values of options ----------------------------------------------------------------------------
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:
-    """Return the name of a gate; an `OptionError` in which it is called `name` if there is none such."""
+    """Return the name of a gate; an `OptionError` that calls it `name` if there is no such gate."""
     if fail_on in FAIL_ON:
         return str(fail_on)
     raise OptionError.no_such_name(f"{name} {fail_on!r}", "is not a gate", str(fail_on), FAIL_ON)
 
 
 def check_can_fail(
-    fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX
+    fail_on: str,
+    judged: Mapping[str, Better],
+    option: str = _FAIL_ON_REGRESSION,
+    fix: str = _FAIL_ON_ANY_CHANGE,
 ) -> None:
-    """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
-    without = [name for name, better in judged.items() if better == "neither"]
-    if check_gate(fail_on) == REGRESSION and without:
-        are = (
-            f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} without a better "
-            "direction"
-        )
-        raise OptionError(given, f"can never fail: {are}", fix=fix)
+    """Refuse a gate for regressions of metrics that are neither better lower nor higher.
+
+    The error names the `option` that set the gate, and what could be set as a `fix`.
+    """
+    without_direction = [name for name, better in judged.items() if better == "neither"]
+    if check_gate(fail_on) == REGRESSION and without_direction:
+        names = ", ".join(without_direction)
+        verb = "is" if len(without_direction) == 1 else "are"
+        problem = f"can never fail: {names} {verb} without a better direction"
+        raise OptionError(option, problem, fix=fix)
 
 
 def check_confidence(
     confidence: object, name: str = "--confidence", fix: str = "--confidence 0.95"
 ) -> float:
-    """Return a confidence above 0.5 and below 1, of a text too; an `OptionError` in which it is called `name` if it is none."""
+    """Return a confidence above 0.5 and below 1, from a number or a text.
+
+    Raises
+    ------
+    OptionError
+        If it is something else; the error calls it `name`.
+    """
     value = _number(confidence)
-    if not _LEAST_CONFIDENCE < value < 1:
-        given = f"{name} {short_repr(confidence)}"
-        raise OptionError(given, f"is not a number between {_LEAST_CONFIDENCE} and 1", fix=fix)
+    if not MIN_CONFIDENCE < value < 1:
+        problem = f"is not a number between {MIN_CONFIDENCE} and 1"
+        raise OptionError(f"{name} {short_repr(confidence)}", problem, fix=fix)
     return value
 
 
 def effect_ratio(min_effect_pct: object) -> float:
-    """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it; a number below 0.1 may be one already."""
+    """Return a percentage, from 0 on, as a ratio.
+
+    A text is read by `parse_min_effect`. A number below 0.1 is refused: it may be a ratio.
+    """
     if isinstance(min_effect_pct, str):
         return parse_min_effect(min_effect_pct)
     value = _number(min_effect_pct)
-    given = f"min_effect_pct={short_repr(min_effect_pct)}"
-    return _checked_effect(
-        value / 100, given, "min_effect_pct=2", is_told=not 0 < value < _LEAST_NUMBER
-    )
+    option = f"min_effect_pct={short_repr(min_effect_pct)}"
+    may_be_ratio = 0 < value < MIN_EFFECT_PCT
+    return _check_effect(value / 100, option, "min_effect_pct=2", may_be_ratio=may_be_ratio)
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
-    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` may be either, and has to say ``%``."""
-    found = _PERCENT.fullmatch(text.strip())
-    value = float(found[1]) / 100 if found else math.nan
-    is_told = text.strip().endswith("%") or not 0 < 100 * value < 1
-    return _checked_effect(value, f"{name} {short_repr(text)}", fix, is_told=is_told)
+    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02.
+
+    ``0.02`` may be a ratio or a percentage, so it is refused without ``%``.
+    """
+    match = _PERCENTAGE.fullmatch(text.strip())
+    ratio = float(match[1]) / 100 if match else math.nan
+    has_sign = text.strip().endswith("%")
+    may_be_ratio = not has_sign and 0 < 100 * ratio < 1
+    return _check_effect(ratio, f"{name} {short_repr(text)}", fix, may_be_ratio=may_be_ratio)
 
 
-def _checked_effect(value: float, given: str, fix: str, *, is_told: bool) -> float:
-    if not is_told:
-        ratio = f"{10000 * value:.4g}%"
-        percent = f"{100 * value:.4g}%"
-        problem = f"may mean {ratio} (a ratio) or {percent} (percent)"
-        raise OptionError(given, problem, fix=f"write '{ratio}' or '{percent}'")
-    if not 0 <= value < 1:
-        is_percentage = 1 <= value < math.inf
-        problem = (
-            "is 100% of the baseline or more, which is larger than any change"
-            if is_percentage
-            else "is not a percentage of at least 0"
-        )
-        raise OptionError(given, problem, fix=fix)
-    return value
+def _check_effect(ratio: float, option: str, fix: str, *, may_be_ratio: bool) -> float:
+    """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %."""
+    if may_be_ratio:
+        from_ratio = f"{10000 * ratio:.4g}%"
+        from_percentage = f"{100 * ratio:.4g}%"
+        problem = f"may mean {from_ratio} (a ratio) or {from_percentage} (percent)"
+        raise OptionError(option, problem, fix=f"write '{from_ratio}' or '{from_percentage}'")
+    if 1 <= ratio < math.inf:
+        problem = "is 100% of the baseline or more, which is larger than any change"
+        raise OptionError(option, problem, fix=fix)
+    if not 0 <= ratio < 1:
+        raise OptionError(option, "is not a percentage of at least 0", fix=fix)
+    return ratio
 
 
 def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, ...]:
-    """Return names of metrics, each once, of a text those between commas; an `OptionError` with `option` if one is none."""
-    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+    """Return names of metrics, each once; a text has commas between them.
 
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    Raises
+    ------
+    OptionError
+        If a name is not a metric, or if there is none; the error names the `option`.
+    """
+    # It loads numpy, which a wrong option does not need.
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415
+
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
     needed = "a name, or several,"
     fix = "metrics='step_time'"
     named = [*several("metrics", names, needed, fix)]
     if not all(isinstance(name, str) for name in named):
         raise OptionError.of_kind("metrics", names, needed, fix)
-    checked = tuple(dict.fromkeys(named))
-    if not checked:
+    if not named:
         raise OptionError(f"{option} []", "is empty", fix=f"{option} step_time")
+    checked = tuple(dict.fromkeys(named))
     for name in checked:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, METRICS)
@@ -127,104 +155,88 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
 
 
 def _number(value: object) -> float:
-    """Return a number of Python or numpy, or of a text; NaN for a flag, and for anything else."""
-    is_number = isinstance(value, Real | str) and not isinstance(value, bool)
+    """Return a number of Python, numpy or a text; NaN for a flag and anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        return math.nan
     try:
-        return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
+        return float(value)
     except (ValueError, OverflowError):
         return math.nan
 
 
+# --- settings -------------------------------------------------------------------------------------
 class GateSettings(Struct, frozen=True):
-    """What is set, as ratios, and the file that says so; None is "not set"."""
+    """What is set, as ratios, and the file that sets it; None is "not set"."""
 
     fail_on: str | None = None
     min_effect: float | None = None
     confidence: float | None = None
     metrics: tuple[str, ...] | None = None
     path: Path | None = None
-    from_file: frozenset[str] = frozenset()  # names of those that the file says
+    # Names of the attributes that the file sets.
+    from_file: frozenset[str] = frozenset()
 
     @property
     def file(self) -> str | None:
-        """The file as seen from here; None if nothing is of it."""
+        """The file as seen from the working directory; None if it sets nothing."""
         return None if self.path is None else os.path.relpath(self.path)
 
     def source(self, name: str) -> str:
-        """Return who sets an attribute: the file, ``option`` or ``default``."""
-        return (
-            (self.file or "")
-            if name in self.from_file
-            else "default"
-            if getattr(self, name) is None
-            else "option"
-        )
+        """Return what sets an attribute: the file, ``option`` or ``default``."""
+        if name in self.from_file:
+            return self.file or ""
+        return "default" if getattr(self, name) is None else "option"
 
 
 NOTHING_SET = GateSettings()
 
 
-def read_settings(directory: Path) -> GateSettings:
-    """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
-
-    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml``
-    (``[tool.nsyspipe.diff]``); a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by,
-    whatever else it is. Settings may stand outside of ``diff``, too; those inside win. A file that
-    cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
-    """
-    for path in (
-        folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)
-    ):
-        table = _table(path) if os.path.isfile(path) else None  # noqa: PTH113 - not where it may not be looked
-        if table is not None:
-            for key in sorted(set(table) - set(_SETTINGS)):
-                raise OptionError.no_such_name(
-                    str(path), f"has the unknown setting {key!r}", key, _SETTINGS
-                )
-            asked = ((*_SETTINGS[key], value, f"{path}: {key} =") for key, value in table.items())
-            return GateSettings(
-                **{name: check(value, given) for name, check, value, given in asked}, path=path
-            )
-    return NOTHING_SET
-
-
 def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
-    """Return what options say of the attributes `names`, and where they are silent a file; its path if it says any of that.
+    """Return the attributes `names` of options, and of a file if the options do not set them.
 
-    Nothing is taken from a file that others than its user may write, who could loosen the gate: an
-    `OptionError`.
+    The result has the path of the file if it sets something.
+
+    Raises
+    ------
+    OptionError
+        If the file sets something, and users other than this one may write it: they could loosen
+        the gate.
     """
-    own = {name: getattr(options, name) for name in names}
-    taken = {
-        name: value
-        for name in own
-        if own[name] is None and (value := getattr(file, name)) is not None
-    }
-    if taken and file.path is not None:
-        _check_owner(file.path, taken)
-    return GateSettings(
-        **own | taken, path=file.path if taken else None, from_file=frozenset(taken)
-    )
+    by_options = {name: getattr(options, name) for name in names}
+    unset_names = [name for name, value in by_options.items() if value is None]
+    file_values = {name: getattr(file, name) for name in unset_names}
+    by_file = {name: value for name, value in file_values.items() if value is not None}
+    if by_file and file.path is not None:
+        _check_owner(file.path, by_file)
+    values = by_options | by_file
+    path = file.path if by_file else None
+    return GateSettings(**values, path=path, from_file=frozenset(by_file))
 
 
-def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file of other users but root, or where they may put another one; groups are left alone: most are private."""
-    ours = {0, os.geteuid()}
-    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
-        ours.add(int(os.environ["SUDO_UID"]))
-    problem = _not_own(path.absolute(), ours) or _not_own(Path(os.path.realpath(path)), ours)
-    if problem is not None:
-        options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
-        problem = f"{problem}, so nsyspipe ignores this file for security"
-        raise OptionError(
-            str(path), problem, fix=f"chown or chmod the file and its directory, or pass {options}"
-        )
+def _check_owner(path: Path, names: Iterable[str]) -> None:
+    """Refuse a file that users other than this one and root own, or may replace.
+
+    Groups may write it, because most groups are private.
+    """
+    trusted_users = {0, os.geteuid()}
+    sudo_user = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and sudo_user.isdecimal():
+        trusted_users.add(int(sudo_user))
+    danger = _find_danger(path.absolute(), trusted_users)
+    if danger is None:
+        danger = _find_danger(Path(os.path.realpath(path)), trusted_users)
+    if danger is not None:
+        keys = [key for key, setting in _SETTINGS.items() if setting.attribute in names]
+        options = " ".join(f"--{key}" for key in keys)
+        problem = f"{danger}, so nsyspipe ignores this file for security"
+        fix = f"chown or chmod the file and its directory, or pass {options}"
+        raise OptionError(str(path), problem, fix=fix)
 
 
-def _not_own(path: Path, ours: set[int]) -> str | None:
-    """Return what lets others than `ours` change a file, itself or by one of its directories; None if nothing does."""
+def _find_danger(path: Path, trusted_users: set[int]) -> str | None:
+    """Return why other users may change a file, or one of its directories; None if they may not."""
     status = path.lstat()
-    if status.st_uid not in ours:
+    if status.st_uid not in trusted_users:
         return "belongs to another user"
     if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
         return "is writable by everybody"
@@ -232,79 +244,152 @@ def _not_own(path: Path, ours: set[int]) -> str | None:
         mode = folder.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             return f"is in a directory that everybody can write to ({folder})"
-        if not {folder.stat().st_uid, folder.lstat().st_uid} <= ours:
+        owners = {folder.stat().st_uid, folder.lstat().st_uid}
+        if not owners <= trusted_users:
             return f"is in a directory of another user ({folder})"
     return None
 
 
-def _table(path: Path) -> dict[str, Any] | None:
-    is_project = path.name == _PROJECT
+# --- a file of settings ---------------------------------------------------------------------------
+def read_settings(directory: Path) -> GateSettings:
+    """Return the settings of the nearest file, from a directory upwards; nothing without a file.
+
+    In one directory, ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml``
+    (``[tool.nsyspipe.diff]``). A ``pyproject.toml`` without ``[tool.nsyspipe]`` is ignored, even if
+    it is broken. Settings may also stand outside of ``diff``; those inside win.
+
+    Raises
+    ------
+    OptionError
+        If a file cannot be read, has an unknown setting, or has a value that cannot be used.
+    """
+    for path in _possible_files(directory):
+        table = _read_table(path)
+        if table is not None:
+            return _settings_of_table(table, path)
+    return NOTHING_SET
+
+
+def _possible_files(directory: Path) -> Iterator[Path]:
+    """Yield the files that may have settings and exist, the nearest first."""
+    for folder in (directory, *directory.parents):
+        for name in _SETTINGS_FILES:
+            path = folder / name
+            # A Path raises an error in a directory that must not be read.
+            if os.path.isfile(path):  # noqa: PTH113
+                yield path
+
+
+def _settings_of_table(table: Mapping[str, Any], path: Path) -> GateSettings:
+    for key in sorted(set(table) - set(_SETTINGS)):
+        problem = f"has the unknown setting {key!r}"
+        raise OptionError.no_such_name(str(path), problem, key, _SETTINGS)
+    values = {}
+    for key, value in table.items():
+        setting = _SETTINGS[key]
+        values[setting.attribute] = setting.check(value, f"{path}: {key} =")
+    return GateSettings(**values, path=path)
+
+
+def _read_table(path: Path) -> dict[str, Any] | None:
+    """Return the settings that a file has, by key; None if a project file has none."""
+    is_project = path.name == _PROJECT_FILE
+    content = _read_content(path)
+    is_too_large = len(content) > MAX_FILE_BYTES
+    # Files of other projects do not matter, even if they are broken.
+    if is_project and not is_too_large and _TOOL.encode() not in content:
+        return None
+    if is_too_large:
+        raise OptionError(str(path), "is too large for a settings file")
+    document = _parse_toml(content, path)
+    table = _project_table(document) if is_project else _own_table(document, path)
+    if is_project and table is None:
+        return None
+    if not isinstance(table, dict) or not isinstance(table.get(_TABLE, {}), dict):
+        fix = f"[tool.{_TOOL}.{_TABLE}]" if is_project else f"[{_TABLE}]"
+        raise OptionError(str(path), "has something other than a table of settings", fix=fix)
+    inside = table.pop(_TABLE, {})
+    return _with_hyphens(table, path) | _with_hyphens(inside, path)
+
+
+def _read_content(path: Path) -> bytes:
+    """Return the content of a file, up to a byte more than may be read."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if is_project and _NAME not in content and len(content) <= _LARGEST_FILE:
-            return None  # another's: nothing to us, even if it is broken
-        if len(content) > _LARGEST_FILE:
-            raise OptionError(str(path), "is too large for a settings file")
-        found: Any = tomllib.loads(content.decode())
+            return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
+
+
+def _parse_toml(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise OptionError(
-            str(path),
-            f"is not valid TOML ({' '.join(str(error).split())})",
-            fix="correct or remove the file",
-        ) from error
-    if is_project:
-        tool = found.get("tool", {})
-        found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None
-        if found is None:
-            return None
-    elif isinstance(found.get("tool"), dict):
-        what = f"has the table [tool.nsyspipe.{_TABLE}], which belongs in {_PROJECT}"
-        raise OptionError(str(path), what, fix=f"use [{_TABLE}] in {_OWN}")
-    if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
-        fix = f"[tool.nsyspipe.{_TABLE}]" if is_project else f"[{_TABLE}]"
-        raise OptionError(str(path), "has something other than a table of settings", fix=fix)
-    inside = found.pop(_TABLE, {})
-    return _hyphened(found, path) | _hyphened(inside, path)
+        one_line = " ".join(str(error).split())
+        problem = f"is not valid TOML ({one_line})"
+        raise OptionError(str(path), problem, fix="correct or remove the file") from error
 
 
-def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    names = [key.replace("_", "-") for key in table]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise OptionError(str(path), f"sets {twice[0]!r} twice, with - and with _")
-    return dict(zip(names, table.values(), strict=True))
+def _project_table(document: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return what a project file has for nsyspipe; None if it has nothing."""
+    tools = document.get("tool", {})
+    return tools.get(_TOOL) if isinstance(tools, dict) else None
+
+
+def _own_table(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the document itself; an `OptionError` if it looks like a project file."""
+    if isinstance(document.get("tool"), dict):
+        problem = f"has the table [tool.{_TOOL}.{_TABLE}], which belongs in {_PROJECT_FILE}"
+        raise OptionError(str(path), problem, fix=f"use [{_TABLE}] in {_OWN_FILE}")
+    return document
+
+
+def _with_hyphens(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return settings with - in their keys; an `OptionError` if a key is there with _ too."""
+    keys = [key.replace("_", "-") for key in table]
+    repeated = [key for key in keys if keys.count(key) > 1]
+    if repeated:
+        raise OptionError(str(path), f"sets {repeated[0]!r} twice, with - and with _")
+    return dict(zip(keys, table.values(), strict=True))
 
 
 def _number_text(value: object) -> str:
-    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-        return "a number too large"  # Python writes no integers of thousands of digits
+    """Return a number, or a text, of a file as a text; for anything else its type."""
+    # Python does not write integers of thousands of digits.
+    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+        return "a number too large"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number or isinstance(value, str) else type(value).__name__
 
 
-def _metrics(value: object, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+def _check_min_effect_of_file(value: object, name: str) -> float:
+    return parse_min_effect(_number_text(value), name, 'min-effect = "2%"')
+
+
+def _check_confidence_of_file(value: object, name: str) -> float:
+    return check_confidence(_number_text(value), name, "confidence = 0.95")
+
+
+def _check_metrics_of_file(value: object, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and value and all(isinstance(metric, str) for metric in value):
         value = ",".join(value)
     if not isinstance(value, str):
-        raise OptionError(
-            f"{name} {value!r}", "is not a list of metrics", fix='metric = ["step_time"]'
-        )
+        problem = "is not a list of metrics"
+        raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')
     return check_metrics(value, name)
 
 
-# Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.
-_SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
-    "fail-on": ("fail_on", check_gate),
-    "min-effect": (
-        "min_effect",
-        lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"'),
-    ),
-    "confidence": (
-        "confidence",
-        lambda value, name: check_confidence(_number_text(value), name, "confidence = 0.95"),
-    ),
-    "metric": ("metrics", _metrics),
+class _Setting(NamedTuple):
+    """A setting of a file: the attribute of `GateSettings`, and what checks the value."""
+
+    attribute: str
+    check: Callable[[object, str], Any]
+
+
+# By the key in the file, which is the name of the option too.
+_SETTINGS = {
+    "fail-on": _Setting("fail_on", check_gate),
+    "min-effect": _Setting("min_effect", _check_min_effect_of_file),
+    "confidence": _Setting("confidence", _check_confidence_of_file),
+    "metric": _Setting("metrics", _check_metrics_of_file),
 }

@@ -1,7 +1,6 @@
-"""A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean."""
+"""A metric of each step of a run, and a row for each metric of two runs."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_o
 from nsyspipe.model.columns import count, flag, percent, ratio, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS, NEITHER, Figure
-from nsyspipe.model.table import FLOAT, Column, Float64, TableSchema
+from nsyspipe.model.table import FLOAT, Column, Float64, Int64, TableSchema
 
 METRIC_ROWS = TableSchema(
     name="difference_metrics",
@@ -137,111 +136,159 @@ _NS_PER_S = 1e9
 _TIME = "ns"
 _RATE = "1/s"
 _RATIO = "ratio"
-# Why there is no figure where a column that it needs is null.
-_WHY = {
-    column: why
-    for why, columns in (
-        (
-            "wait time needs several ranks on one clock, and all their collectives must match",
-            "wait_ns transfer_ns",
-        ),
-        (
-            "message sizes were not recorded (nsys export --include-blobs=true)",
-            "message_bytes bus_bytes",
-        ),
-        ("a rank has no backward range or no launches", "overlap_backward_ns"),
-        ("CUDA API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
-        (
-            "kernels, copies or memsets were not recorded",
-            "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns",
-        ),
-    )
-    for column in columns.split()
+# Why a metric is missing -> columns that it needs, and that are null then.
+_COLUMNS_BY_WHY = {
+    "wait time needs several ranks on one clock, and all their collectives must match": (
+        "wait_ns transfer_ns"
+    ),
+    "message sizes were not recorded (nsys export --include-blobs=true)": (
+        "message_bytes bus_bytes"
+    ),
+    "a rank has no backward range or no launches": "overlap_backward_ns",
+    "CUDA API calls were not recorded with names and ends": "idle_launch_ns idle_blocked_ns",
+    "kernels, copies or memsets were not recorded": (
+        "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"
+    ),
 }
-# What is null where ranks communicate between their step ranges, and why in words.
-_OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
+_WHY_BY_COLUMN = {
+    column: why for why, columns in _COLUMNS_BY_WHY.items() for column in columns.split()
+}
+# Columns that are null if ranks communicate between their step ranges.
+_COLUMNS_OF_WHOLE_STEPS = frozenset(
+    {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
+)
 OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE = "inconclusive"
 NO_CHANGE = "no change"
-# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an
-# improvement.
-_FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
+# The first of these that a metric has is the verdict of several metrics. What is not certain is not
+# yet an improvement.
+_VERDICTS_BY_WEIGHT = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 
 
+# --- values of steps ------------------------------------------------------------------------------
 def per_step(table: StepTable, name: str) -> Float64 | str:
-    """Return a metric's figure of each summary step, in order of time; in words why there is none.
+    """Return a metric of each summary step, in order of time; in words why there is none.
 
-    Times are the largest over ranks, ratios the sum over ranks of the numerator by that of the
-    denominator, counts and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are
-    left out. A capture without steps has one value of each ratio and rate, pooled over it, and
-    nothing else.
+    Times are the largest over ranks. Ratios are the sum over ranks of the numerator over that of
+    the denominator. Counts and bytes are the mean over ranks. Steps in which the denominator of a
+    ratio is 0 are left out. A capture without steps has one value of each ratio and rate, pooled
+    over the capture, and nothing else.
     """
     figure = METRICS[name]
-    is_capture = table.run.is_capture
-    above, below = figure.of_step
-    is_left_out = above in _OF_WHOLE_STEPS and "comm-between-steps" in [
-        row["code"] for row in table.run.problem_rows
-    ]
-    lacking = LEFT_OUT if is_left_out else _WHY.get(above, "not recorded")
-    if is_capture and below is None:
-        return "a capture without steps"
-    if not (is_capture or table.n_steps):
-        has_gpu = table.run.header.n_ranks
-        return "no step was recorded on every rank" if has_gpu else "no GPU activity was recorded"
+    why_no_steps = _why_no_steps(table, figure)
+    if why_no_steps is not None:
+        return why_no_steps
     if table.hides_idle and name.startswith("idle"):
         return "idle time inside CUDA graphs captured as a whole is visible in only one of the runs"
-    if is_capture:
+    if table.run.is_capture:
         pooled = table.run.summary()[figure.column][0].as_py()
-        return lacking if pooled is None else np.array([pooled], np.float64)
-    fraction = _fraction(table, figure)
+        return _why_null(table, figure) if pooled is None else np.array([pooled], np.float64)
+    fraction = _fraction_of_steps(table, figure)
     if fraction is None:
-        return lacking
-    is_defined = fraction[1] != 0
-    ratio: Float64 = fraction[0][is_defined] / fraction[1][is_defined]
-    return ratio if ratio.size else f"{figure.formula}: the denominator is 0 in all steps"
+        return _why_null(table, figure)
+    is_defined = fraction.denominator != 0
+    values: Float64 = fraction.numerator[is_defined] / fraction.denominator[is_defined]
+    return values if values.size else f"{figure.formula}: the denominator is 0 in all steps"
+
+
+def _why_no_steps(table: StepTable, figure: Figure) -> str | None:
+    """Return why a run has no steps to measure a metric in; None if it needs none, or has some."""
+    if table.run.is_capture:
+        _, denominator = figure.of_step
+        return "a capture without steps" if denominator is None else None
+    if table.n_steps:
+        return None
+    if table.run.header.n_ranks:
+        return "no step was recorded on every rank"
+    return "no GPU activity was recorded"
+
+
+def _why_null(table: StepTable, figure: Figure) -> str:
+    """Return why a column that a metric needs is null."""
+    column, _ = figure.of_step
+    codes = {row["code"] for row in table.run.problem_rows}
+    if column in _COLUMNS_OF_WHOLE_STEPS and "comm-between-steps" in codes:
+        return LEFT_OUT
+    return _WHY_BY_COLUMN.get(column, "not recorded")
 
 
 def is_outdated(figure: Figure, table: StepTable) -> bool:
-    """Tell whether a figure means something else in a run that the table's run is compared with."""
+    """Tell whether a metric means something else in a run that the table's run is compared with."""
     return not table.outdated_columns.isdisjoint(figure.of_step)
 
 
-def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | None:
+class _Fraction(NamedTuple):
+    """A metric of each step, as two numbers."""
+
+    numerator: Float64
+    denominator: Float64
+
+
+def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
+    """Return a metric of each step; None if a column that it needs is null."""
     above, below = figure.of_step
     if figure.unit == "bytes/s":
-        sums = table.transfers[above]
-        transfer = table.transfers["transfer_ns"]
-        return None if sums is None or transfer is None else (_NS_PER_S * sums, transfer)
-    over, under = (table.matrix(column) for column in (above, below or above))
-    if over is None or under is None:
+        return _rate_of_transfers(table, above)
+    values = table.matrix(above)
+    if values is None:
         return None
-    if below:
-        return over.sum(axis=0).astype(np.float64), under.sum(axis=0).astype(np.float64)
-    ones = np.ones(table.n_steps)
+    if below is not None:
+        divisors = table.matrix(below)
+        return (
+            None if divisors is None else _Fraction(_sum_of_ranks(values), _sum_of_ranks(divisors))
+        )
+    per_step = np.ones(table.n_steps)
     if figure.unit not in {_TIME, _RATE}:
-        return over.sum(axis=0) / float(len(over)), ones
-    largest = over.max(axis=0).astype(np.float64)
-    return (_NS_PER_S * ones, largest) if figure.unit == _RATE else (largest, ones)
+        n_ranks = float(len(values))
+        return _Fraction(values.sum(axis=0) / n_ranks, per_step)
+    largest = values.max(axis=0).astype(np.float64)
+    if figure.unit == _RATE:
+        return _Fraction(_NS_PER_S * per_step, largest)
+    return _Fraction(largest, per_step)
 
 
-def of_captures(
-    tables: Sequence[StepTable], name: str = DEFAULT_METRIC
-) -> tuple[list[Float64], str | None]:
-    """Return a metric's figures of each capture of a side that has any, and in words why the first without has none."""
-    figures = [
-        OTHER_DEFINITIONS if is_outdated(METRICS[name], table) else per_step(table, name)
-        for table in tables
-    ]
-    why = next((figure for figure in figures if isinstance(figure, str)), None)
-    return [figure for figure in figures if not isinstance(figure, str)], why
+def _sum_of_ranks(matrix: Int64) -> Float64:
+    sums: Float64 = matrix.sum(axis=0).astype(np.float64)
+    return sums
+
+
+def _rate_of_transfers(table: StepTable, column: str) -> _Fraction | None:
+    n_bytes = table.transfers[column]
+    transfer_ns = table.transfers["transfer_ns"]
+    if n_bytes is None or transfer_ns is None:
+        return None
+    return _Fraction(_NS_PER_S * n_bytes, transfer_ns)
+
+
+class CaptureValues(NamedTuple):
+    """A metric of the captures of a side."""
+
+    # Of those captures that have any, one array each, in the order of steps.
+    values: list[Float64]
+    # Why the first capture without the metric does not have it; None if all have it.
+    why_lacking: str | None
+
+
+def values_of_captures(captures: Sequence[StepTable], name: str = DEFAULT_METRIC) -> CaptureValues:
+    """Return a metric of the steps of each capture of a side."""
+    values = []
+    whys = []
+    for capture in captures:
+        is_old = is_outdated(METRICS[name], capture)
+        steps = OTHER_DEFINITIONS if is_old else per_step(capture, name)
+        if isinstance(steps, str):
+            whys.append(steps)
+        else:
+            values.append(steps)
+    return CaptureValues(values, next(iter(whys), None))
 
 
 def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | None:
-    """Return how long communication runs beside compute, measured as a time of `METRIC_ROWS`; None where it is not known.
+    """Return how long communication overlaps with compute, measured as a time of `METRIC_ROWS`.
 
-    Of a step it is that of the rank with most of it. Communication less exposed communication is
-    not: each of them may be of another rank.
+    None if it is not known. The value of a step is that of the rank with most overlap. It is not
+    all communication less exposed communication, because these may be of different ranks.
     """
     centre = np.mean if statistic == MEAN else np.median
     centres: list[float] = []
@@ -249,211 +296,353 @@ def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | Non
         overlap = capture.matrix("overlap_compute_ns")
         if overlap is None:
             return None
-        centres.append(float(centre(overlap.max(axis=0))))
+        largest = overlap.max(axis=0)
+        centres.append(float(centre(largest)))
     return sum(centres) / len(centres)
 
 
-def evenness_of(tables: Sequence[StepTable]) -> list[Evenness]:
+def evenness_of(captures: Sequence[StepTable]) -> list[Evenness]:
     """Return how even the step times of each capture are; of those that have any."""
-    return [even for values in of_captures(tables)[0] if (even := evenness(values)) is not None]
+    return _known_evenness(values_of_captures(captures).values)
+
+
+def _known_evenness(captures: Sequence[Float64]) -> list[Evenness]:
+    results = map(evenness, captures)
+    return [result for result in results if result is not None]
 
 
 def statistic_of(*step_times: Sequence[Float64]) -> str:
-    """Return what times are judged on: the mean where any capture's steps are uneven, else the median."""
-    captures = (evenness(values) for side in step_times for values in side)
-    return MEAN if any(even is not None and even.is_uneven for even in captures) else MEDIAN
+    """Return what times are judged on: the mean if steps of any capture are uneven, else median."""
+    for side in step_times:
+        if any(capture.is_uneven for capture in _known_evenness(side)):
+            return MEAN
+    return MEDIAN
 
 
+# --- judgements -----------------------------------------------------------------------------------
 class Rules(Struct, frozen=True):
     """What counts as a difference."""
 
-    min_effect: float = DEFAULT_MIN_EFFECT  # the smallest |difference|, as a ratio of the reference
-    confidence: float = DEFAULT_CONFIDENCE  # of the intervals
-    is_forced: bool = False  # runs that are not comparable are judged, too
+    # The smallest |difference| that counts, as a ratio of the baseline.
+    min_effect: float = DEFAULT_MIN_EFFECT
+    # Of the intervals.
+    confidence: float = DEFAULT_CONFIDENCE
+    # Runs that are not comparable are judged, too.
+    is_forced: bool = False
 
 
-def judged(
+def judge(
     metric: Figure,
     sides: Sequence[Sequence[Float64]],
     rules: Rules,
     *,
     statistic: str,
-    step_time: float | None = None,
+    step_time_ns: float | None = None,
     names: tuple[str, str] = SIDES,
 ) -> Judgement:
-    """Judge one figure of two sides, each capture's values in the order of steps.
+    """Judge one metric of two sides, given the values of each capture in the order of steps.
 
-    Where the baseline has none of it, a time is measured by its step time (ns), a share in points,
-    and of anything else all counts.
+    The minimum effect is a share of the baseline. If the baseline is 0, it is a share of the step
+    time for a time, and of 1 for a ratio. For any other metric everything counts then.
     """
+    before, after = sides
     difference = difference_of_centres(
-        *sides, confidence=rules.confidence, statistic=statistic, names=names
+        before, after, confidence=rules.confidence, statistic=statistic, names=names
     )
-    of_zero = {_TIME: step_time or 0.0, _RATIO: 1.0}.get(metric.unit, 0.0)
-    least = rules.min_effect * (abs(difference.baseline) if difference.baseline else of_zero)
-    return Judgement(difference, least, metric.better)
-
-
-class Outlier(NamedTuple):
-    """The step without which the step time would not be inconclusive, and what it would be."""
-
-    side: str
-    step: int
-    ns: float
-    median_ns: float  # of its capture
-    verdict: str
-
-
-def outlier(
-    *tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]
-) -> Outlier | None:
-    """Return the step furthest from its capture's median if it alone makes the step time of judged rows inconclusive; else None.
-
-    That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of
-    ever more that are left out some would decide by chance.
-    """
-    of_step_time = [row for row in rows if row["metric"] == DEFAULT_METRIC]
-    if (
-        not of_step_time
-        or of_step_time[0]["verdict"] != INCONCLUSIVE
-        or of_step_time[0]["ci_low"] is None
-    ):
-        return None
-    sides = [of_captures(side)[0] for side in tables]
-    long = [
-        (at, n, Series(own))
-        for at, side in enumerate(sides)
-        for n, own in enumerate(side)
-        if own.size > MIN_STEPS
-    ]
-    if len(long) < sum(map(len, tables)):
-        return None
-    at, number, series = max(
-        long, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max())
-    )
-    apart = series.values - series.centre
-    furthest = int(np.abs(apart).argmax())
-    if not abs(apart[furthest]) > abs(series.deviations[furthest]):
-        return None
-    sides[at][number] = np.delete(series.values, furthest)
-    judgement = judged(METRICS[DEFAULT_METRIC], sides, rules, statistic=statistic_of(*sides))
-    if judgement.verdict == INCONCLUSIVE:
-        return None
-    step = int(tables[at][number].steps[furthest])
-    return Outlier(
-        SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict
-    )
-
-
-def metric_rows(
-    *tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]
-) -> pa.Table:
-    """Return `METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
-
-    `blocked` says why no verdict may be given although there are figures. What would settle a
-    figure is worked out for those named in `settled`: that takes a while.
-    """
-    known = [of_captures(side)[0] for side in tables]
-    statistic = statistic_of(*known)
-    step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
-    # Figures of a capture are of no step, and have no spread.
-    captures = [
-        side
-        for side, own in zip(SIDES, tables, strict=True)
-        if any(table.run.is_capture for table in own)
-    ]
-    unsaid: dict[str, Any] = {}
-    if captures:
-        hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
-        unsaid = dict.fromkeys((f"n_{side}" for side in captures), 0) | dict.fromkeys(hints)
-        blocked = "a capture without steps has no interval"
-    if blocked is not None:
-        unsaid |= {"verdict": INCONCLUSIVE, "no_regression": False, "why": blocked}
-    rows = []
-    for name, metric in METRICS.items():
-        sides, lacking = zip(*(of_captures(side, name) for side in tables), strict=True)
-        row: dict[str, Any] = {
-            "metric": name,
-            "unit": metric.unit,
-            "better": metric.better,
-            "confidence": rules.confidence,
-            "min_effect_pct": round(100 * rules.min_effect, 12),
-            **{f"n_{side}": sum(map(len, own)) for side, own in zip(SIDES, sides, strict=True)},
-        }
-        if any(lacking):
-            words = [f"{side}: {why}" for side, why in zip(SIDES, lacking, strict=True) if why]
-            why = f"both sides: {lacking[0]}" if lacking[0] == lacking[1] else ", ".join(words)
-            rows.append(row | {"verdict": INCONCLUSIVE, "no_regression": False, "why": why})
-            continue
-        # Of steps/s the reverse: step time is judged, so that they never differ.
-        of, values = (METRICS[DEFAULT_METRIC], known) if metric.unit == _RATE else (metric, sides)
-        own = statistic if of.unit == _TIME else MEDIAN
-        judgement = judged(of, values, rules, statistic=own, step_time=step_time)
-        figures = _figures(judgement, values, is_asked=name in settled)
-        rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
-        if blocked and judgement.difference.low is None and judgement.why and not captures:
-            rows[-1]["why"] = f"{judgement.why}, {blocked}"
-    return METRIC_ROWS.from_rows(rows)
+    measure = abs(difference.baseline or 0.0)
+    if not measure:
+        measure = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}.get(metric.unit, 0.0)
+    return Judgement(difference, rules.min_effect * measure, metric.better)
 
 
 def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return one verdict for several rows, as `RunDifference.verdict` tells it."""
     verdicts = {row["verdict"] for row in rows if row["better"] != NEITHER}
     if not verdicts:
-        return NO_CHANGE if all(row["verdict"] == NO_CHANGE for row in rows) else INCONCLUSIVE
-    return next(verdict for verdict in _FIRST if verdict in verdicts)
+        is_unchanged = all(row["verdict"] == NO_CHANGE for row in rows)
+        return NO_CHANGE if is_unchanged else INCONCLUSIVE
+    return next(verdict for verdict in _VERDICTS_BY_WEIGHT if verdict in verdicts)
 
 
-def _figures(
-    judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool
+# --- one outlier ----------------------------------------------------------------------------------
+class Outlier(NamedTuple):
+    """The step without which the step time would not be inconclusive, and its verdict then."""
+
+    side: str
+    step: int
+    ns: float
+    # Of its capture.
+    median_ns: float
+    verdict: str
+
+
+class _Capture(NamedTuple):
+    """The step times of one capture, and where the capture is."""
+
+    side: int
+    number: int
+    series: Series
+
+    @property
+    def largest_deviation_ratio(self) -> float:
+        """Largest distance of a step from the median, over the median."""
+        ratios = np.abs(self.series.values / self.series.centre - 1)
+        return float(ratios.max())
+
+
+def find_outlier(
+    *tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]
+) -> Outlier | None:
+    """Return the step that alone makes the step time of judged rows inconclusive; else None.
+
+    Only the step furthest from the median of its capture is tried, if it is beyond 3 robust
+    standard deviations. If several steps were left out one after the other, some of them would
+    decide by chance.
+    """
+    if not _is_step_time_open(rows):
+        return None
+    sides = [values_of_captures(side).values for side in tables]
+    captures = _long_captures(sides)
+    n_captures = sum(map(len, tables))
+    if len(captures) < n_captures:
+        return None
+    capture = max(captures, key=lambda capture: capture.largest_deviation_ratio)
+    series = capture.series
+    deviations = np.abs(series.values - series.centre)
+    furthest = int(deviations.argmax())
+    is_within_reach = deviations[furthest] <= abs(series.deviations[furthest])
+    if is_within_reach:
+        return None
+    sides[capture.side][capture.number] = np.delete(series.values, furthest)
+    step_time = METRICS[DEFAULT_METRIC]
+    judgement = judge(step_time, sides, rules, statistic=statistic_of(*sides))
+    if judgement.verdict == INCONCLUSIVE:
+        return None
+    table = tables[capture.side][capture.number]
+    return Outlier(
+        side=SIDES[capture.side],
+        step=int(table.steps[furthest]),
+        ns=float(series.values[furthest]),
+        median_ns=series.centre,
+        verdict=judgement.verdict,
+    )
+
+
+def _is_step_time_open(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the step time is judged, and is inconclusive although there is an interval."""
+    for row in rows:
+        if row["metric"] == DEFAULT_METRIC:
+            return row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
+    return False
+
+
+def _long_captures(sides: Sequence[Sequence[Float64]]) -> list[_Capture]:
+    """Return the captures that have enough steps if one step is left out."""
+    captures = []
+    for side_number, side in enumerate(sides):
+        for number, values in enumerate(side):
+            if values.size > MIN_STEPS:
+                captures.append(_Capture(side_number, number, Series(values)))
+    return captures
+
+
+# --- rows of metrics ------------------------------------------------------------------------------
+class _StepTimes(Struct, frozen=True):
+    """Step times of both sides, by which all times are measured."""
+
+    values: list[list[Float64]]
+    # What times are judged on.
+    statistic: str
+    # Median over all steps of the baseline.
+    baseline_ns: float | None
+
+
+def _step_times_of(tables: Sequence[Sequence[StepTable]]) -> _StepTimes:
+    values = [values_of_captures(side).values for side in tables]
+    baseline = values[0]
+    median_ns = float(np.median(np.concatenate(baseline))) if baseline else None
+    return _StepTimes(values, statistic_of(*values), median_ns)
+
+
+def metric_rows(
+    *tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]
+) -> pa.Table:
+    """Return `METRIC_ROWS`: every metric of baseline and candidate, in the order of `METRICS`.
+
+    `blocked` says why no verdict may be given although there are values. `settled` names the
+    metrics for which to find what would settle the verdict, because this takes a while.
+    """
+    step_times = _step_times_of(tables)
+    blocked_columns = _blocked_columns(tables, blocked)
+    rows = []
+    for name, metric in METRICS.items():
+        captures = [values_of_captures(side, name) for side in tables]
+        row = _columns_of_metric(name, metric, rules) | _numbers_of_steps(captures)
+        why_lacking = _why_lacking(captures)
+        if why_lacking is not None:
+            rows.append(row | _columns_without_verdict(why_lacking))
+            continue
+        values = [side.values for side in captures]
+        judgement = _judge_metric(metric, values, step_times, rules)
+        row |= _columns_of_judgement(metric, judgement, values, step_times)
+        if name in settled:
+            row |= _columns_to_settle(judgement)
+        row |= blocked_columns
+        has_no_interval = judgement.difference.low is None
+        if blocked and has_no_interval and judgement.why and not _has_capture(tables):
+            row["why"] = f"{judgement.why}, {blocked}"
+        rows.append(row)
+    return METRIC_ROWS.from_rows(rows)
+
+
+def _has_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
+    """Tell whether a side has a capture without steps."""
+    return any(table.run.is_capture for side in tables for table in side)
+
+
+def _blocked_columns(tables: Sequence[Sequence[StepTable]], blocked: str | None) -> dict[str, Any]:
+    """Return columns that replace those of all metrics if no verdict may be given.
+
+    Metrics of a capture without steps are of no step, and have no spread.
+    """
+    columns: dict[str, Any] = {}
+    for name, side in zip(SIDES, tables, strict=True):
+        if any(table.run.is_capture for table in side):
+            columns[f"n_{name}"] = 0
+    if columns:
+        hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
+        columns |= dict.fromkeys(hints)
+        columns |= _columns_without_verdict("a capture without steps has no interval")
+    elif blocked is not None:
+        columns |= _columns_without_verdict(blocked)
+    return columns
+
+
+def _columns_without_verdict(why: str) -> dict[str, Any]:
+    return {"verdict": INCONCLUSIVE, "no_regression": False, "why": why}
+
+
+def _columns_of_metric(name: str, metric: Figure, rules: Rules) -> dict[str, Any]:
+    return {
+        "metric": name,
+        "unit": metric.unit,
+        "better": metric.better,
+        "confidence": rules.confidence,
+        "min_effect_pct": round(100 * rules.min_effect, 12),
+    }
+
+
+def _numbers_of_steps(captures: Sequence[CaptureValues]) -> dict[str, Any]:
+    columns = {}
+    for name, side in zip(SIDES, captures, strict=True):
+        columns[f"n_{name}"] = sum(map(len, side.values))
+    return columns
+
+
+def _why_lacking(captures: Sequence[CaptureValues]) -> str | None:
+    """Return which sides do not have a metric, and why; None if both have it."""
+    before, after = captures
+    if before.why_lacking is not None and before.why_lacking == after.why_lacking:
+        return f"both sides: {before.why_lacking}"
+    named_sides = zip(SIDES, captures, strict=True)
+    words = [f"{name}: {side.why_lacking}" for name, side in named_sides if side.why_lacking]
+    return ", ".join(words) or None
+
+
+def _judge_metric(
+    metric: Figure, values: Sequence[Sequence[Float64]], step_times: _StepTimes, rules: Rules
+) -> Judgement:
+    """Judge a metric; steps/s by the step time, so that the two verdicts never differ."""
+    if metric.unit == _RATE:
+        step_time = METRICS[DEFAULT_METRIC]
+        return _judge_metric(step_time, step_times.values, step_times, rules)
+    return judge(
+        metric,
+        values,
+        rules,
+        statistic=step_times.statistic if metric.unit == _TIME else MEDIAN,
+        step_time_ns=step_times.baseline_ns,
+    )
+
+
+def _columns_of_judgement(
+    metric: Figure,
+    judgement: Judgement,
+    values: Sequence[Sequence[Float64]],
+    step_times: _StepTimes,
 ) -> dict[str, Any]:
+    if metric.unit != _RATE:
+        return _columns_of_difference(judgement) | _columns_of_centres(values)
+    times = _columns_of_difference(judgement) | _columns_of_centres(step_times.values)
+    return _as_rate(times)
+
+
+def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:
     difference = judgement.difference
-    base = difference.baseline
+    baseline = difference.baseline
     delta = difference.delta
-    row = {
+    columns: dict[str, Any] = {
         "statistic": difference.statistic,
-        "baseline": base,
+        "baseline": baseline,
         "candidate": difference.candidate,
         "delta": delta,
-        "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
         "ci_low": difference.low,
         "ci_high": difference.high,
         "method": difference.method,
-        "verdict": judgement.verdict,
-        "why": judgement.why,
-        "min_effect": judgement.least,
-        "no_regression": judgement.is_worse_excluded,
     }
-    centres: tuple[tuple[str, Any], ...] = ((MEDIAN, np.median), (MEAN, np.mean))
-    for (name, side), (statistic, centre) in product(zip(SIDES, sides, strict=True), centres):
-        row[f"{name}_{statistic}"] = float(
-            np.mean([centre(values) for values in side if values.size])
-        )
-    if is_asked:
-        row["settle_steps"], row["settle_captures"] = judgement.settled()
-        row["gate_steps"], row["gate_captures"] = judgement.settled(one_sided=True)
-    return row
+    columns["delta_pct"] = None
+    if baseline and delta is not None:
+        columns["delta_pct"] = 100 * delta / abs(baseline)
+    columns["verdict"] = judgement.verdict
+    columns["why"] = judgement.why
+    columns["min_effect"] = judgement.min_effect
+    columns["no_regression"] = judgement.is_worse_excluded
+    return columns
 
 
-def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of step time as steps/s: 1/c - 1/b = -(c - b) / bc, and so its interval and what counts."""
-    base = row["baseline"]
-    candidate = row["candidate"]
-    if not base or not candidate:
-        return {
-            **row,
-            **dict.fromkeys(("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")),
-        }
-    per_ns = _NS_PER_S / (base * candidate)
-    ends = {"delta": row["delta"], "ci_low": row["ci_high"], "ci_high": row["ci_low"]}
-    flipped = {name: None if value is None else -value * per_ns for name, value in ends.items()}
-    centres = [name for side in SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")]
-    rates = {name: _NS_PER_S / row[name] if row[name] else None for name in centres}
-    relative = None if row["delta"] is None else -100 * row["delta"] / candidate
+def _columns_of_centres(sides: Sequence[Sequence[Float64]]) -> dict[str, Any]:
+    """Return median and mean of both sides; of several captures the mean of theirs."""
+    columns = {}
+    for name, side in zip(SIDES, sides, strict=True):
+        captures = [values for values in side if values.size]
+        medians = [np.median(values) for values in captures]
+        means = [np.mean(values) for values in captures]
+        columns[f"{name}_{MEDIAN}"] = float(np.mean(medians))
+        columns[f"{name}_{MEAN}"] = float(np.mean(means))
+    return columns
+
+
+def _columns_to_settle(judgement: Judgement) -> dict[str, Any]:
+    needed = judgement.estimate_needed()
+    needed_for_gate = judgement.estimate_needed(one_sided=True)
     return {
-        **row,
-        **flipped,
-        **rates,
-        "delta_pct": relative,
-        "min_effect": row["min_effect"] * per_ns,
+        "settle_steps": needed.steps,
+        "settle_captures": needed.captures,
+        "gate_steps": needed_for_gate.steps,
+        "gate_captures": needed_for_gate.captures,
     }
+
+
+def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns of the step time as steps/s.
+
+    1/c - 1/b = -(c - b) / bc, and so the interval and the minimum effect.
+    """
+    baseline_ns = times["baseline"]
+    candidate_ns = times["candidate"]
+    if not baseline_ns or not candidate_ns:
+        unknown = ("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")
+        return {**times, **dict.fromkeys(unknown)}
+    rate_per_ns = _NS_PER_S / (baseline_ns * candidate_ns)
+    # The ends change places.
+    ends = {"delta": times["delta"], "ci_low": times["ci_high"], "ci_high": times["ci_low"]}
+    rates = dict(times)
+    for name, ns in ends.items():
+        rates[name] = None if ns is None else -ns * rate_per_ns
+    for side in SIDES:
+        for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}"):
+            rates[name] = _NS_PER_S / times[name] if times[name] else None
+    has_delta = times["delta"] is not None
+    rates["delta_pct"] = -100 * times["delta"] / candidate_ns if has_delta else None
+    rates["min_effect"] = times["min_effect"] * rate_per_ns
+    return rates

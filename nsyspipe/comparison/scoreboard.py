@@ -1,12 +1,12 @@
-"""Which of N runs is best: each with its figures, how it stands against the first and its peer, and which can be compared."""
+"""Several runs with their metrics, and their verdicts against the baseline and the peer."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import islice
+from functools import cached_property
+from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,27 +18,29 @@ from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import (
     INCONCLUSIVE,
     NO_CHANGE,
+    CaptureValues,
     Rules,
     evenness_of,
     is_outdated,
-    judged,
-    of_captures,
+    judge,
     statistic_of,
+    values_of_captures,
 )
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.columns import count, flag, ns, per_s, ratio, text
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.problems import problem
-from nsyspipe.model.table import FLOAT, Column, Float64, TableSchema
+from nsyspipe.model.table import FLOAT, Column, TableSchema
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
 from nsyspipe.run.run import NamedTables
 from nsyspipe.run.work import parted
 
+_SHOWN_METRICS = shown("scoreboard table")
 _FIGURE_COLUMNS = tuple(
     Column(figure.column, FLOAT, figure.unit, figure.meaning, nullable=True)
-    for figure in shown("scoreboard table")
+    for figure in _SHOWN_METRICS
 )
 
 SCOREBOARD = TableSchema(
@@ -184,21 +186,28 @@ REFERENCE = "reference"
 # What a scoreboard can be sorted by -> column of `SCOREBOARD`, and whether the most comes first.
 SORTS = {
     **{
-        name: (one.column, one.is_most_first)
-        for name, one in METRICS.items()
-        if one.column in SCOREBOARD.names
+        name: (metric.column, metric.is_most_first)
+        for name, metric in METRICS.items()
+        if metric.column in SCOREBOARD.names
     },
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
-_OF_CAPTURE = {  # a run without metrics that has no steps at all
+# Words of the problem of a run without metrics if it has no steps at all.
+_PROBLEM_OF_CAPTURE = {
     "message": "the capture has no steps, so there is no step time to compare",
     "fix": "name the steps with --step REGEX",
 }
 
 
 def check_sort(name: str, option: str = "sort") -> str:
-    """Return a name of `SORTS` for what a user gives: that, or the name of its column; else an `OptionError`."""
+    """Return the name of `SORTS` for a name, or the name of a column, that a user gave.
+
+    Raises
+    ------
+    OptionError
+        If it is neither.
+    """
     for sort, (column, _) in SORTS.items():
         if name in {sort, column}:
             return sort
@@ -206,42 +215,55 @@ def check_sort(name: str, option: str = "sort") -> str:
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return rows with the best first, nulls last, equal ones in the order given."""
+    """Return rows with the best first and nulls last; equal rows keep their order."""
     column, is_most_first = SORTS[name]
-    known = sorted(
-        (row for row in rows if row[column] is not None),
-        key=itemgetter(column),
-        reverse=is_most_first,
-    )
-    return known + [row for row in rows if row[column] is None]
+    known = [row for row in rows if row[column] is not None]
+    unknown = [row for row in rows if row[column] is None]
+    return sorted(known, key=itemgetter(column), reverse=is_most_first) + unknown
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs that can be compared with each other: one world size, one GPU model, the same ranks, steps of the same work."""
+    """Runs that can be compared with each other.
 
-    peer: str  # the first of them that was given: what the others are measured against
-    labels: tuple[str, ...]  # all of them, in the order of the table
-    best: (
-        str | None
-    )  # the one with the largest speed-up of those that have an interval of it; None if none has
-    level_with: tuple[
-        str, ...
-    ] = ()  # those whose step time is the best's: no change, by what counts
-    not_told_from: tuple[
-        str, ...
-    ] = ()  # those of which these steps cannot say whether they are slower than the best
+    They have the same world size, GPU model and ranks, and steps with the same work.
+    """
+
+    # The first of them that the user named: the others are measured against it.
+    peer: str
+    # All of them, in the order of the table.
+    labels: tuple[str, ...]
+    # The run with the largest speed-up of those that have an interval of it; None if none has.
+    best: str | None
+    # Runs with the step time of the best: unchanged, within the minimum effect.
+    level_with: tuple[str, ...] = ()
+    # Runs whose steps cannot tell whether they are slower than the best.
+    not_told_from: tuple[str, ...] = ()
 
 
-def _founding(run: Side) -> tuple[bool, float, list[str]]:
-    """Return what kinds are found in the order of: what is not known comes last."""
-    compute = run.work.busy_ns
-    is_unknown = not all(capture.header.gpu_names for capture in run.runs)
-    return (
-        is_unknown,
-        math.inf if compute is None else compute,
-        sorted(capture.header.run_id for capture in run.runs),
+class _FoundingOrder(NamedTuple):
+    """The order in which runs found kinds: those of which something is not known come last."""
+
+    is_gpu_unknown: bool
+    compute_ns: float
+    run_ids: list[str]
+
+
+def _founding_order(side: Side) -> _FoundingOrder:
+    compute_ns = side.work.busy_ns
+    are_gpus_known = all(capture.header.gpu_names for capture in side.runs)
+    return _FoundingOrder(
+        is_gpu_unknown=not are_gpus_known,
+        compute_ns=math.inf if compute_ns is None else compute_ns,
+        run_ids=sorted(capture.header.run_id for capture in side.runs),
     )
+
+
+class _CheckAgainst(NamedTuple):
+    """A check of a run, and the label of the run that it was compared with."""
+
+    against: str
+    check: Check
 
 
 @dataclass(frozen=True)
@@ -275,292 +297,356 @@ class Scoreboard(NamedTables):
     @cached_property
     def table(self) -> pa.Table:
         """`SCOREBOARD`: one row per run, in the order given or with the best first."""
-        rows = []
-        for side in self.sides:
-            label = side.label
-            peer = self._peers[side.label]
-            first = self._standing(self.reference, label)
-            against = first if peer == self.reference else self._standing(peer, label)
-            is_uneven = any(one.is_uneven for one in self.evenness[label])
-            own = {
-                "peer": peer,
-                **{f"peer_{name}": value for name, value in against.items()},
-                "is_uneven": is_uneven,
-            }
-            rows.append(self._figures(side) | first | own)
+        rows = [self._row(side) for side in self.sides]
         return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
 
+    def _row(self, side: Side) -> dict[str, Any]:
+        label = side.label
+        peer = self._peers[label]
+        row = self._facts_columns(side) | self._metric_columns(side)
+        row |= self._time_columns(side)
+        beside_first = self._standing_columns(self.reference, label)
+        beside_peer = beside_first
+        if peer != self.reference:
+            beside_peer = self._standing_columns(peer, label)
+        row |= beside_first
+        row["peer"] = peer
+        for name, value in beside_peer.items():
+            row[f"peer_{name}"] = value
+        row["is_uneven"] = any(capture.is_uneven for capture in self.evenness[label])
+        return row
+
+    # --- kinds ------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of runs, in the order of their first that was given; of equal speed-ups the peer is the best."""
+        """The kinds of runs, in the order of the first run of each that was given."""
         rows = self.table.to_pylist()
         kinds = []
         for peer in dict.fromkeys(self._peers.values()):
-            of_kind = [row for row in rows if row["peer"] == peer]
-            labels = tuple(row["label"] for row in of_kind)
-            decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
-            fastest = max(
-                decided,
-                key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]),
-                default=None,
-            )
-            best = fastest and fastest["label"]
-            beside = {
-                label: self._judged(best, label)
-                for label in labels
-                if best and not self._is_copy(best, label)
-            }
-            verdicts = {
-                label: INCONCLUSIVE if isinstance(one, str) else one.verdict
-                for label, one in beside.items()
-            }
-            level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
-            # A median that is shorter than that of the run with the shortest mean says nothing for
-            # sure either.
-            open_ones = tuple(
-                label for label, said in verdicts.items() if said not in {NO_CHANGE, "regression"}
-            )
-            kinds.append(Kind(peer, labels, best, level, open_ones))
+            rows_of_kind = [row for row in rows if row["peer"] == peer]
+            kinds.append(self._kind_of(peer, rows_of_kind))
         return tuple(kinds)
 
-    @cached_property
-    def checks(self) -> pa.Table:
-        """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
-        rows = []
-        of_first = [label for label, peer in self._peers.items() if peer == self.reference]
-        for label, peer in self._peers.items():
-            checks = [
-                (self.reference, check)
-                for check in self._checked(self.reference, label)
-                if check.parts
-            ]
-            if not checks and peer != self.reference:  # another of the first's kind parts it
-                parting = (
-                    (one, check)
-                    for one in of_first
-                    for check in self._checked(one, label)
-                    if check.parts
-                )
-                checks = [*islice(parting, 1)]
-            checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
-            for against, check in checks:
-                before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
-                now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
-                of_sides = (
-                    f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
-                )
-                row = (
-                    label,
-                    against,
-                    check.check,
-                    check.blocks,
-                    before,
-                    now,
-                    f"{what}: {of_sides}" if sides else what,
-                )
-                rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
-        return CHECKS_OF_RUNS.from_rows(rows)
+    def _kind_of(self, peer: str, rows: Sequence[Mapping[str, Any]]) -> Kind:
+        """Return the kind of some rows of the table; of equal speed-ups the peer is the best."""
+        labels = tuple(row["label"] for row in rows)
+        with_interval = [row for row in rows if row["peer_speedup_low"] is not None]
+        if not with_interval:
+            return Kind(peer, labels, None)
+        fastest = max(with_interval, key=lambda row: (row["peer_speedup"], row["label"] == peer))
+        best: str = fastest["label"]
+        verdicts = {}
+        for label in labels:
+            if not self._is_copy(best, label):
+                verdicts[label] = self._verdict(best, label)
+        level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
+        # If the median of a run is shorter than that of the run with the shortest mean, nothing is
+        # certain either.
+        certain = {NO_CHANGE, "regression"}
+        uncertain = tuple(label for label, verdict in verdicts.items() if verdict not in certain)
+        return Kind(peer, labels, best, level, uncertain)
+
+    def _verdict(self, reference: str, label: str) -> str:
+        is_judged = self._why_not_judged(reference, label) is None
+        return self._judge(reference, label).verdict if is_judged else INCONCLUSIVE
 
     @cached_property
-    def environments(self) -> pa.Table:
-        """`ENVIRONMENTS`: training variables that differ between the runs that recorded their environment."""
-        recorded = {label: own for label, own in self._environments.items() if own is not None}
+    def _peers(self) -> dict[str, str]:
+        """The peer of each run: the first that was given of those that it can be compared with."""
+        labels = [side.label for side in self.sides]
+        if self.rules.is_forced:
+            return dict.fromkeys(labels, self.reference)
+        founding = [side.label for side in sorted(self.sides, key=_founding_order)]
+        peers: dict[str, str] = {}
+        for kind in parted(founding, self._is_comparable_with_all):
+            peer = min(kind, key=labels.index)
+            peers |= dict.fromkeys(kind, peer)
+        return {label: peers[label] for label in labels}
+
+    def _is_comparable_with_all(self, label: str, kind: Sequence[str]) -> bool:
+        for member in kind:
+            if any(check.separates_runs for check in self._check_in_order(label, member)):
+                return False
+        return True
+
+    # --- checks -----------------------------------------------------------------------------------
+    @cached_property
+    def checks(self) -> pa.Table:
+        """`CHECKS_OF_RUNS`: doubts about runs beside the first run, or beside their peer."""
         rows = []
-        for what in sorted(set().union(*recorded.values())):
-            values = {label: own.get(what, NOT_SET) for label, own in recorded.items()}
-            if len({*values.values()}) > 1:
-                rows += [
-                    {"what": what, "label": label, "value": value}
-                    for label, value in values.items()
-                ]
+        for label in self._peers:
+            rows += [_row_of_check(label, against) for against in self._checks_of_run(label)]
+        return CHECKS_OF_RUNS.from_rows(rows)
+
+    def _checks_of_run(self, label: str) -> list[_CheckAgainst]:
+        """Return what separates a run from the first, and the doubts about it beside its peer."""
+        peer = self._peers[label]
+        separating = [*self._separating_checks(self.reference, label)]
+        if not separating and peer != self.reference:
+            separating = [*self._separating_checks_of_kind(label)][:1]
+        doubts = [check for check in self._check(peer, label) if not check.separates_runs]
+        return separating + [_CheckAgainst(peer, doubt) for doubt in doubts]
+
+    def _separating_checks(self, reference: str, label: str) -> Iterator[_CheckAgainst]:
+        for check in self._check(reference, label):
+            if check.separates_runs:
+                yield _CheckAgainst(reference, check)
+
+    def _separating_checks_of_kind(self, label: str) -> Iterator[_CheckAgainst]:
+        """Yield what separates a run from others that are of the same kind as the first run."""
+        for member, peer in self._peers.items():
+            if peer == self.reference:
+                yield from self._separating_checks(member, label)
+
+    def _check(self, reference: str, label: str) -> list[Check]:
+        """Return the checks of two runs, or of the captures of one run."""
+        labels = (reference, label)
+        if labels not in self._known_checks:
+            self._known_checks[labels] = self._find_checks(reference, label)
+        return self._known_checks[labels]
+
+    @cached_property
+    def _known_checks(self) -> dict[tuple[str, str], list[Check]]:
+        """The results of `_check`, by labels."""
+        return {}
+
+    def _find_checks(self, reference: str, label: str) -> list[Check]:
+        sides = {side.label: side for side in self.sides}
+        if reference != label:
+            return check_comparable(sides[reference], sides[label])
+        # Captures of one run are checked when it is compared with other runs. If there is no other
+        # run, they are checked here, and each message is told once.
+        if len(sides) > 1 or len(sides[label].runs) == 1:
+            return []
+        checks = check_comparable(sides[label], sides[label])
+        by_message = {check.message: check for check in checks if check.separates_runs}
+        return [*by_message.values()]
+
+    def _check_in_order(self, label: str, other_label: str) -> list[Check]:
+        """Return the checks of two runs, of which the first that was given is the baseline."""
+        labels = [side.label for side in self.sides]
+        first, second = sorted((label, other_label), key=labels.index)
+        return self._check(first, second)
+
+    def _is_copy(self, label: str, other_label: str) -> bool:
+        """Tell whether two runs are the same capture, and are not compared by force."""
+        if label == other_label:
+            return True
+        is_same = any(check.is_same for check in self._check_in_order(label, other_label))
+        return is_same and not self.rules.is_forced
+
+    # --- environments and problems ----------------------------------------------------------------
+    @cached_property
+    def environments(self) -> pa.Table:
+        """`ENVIRONMENTS`: training variables that differ between runs that recorded them."""
+        environments = self._environments.items()
+        recorded = {label: variables for label, variables in environments if variables is not None}
+        rows = []
+        for name in sorted({*chain(*recorded.values())}):
+            values = [variables.get(name, NOT_SET) for variables in recorded.values()]
+            if len(set(values)) > 1:
+                for label, value in zip(recorded, values, strict=True):
+                    rows.append({"what": name, "label": label, "value": value})
         return ENVIRONMENTS.from_rows(rows)
 
     @property
     def without_environment(self) -> list[str]:
-        """The runs whose environment was not recorded, by their labels."""
-        return [label for label, own in self._environments.items() if own is None]
+        """Labels of the runs whose environment was not recorded."""
+        return [label for label, variables in self._environments.items() if variables is None]
 
     @cached_property
     def _environments(self) -> dict[str, dict[str, str] | None]:
-        """By run its training variables, those of its captures joined; None where no capture recorded them."""
-        found: dict[str, dict[str, str] | None] = {}
+        """Training variables of each run, joined over captures; None if no capture has them."""
+        environments: dict[str, dict[str, str] | None] = {}
         for side in self.sides:
             matters = [environment_of(run) for run in side.runs]
-            found[side.label] = joined_environments(
-                dict(one.words) if one.is_known else None for one in matters
-            )
-        return found
+            recorded = [matter.words if matter.is_known else None for matter in matters]
+            environments[side.label] = joined_environments(recorded)
+        return environments
 
     @property
     def problems(self) -> pa.Table:
-        """`RUN_PROBLEMS`: the problems of each run's captures, and one of each run without metrics."""
+        """`RUN_PROBLEMS`: the problems of the captures, and one of each run without metrics."""
         return RUN_PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
         """The same in the words of the commands."""
         rows = []
-        for label, tables in self._tables.items():
-            for side in tables:
-                where = {"label": label, "run_id": side.run.header.run_id}
-                if not side.n_steps:
-                    rows.append(
-                        where
-                        | problem("no-figures").row
-                        | (_OF_CAPTURE if side.run.is_capture else {})
-                    )
-                if side.outdated_columns:
-                    rows.append(where | problem("older-definitions").row)
-                rows += [where | row for row in side.run.problem_rows]
+        for label, captures in self._tables.items():
+            for capture in captures:
+                place = {"label": label, "run_id": capture.run.header.run_id}
+                rows += [place | row for row in _problems_of_capture(capture)]
         return rows
 
+    # --- metrics ----------------------------------------------------------------------------------
     @cached_property
     def evenness(self) -> dict[str, list[Evenness]]:
         """How even the steps of each capture that has some are, by label of the run."""
-        return {label: evenness_of(tables) for label, tables in self._tables.items()}
+        return {label: evenness_of(captures) for label, captures in self._tables.items()}
 
     @cached_property
     def _tables(self) -> dict[str, list[StepTable]]:
+        labels = [side.label for side in self.sides]
         tables = StepTable.of_sides(*(side.runs for side in self.sides))
-        return {side.label: own for side, own in zip(self.sides, tables, strict=True)}
+        return dict(zip(labels, tables, strict=True))
 
     @cached_property
-    def _step_times(self) -> dict[str, list[Float64] | str]:
-        step_times = {label: of_captures(tables) for label, tables in self._tables.items()}
-        return {label: why or times for label, (times, why) in step_times.items()}
+    def _step_times(self) -> dict[str, CaptureValues]:
+        return {label: values_of_captures(captures) for label, captures in self._tables.items()}
 
-    @cached_property
-    def _checked(self) -> Callable[[str, str], list[Check]]:
-        sides = {side.label: side for side in self.sides}
+    def _why_not_judged(self, reference: str, label: str) -> str | None:
+        """Return why the step times of two runs cannot be compared; None if they can be."""
+        labels = dict.fromkeys((reference, label))
+        lacking = [label for label in labels if self._step_times[label].why_lacking is not None]
+        if lacking:
+            return f"{' and '.join(lacking)}: no steps to compare"
+        if label != reference and self._is_copy(reference, label):
+            return f"the same capture as {reference}"
+        return None
 
-        def checked(one: str, other: str) -> list[Check]:
-            if one != other:
-                return check_comparable(sides[one], sides[other])
-            # Captures of one run are told of beside the others; of the only one, once.
-            is_told = len(sides) > 1 or len(sides[one].runs) == 1
-            own = [] if is_told else check_comparable(sides[one], sides[one])
-            return [*{check.message: check for check in own if check.parts}.values()]
+    def _judge(self, reference: str, label: str) -> Judgement:
+        """Judge the step time of a run against a reference, as `nsyspipe.diff` does."""
+        before = self._step_times[reference].values
+        after = self._step_times[label].values
+        step_time = METRICS["step_time"]
+        statistic = statistic_of(before, after)
+        names = (reference, label)
+        return judge(step_time, (before, after), self.rules, statistic=statistic, names=names)
 
-        return cache(checked)
-
-    def _checked_once(self, run: str, other: str) -> list[Check]:
-        """Return the same whichever of them was given first: what does not depend on that."""
-        return self._checked(*sorted((run, other), key=[*self._tables].index))
-
-    @cached_property
-    def _peers(self) -> dict[str, str]:
-        """Of each run the first that was given of its kind, all of which can be compared with each other."""
-        given = [*self._tables]
-        if self.rules.is_forced:
-            return dict.fromkeys(given, self.reference)
-        in_order = [side.label for side in sorted(self.sides, key=_founding)]
-        kinds = parted(
-            in_order,
-            lambda run, kind: (
-                not any(check.parts for one in kind for check in self._checked_once(run, one))
-            ),
-        )
-        peers = {label: min(kind, key=given.index) for kind in kinds for label in kind}
-        return {label: peers[label] for label in given}
-
-    def _standing(self, reference: str, run: str) -> dict[str, Any]:
-        """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
-        is_itself = run == reference
-        blocking = [
-            check.message.partition(": ")[0]
-            for check in self._checked(reference, run)
-            if check.parts
-        ]
+    def _standing_columns(self, reference: str, label: str) -> dict[str, Any]:
+        """Return speed-up and verdict of a run against a reference; the speed-up is of means."""
+        is_itself = label == reference
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
-        judgement = self._judged(reference, run)
         before = self._step_times[reference]
-        after = self._step_times[run]
-        if not (isinstance(before, str) or isinstance(after, str)):
-            speed = ratio_of_means(before, after, confidence=self.rules.confidence)
-            columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
-        if isinstance(judgement, str):
-            columns["why"] = judgement
-        elif is_itself:
-            return columns
-        elif blocking and not self.rules.is_forced:
-            columns["why"] = f"not comparable: {', '.join(blocking)}"
-        else:
-            delta = judgement.difference
+        after = self._step_times[label]
+        if before.why_lacking is None and after.why_lacking is None:
+            confidence = self.rules.confidence
+            speedup = ratio_of_means(before.values, after.values, confidence=confidence)
             columns |= {
-                "verdict": judgement.verdict,
-                "why": judgement.why,
-                "statistic": delta.statistic,
+                "speedup": speedup.ratio,
+                "speedup_low": speedup.low,
+                "speedup_high": speedup.high,
             }
-            ends = {
-                "delta_ratio": delta.delta,
-                "delta_low_ratio": delta.low,
-                "delta_high_ratio": delta.high,
-            }
-            columns |= {name: divided(value, delta.baseline) for name, value in ends.items()}
-            columns["settle_steps"], columns["settle_captures"] = judgement.settled()
+        why = self._why_no_verdict(reference, label)
+        if why is not None:
+            columns["why"] = why
+        elif not is_itself:
+            columns |= _columns_of_judgement(self._judge(reference, label))
         return columns
 
-    def _judged(self, reference: str, run: str) -> Judgement | str:
-        before = self._step_times[reference]
-        after = self._step_times[run]
-        if isinstance(before, str) or isinstance(after, str):
-            lacking = [
-                label for label in (reference, run) if isinstance(self._step_times[label], str)
-            ]
-            return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        if run != reference and self._is_copy(reference, run):
-            return f"the same capture as {reference}"
-        sides = (before, after)
-        statistic = statistic_of(before, after)
-        return judged(
-            METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run)
-        )
+    def _why_no_verdict(self, reference: str, label: str) -> str | None:
+        """Return why there is no verdict on a run; None if there is one, or nothing to judge."""
+        why = self._why_not_judged(reference, label)
+        if why is not None or label == reference or self.rules.is_forced:
+            return why
+        blocking = []
+        for against in self._separating_checks(reference, label):
+            what, *_ = against.check.message.partition(": ")
+            blocking.append(what)
+        return f"not comparable: {', '.join(blocking)}" if blocking else None
 
-    def _is_copy(self, run: str, other: str) -> bool:
-        is_same = any(check.is_same for check in self._checked_once(run, other))
-        return run == other or (is_same and not self.rules.is_forced)
-
-    def _figures(self, side: Side) -> dict[str, Any]:
+    def _facts_columns(self, side: Side) -> dict[str, Any]:
         header = side.runs[0].header
-        tables = self._tables[side.label]
-        summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
-        # Of rates it is the mean of their times that the speed-up compares.
-        rates = [row["throughput_steps_per_s"] for row in summaries]
-        throughput = (
-            mean_of(rates)
-            if len(rates) == 1
-            else divided(1, mean_of(divided(1, rate) for rate in rates))
-        )
-        mean, (parts, _) = mean_step_time(tables), step_parts(tables, tables)
-        return {
-            "label": side.label,
-            "run_ids": " ".join(run.header.run_id for run in side.runs),
-            "n_captures": len(side.runs),
-            "world_size": header.world_size,
-            "n_ranks": header.n_ranks,
-            "n_processes": header.n_processes,
-            "gpu_names": ", ".join(header.gpu_names),
-            "n_summary_steps": sum(table.n_steps for table in tables),
-            **{
-                one.column: mean_of(row[one.column] for row in summaries)
-                for one in shown("scoreboard table")
-            },
-            **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
-            **{
-                one.column: None
-                for one in shown("scoreboard table")
-                if any(is_outdated(one, table) for table in tables)
-            },
+        run_ids = [run.header.run_id for run in side.runs]
+        n_steps = sum(capture.n_steps for capture in self._tables[side.label])
+        columns = {"label": side.label, "n_captures": len(side.runs), "n_summary_steps": n_steps}
+        columns["run_ids"] = " ".join(run_ids)
+        columns["gpu_names"] = ", ".join(header.gpu_names)
+        for name in ("world_size", "n_ranks", "n_processes"):
+            columns[name] = getattr(header, name)
+        return columns
+
+    def _metric_columns(self, side: Side) -> dict[str, float | None]:
+        """Return the metrics of the summary, as means over captures; None if they are outdated."""
+        captures = self._tables[side.label]
+        summaries = [run.summary().to_pylist()[0] for run in side.runs]
+        columns = {}
+        for metric in _SHOWN_METRICS:
+            mean = mean_of(summary[metric.column] for summary in summaries)
+            is_of_other_definition = any(is_outdated(metric, capture) for capture in captures)
+            columns[metric.column] = None if is_of_other_definition else mean
+        if any(capture.hides_idle for capture in captures):
+            columns["idle_share"] = None
+        return columns
+
+    def _time_columns(self, side: Side) -> dict[str, float | None]:
+        """Return the throughput, the mean step time and its parts."""
+        captures = self._tables[side.label]
+        throughput = _throughput(side)
+        header = side.runs[0].header
+        n_ranks = header.n_job_ranks or header.n_ranks
+        mean_ns = mean_step_time(captures)
+        columns = {
             "throughput_steps_per_s": throughput,
-            "rank_steps_per_s": None
-            if throughput is None
-            else throughput * (header.n_job_ranks or header.n_ranks),
-            "mean_step_time_ns": None if mean is None else float(mean),
-            **{f"{part['part']}_ns": part["baseline_ns"] for part in parts.to_pylist()},
+            "rank_steps_per_s": None if throughput is None else throughput * n_ranks,
+            "mean_step_time_ns": None if mean_ns is None else float(mean_ns),
         }
+        parts, _ = step_parts(captures, captures)
+        for part in parts.to_pylist():
+            columns[f"{part['part']}_ns"] = part["baseline_ns"]
+        return columns
 
     def __repr__(self) -> str:
-        return (
-            f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against "
-            f"{self.reference!r}>"
-        )
+        n_sides = len(self.sides)
+        runs = "run" if n_sides == 1 else "runs"
+        return f"<Scoreboard of {n_sides} {runs} against {self.reference!r}>"
+
+
+def _throughput(side: Side) -> float | None:
+    """Return the steps per second of a run.
+
+    For several captures it is that of the mean of their step times, as the speed-up is.
+    """
+    columns = [run.summary()["throughput_steps_per_s"] for run in side.runs]
+    rates = [column[0].as_py() for column in columns]
+    if len(rates) == 1:
+        return mean_of(rates)
+    mean_step_s = mean_of(divided(1, rate) for rate in rates)
+    return divided(1, mean_step_s)
+
+
+def _columns_of_judgement(judgement: Judgement) -> dict[str, Any]:
+    """Return verdict, relative difference, and what would settle the verdict."""
+    difference = judgement.difference
+    baseline = difference.baseline
+    needed = judgement.estimate_needed()
+    return {
+        "verdict": judgement.verdict,
+        "why": judgement.why,
+        "statistic": difference.statistic,
+        "delta_ratio": divided(difference.delta, baseline),
+        "delta_low_ratio": divided(difference.low, baseline),
+        "delta_high_ratio": divided(difference.high, baseline),
+        "settle_steps": needed.steps,
+        "settle_captures": needed.captures,
+    }
+
+
+def _problems_of_capture(capture: StepTable) -> Iterator[dict[str, Any]]:
+    """Yield rows of the problems of a capture, first that it has no metrics or older ones."""
+    if not capture.n_steps:
+        words = _PROBLEM_OF_CAPTURE if capture.run.is_capture else {}
+        yield problem("no-figures").row | words
+    if capture.outdated_columns:
+        yield problem("older-definitions").row
+    yield from capture.run.problem_rows
+
+
+def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
+    """Return a row of `CHECKS_OF_RUNS`, with labels in the place of baseline and candidate."""
+    reference, check = against
+    value = check.candidate.replace(f"the {SIDES[0]}'s", f"{reference}'s")
+    values = f"{label} {value}"
+    if label != reference:
+        values = f"{reference} {check.baseline}, {values}"
+    what, has_values, _ = check.message.partition(": baseline ")
+    return {
+        "label": label,
+        "against": reference,
+        "check": check.check,
+        "blocks": check.blocks,
+        "reference_value": check.baseline,
+        "value": value,
+        "message": f"{what}: {values}" if has_values else what,
+    }

@@ -1,4 +1,4 @@
-"""Steps of two sides that do not overlap at all: when that alone shows a difference, and how large it is at least.
+"""Steps of two sides that do not overlap at all: when this alone shows a difference.
 
 A t interval of a few correlated steps is wide, because neighbours may be almost equal. If every
 step of one side takes longer than every step of the other, the order of the steps is evidence by
@@ -30,7 +30,10 @@ _MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
 
 
 class Separation(Struct, frozen=True):
-    """Two sides without a common value: the least and the largest difference of their steps, candidate less baseline."""
+    """Two sides without a common value.
+
+    The ends are the smallest and the largest difference of two steps, candidate less baseline.
+    """
 
     low: float
     high: float
@@ -47,24 +50,24 @@ class Separation(Struct, frozen=True):
 
 
 def separation_of(baseline: Captures, candidate: Captures, confidence: float) -> Separation | None:
-    """Return how far two sides are apart if no steps overlap and that alone is evidence at `confidence`.
+    """Return how far two sides are apart, if their steps do not overlap and this is evidence.
 
-    None if they overlap, if a side has fewer than 5 steps, if the gap is small for so few steps, if
-    a switch between two levels that a capture shows is as large as the gap, or if more confidence
-    than 95 % is asked for.
+    None if steps overlap, if a side has fewer than 5 steps, if the gap is small for so few steps,
+    if a capture switches between two levels by as much as the gap, or if the confidence is above
+    95 %.
     """
     shorter = min(baseline.n, candidate.n)
     if shorter < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:
         return None
     before = _all_steps(baseline)
     after = _all_steps(candidate)
-    separation = Separation(
-        low=float(after.min() - before.max()), high=float(after.max() - before.min())
-    )
+    low = float(after.min() - before.max())
+    high = float(after.max() - before.min())
+    separation = Separation(low, high)
     if separation.low <= 0 <= separation.high:
         return None
-    wider_range = max(float(np.ptp(before)), float(np.ptp(after)))
-    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * wider_range
+    ranges = [float(np.ptp(steps)) for steps in (before, after)]
+    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * max(ranges)
     level_switch = max(_largest_level_switch(baseline), _largest_level_switch(candidate))
     if separation.gap < max(min_gap, level_switch):
         return None
@@ -76,7 +79,7 @@ def _all_steps(side: Captures) -> Float64:
 
 
 def _largest_level_switch(side: Captures) -> float:
-    """Return the largest distance between the two levels of a capture's steps; 0 if no capture shows two levels."""
+    """Return the largest distance between two levels of a capture's steps; 0 without any."""
     switches = [0.0]
     for series in side.series:
         is_long = levels_of(series.values, MIN_GAP_OF_LEVELS_IN_SPREADS)

@@ -1,11 +1,11 @@
-"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t."""
+"""The center of the steps of one side, and its error with correlated steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -13,39 +13,32 @@ from msgspec import Struct
 from nsyspipe.analysis.summary import levels_of, period_of
 from nsyspipe.model.table import Flags, Float64
 
-MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
-TOO_FEW = f"and at least {MIN_STEPS} are needed"  # of a side that has fewer steps
-# Steps further out than so many standard deviations count as that far: a stall says nothing about
-# where the median is.
-_REACH = 3.0
-# standard deviation of a normal distribution over its median absolute deviation
-_PER_DEVIATION = 1.482602218505602
+# A variance of two values is not an estimate (definitions.md, section 7).
+MIN_STEPS = 3
+# Stands behind the number of steps of a side that has fewer.
+TOO_FEW = f"and at least {MIN_STEPS} are needed"
+# Steps that are further away from the median count as this many standard deviations away: a stall
+# does not tell where the median is.
+MAX_STANDARD_DEVIATIONS = 3.0
+# Standard deviation of a normal distribution over its median absolute deviation.
+_STANDARD_PER_MEDIAN_DEVIATION = 1.482602218505602
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read.
-# Correlated steps widen it, up to so many steps' own: one or two stalls of ten stay outside.
-_BAND = 1.96
-_WIDEST_OF = 10
+_BAND_IN_STANDARD_ERRORS = 1.96
+# Correlated steps widen the band, but not beyond that of this many independent steps. One or two
+# stalls of ten steps stay outside.
+_MIN_EFFECTIVE_STEPS = 10
 # A median stands beside a gap if order statistics give more than this many times the variance of
 # normal steps. Chosen by simulation: two levels that switch with a probability of 0.2 must not be
 # called a change (test_gate_simulation.py).
-_GAP = 3.0
-_MEDIAN_COST = (
-    math.pi / 2
-)  # variance of a median over that of a mean, for independent normal values
-_FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
-# What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so
-# often is believed.
-_SURE = 4
-_TINY = 1e-300
-# Of Student's t, which neither numpy nor the standard library has: places in a piece and their
-# weights, closer together towards its upper end, where below 2 degrees of freedom the density has
-# no derivative. Nine digits of the integral.
-_GRADING = 4
-_NODES, _PARTS = np.polynomial.legendre.leggauss(24)
-_FROM_END = ((_NODES + 1) / 2) ** _GRADING
-_WEIGHTS = _PARTS / 2 * _GRADING * ((_NODES + 1) / 2) ** (_GRADING - 1)
-_PIECES = (0.0, 2.0, 7.0, math.inf)  # in units of t
-_CLOSE_ENOUGH = 1e-9
-_ROUNDS = 60
+MAX_VARIANCE_OVER_NORMAL = 3.0
+# Variance of a median over that of a mean, for independent normal values.
+_MEDIAN_COST = math.pi / 2
+# Neighbours that are further apart have no correlation left, even at 0.97 per step.
+_MAX_STEPS_APART = 1000
+# A pattern of one side alone counts if each kind of step comes this often: chance looks regular
+# too.
+MIN_STEPS_OF_EACH_KIND = 4
+_SMALLEST_SQUARES = 1e-300
 
 
 class Series(Struct, frozen=True, eq=False, dict=True):
@@ -66,9 +59,10 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def deviations(self) -> Float64:
         """Values less the median, cut at 3 robust standard deviations."""
-        apart = self.values - self.centre
-        reach = _REACH * _PER_DEVIATION * float(np.median(np.abs(apart)))
-        return np.clip(apart, -reach, reach)
+        deviations = self.values - self.centre
+        median_deviation = float(np.median(np.abs(deviations)))
+        limit = MAX_STANDARD_DEVIATIONS * _STANDARD_PER_MEDIAN_DEVIATION * median_deviation
+        return np.clip(deviations, -limit, limit)
 
     @property
     def is_varying(self) -> bool:
@@ -77,162 +71,218 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_long(self) -> Flags:
-        """Which steps are of the longer of two kinds; none where there are not two."""
+        """Which steps are of the longer of two kinds; none if there are not two kinds."""
         is_long = levels_of(self.values)
-        return np.zeros(self.n, np.bool_) if is_long is None else is_long
+        if is_long is None:
+            return np.zeros(self.n, np.bool_)
+        return is_long
+
+    @cached_property
+    def n_long(self) -> int:
+        """Number of steps of the longer of two kinds."""
+        return int(self.is_long.sum())
 
     @cached_property
     def period(self) -> int:
-        """The distance of steps of the rarer kind; 0 without a pattern that comes twice and more."""
+        """The distance of steps of the rarer kind; 0 if no pattern comes at least twice."""
         period = period_of(self.is_long) if self.is_long.any() else None
         return period if period and 2 * period <= self.n else 0
 
     @property
-    def broken(self) -> float:
+    def whole_period_offset(self) -> float:
         """How far the centre is from that of whole periods."""
         return 0.0
 
-    def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
-        """Return (x - m)' R^-1 (x - m) of AR(1) steps, as if the capture had gone on to `longer` times its steps."""
-        r = correlations
-        x = self.deviations
-        n = self.n * longer
-        total = float(x.sum())
-        ends = float(x[0] + x[-1])
-        own = float(x @ x)
-        beside = float(x[1:] @ x[:-1]) * longer
-        inner = own * longer - float(x[0] ** 2 + x[-1] ** 2)
-        whole = (own * longer - 2 * r * beside + r * r * inner) / (1 - r * r)
-        towards = (total * longer - r * (total * longer - ends)) / (1 + r)
-        return np.maximum(whole - towards**2 / _information(n, r), _TINY)
+    def squares(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
+        """Return (x - m)' R^-1 (x - m) of AR(1) steps for each correlation.
 
-    def likelihood(self, correlations: Float64, longer: float = 1.0) -> Float64:
-        """Return the logarithm of the likelihood of each correlation, mean and variance integrated out.
-
-        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s; but for a constant, so that it
-        does not depend on the unit of the values.
+        The result is that of a capture with `steps_factor` times the steps, all like these.
         """
         r = correlations
-        n = self.n * longer
-        squares = self.squares(correlations, longer)
-        own = (
-            (n - 1) * np.log(1 - r * r)
-            + np.log(_information(n, r))
-            + (n - 1) * np.log(squares / squares.max())
-        )
-        return np.asarray(-0.5 * own)
+        x = self.deviations
+        n = self.n * steps_factor
+        total = float(x.sum()) * steps_factor
+        ends = float(x[0] + x[-1])
+        squares = float(x @ x) * steps_factor
+        lagged = float(x[1:] @ x[:-1]) * steps_factor
+        end_squares = float(x[0] ** 2 + x[-1] ** 2)
+        inner_squares = squares - end_squares
+        innovations = squares - 2 * r * lagged + r * r * inner_squares
+        around_zero = innovations / (1 - r * r)
+        inner_total = total - ends
+        projection = (total - r * inner_total) / (1 + r)
+        around_mean = around_zero - projection**2 / _information(n, r)
+        return np.maximum(around_mean, _SMALLEST_SQUARES)
 
-    def variances(self, correlations: Float64, longer: float = 1.0) -> Float64:
-        """Return the variance of the centre for each correlation, by the spread that the steps then have."""
-        return (self.squares(correlations, longer) / (self.n * longer - 1)) * self._cost(
-            correlations, self.n * longer
-        )
+    def log_likelihood(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
+        """Return the logarithm of the likelihood of each correlation.
+
+        Mean and variance are integrated out: |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, with Q of
+        `squares`, for the priors dm and ds/s. A constant is left out, so that the result does not
+        depend on the unit of the values.
+        """
+        r = correlations
+        n = self.n * steps_factor
+        squares = self.squares(correlations, steps_factor)
+        determinant = (n - 1) * np.log(1 - r * r)
+        information = np.log(_information(n, r))
+        spread = (n - 1) * np.log(squares / squares.max())
+        return np.asarray(-0.5 * (determinant + information + spread))
+
+    def centre_variances(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
+        """Return the variance of the centre for each correlation, by the spread of the steps."""
+        n = self.n * steps_factor
+        step_variances = self.squares(correlations, steps_factor) / (n - 1)
+        return step_variances * self._cost(correlations, n)
 
     def is_beside_gap(self, correlation: float) -> bool:
-        """Whether the median may jump across a gap between two levels beside which it stands.
+        """Whether the median stands beside a gap between two levels, and may jump across it.
 
-        Told by order statistics about 2 standard errors around it (Bonett and Price 2002), of the
-        steps that n are worth.
+        Order statistics about 2 standard errors around the median tell it (Bonett and Price 2002),
+        with the number of independent steps that correlated steps are worth.
         """
         if not self.is_varying:
             return False
-        normal = _MEDIAN_COST * float(np.var(self.deviations, ddof=1))
-        return (
-            max(map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation))))))
-            > _GAP * normal
-        )
+        step_variance = float(np.var(self.deviations, ddof=1))
+        normal_variance = _MEDIAN_COST * step_variance
+        inflation = float(variance_inflation(self.n, np.asarray(correlation)))
+        variances = [self._variance_by_ranks(factor) for factor in (1.0, inflation)]
+        return max(variances) > MAX_VARIANCE_OVER_NORMAL * normal_variance
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
-        """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""
+        """Return the variance of the median of n normal AR(1) steps, over that of a step.
+
+        It has arcsin r^k in the place of r^k.
+        """
         return np.asarray(_median_cost(n, tuple(correlations.tolist())))
 
-    def _reach_of_ranks(self, inflated: float) -> float:
-        """1 / (4 f^2) from the order statistics on the wider side of the median."""
+    def _variance_by_ranks(self, inflation: float) -> float:
+        """Return 1 / (4 f^2), from the order statistics on the wider side of the median."""
         n = self.n
-        effective = min(max(n / inflated, _WIDEST_OF), n)
-        half = min(_BAND * 0.5 / math.sqrt(effective), 0.5 * (n - 1) / (n + 1))
-        place = (0.5 + half) * (n + 1) - 1
-        above = int(place)
-        part = place - above
-        further = min(above + 1, n - 1)
+        effective_steps = min(max(n / inflation, _MIN_EFFECTIVE_STEPS), n)
+        band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
+        widest_band = 0.5 * (n - 1) / (n + 1)
+        half_band = min(band, widest_band)
+        rank = (0.5 + half_band) * (n + 1) - 1
         ordered = np.sort(self.values - self.centre)
-        high = float(ordered[above] * (1 - part) + ordered[further] * part)
-        low = float(ordered[n - 1 - above] * (1 - part) + ordered[n - 1 - further] * part)
-        return (max(high, -low) / (2 * half)) ** 2
+        high = _value_at_rank(ordered, rank)
+        low = _value_at_rank(ordered[::-1], rank)
+        wider = max(high, -low)
+        return (wider / (2 * half_band)) ** 2
+
+
+def _value_at_rank(ordered: Float64, rank: float) -> float:
+    """Return a value between those of two ranks, counted from 0."""
+    lower = int(rank)
+    share = rank - lower
+    upper = min(lower + 1, ordered.size - 1)
+    lower_value = float(ordered[lower])
+    upper_value = float(ordered[upper])
+    return lower_value * (1 - share) + upper_value * share
 
 
 class MeanSeries(Series, frozen=True, eq=False, dict=True):
-    """The same of a mean: deviations are not cut, and no density is needed."""
+    """The same with a mean: deviations are not cut, and no density is needed."""
 
     @cached_property
     def centre(self) -> float:
-        """The mean, as the smallest value plus the mean of the rest above it: exact on equal values."""
-        least = float(self.values.min())
-        return least + float((self.values - least).mean())
+        """The mean. The smallest value is added last, which is exact on equal values."""
+        smallest = float(self.values.min())
+        above_smallest = self.values - smallest
+        return smallest + float(above_smallest.mean())
 
     @cached_property
     def deviations(self) -> Float64:
-        """Values less the mean; exactly the same of values that are shifted."""
-        above = self.values - self.values.min()
-        return np.asarray(above - float(above.mean()))
+        """Values less the mean; exactly the same if the values are shifted."""
+        above_smallest = self.values - self.values.min()
+        return np.asarray(above_smallest - float(above_smallest.mean()))
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
-        """Variance of the mean of n AR(1) steps, over theirs."""
-        return np.asarray(inflation(n, correlations) / n)
+        """Return the variance of the mean of n AR(1) steps, over that of a step."""
+        return np.asarray(variance_inflation(n, correlations) / n)
 
 
 class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
-    """The mean of steps with a `period`: deviations are from the mean of their kind, which takes a degree of freedom more."""
+    """The mean of steps with a `period`.
+
+    Deviations are from the mean of each kind of step, which takes one more degree of freedom.
+    """
 
     @cached_property
     def _means(self) -> tuple[float, float]:
-        return float(self.values[self.is_long].mean()), float(self.values[~self.is_long].mean())
+        """Means of the long and of the short steps."""
+        long_steps = self.values[self.is_long]
+        short_steps = self.values[~self.is_long]
+        return float(long_steps.mean()), float(short_steps.mean())
 
     @cached_property
     def deviations(self) -> Float64:
         """Values less the mean of their kind."""
-        own = np.where(self.is_long, *self._means)
-        return np.asarray((self.values - own) * ((self.n - 1) / max(self.n - 2, 1)) ** 0.5)
+        kind_means = np.where(self.is_long, *self._means)
+        lost_freedom = ((self.n - 1) / max(self.n - 2, 1)) ** 0.5
+        deviations = self.values - kind_means
+        return np.asarray(deviations * lost_freedom)
 
     @cached_property
-    def broken(self) -> float:
+    def whole_period_offset(self) -> float:
         """How far the mean is from that of whole periods."""
-        long, short = self._means
-        share = 1 / self.period
-        whole = share if 2 * int(self.is_long.sum()) <= self.n else 1 - share
-        return (float(self.is_long.mean()) - whole) * (long - short)
+        long_mean, short_mean = self._means
+        rare_share = 1 / self.period
+        are_long_rare = 2 * self.n_long <= self.n
+        long_share = rare_share if are_long_rare else 1 - rare_share
+        excess_share = float(self.is_long.mean()) - long_share
+        return excess_share * (long_mean - short_mean)
 
 
-def inflation(n: float, correlation: Float64) -> Float64:
-    """Return n over effective steps of AR(1) steps: 1 + 2 sum_k (1 - k/n) r^k, in closed form."""
+def variance_inflation(n: float, correlation: Float64) -> Float64:
+    """Return n over the number of independent steps that n AR(1) steps are worth.
+
+    It is 1 + 2 sum_k (1 - k/n) r^k, in closed form.
+    """
     r = correlation
-    return np.asarray((1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2))
+    of_endless_steps = (1 + r) / (1 - r)
+    missing_powers = 2 * r * (1 - r**n)
+    beyond_the_end = missing_powers / (n * (1 - r) ** 2)
+    return np.asarray(of_endless_steps - beyond_the_end)
 
 
 def _information(n: float, r: Float64) -> Float64:
-    """1' R^-1 1 of n AR(1) steps."""
+    """Return 1' R^-1 1 of n AR(1) steps."""
     return (2 + (n - 2) * (1 - r)) / (1 + r)
 
 
 @lru_cache(maxsize=256)
 def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
-    apart = np.arange(1, min(math.ceil(n), _FURTHEST))
-    return (
-        _MEDIAN_COST + 2 * np.arcsin(np.asarray(correlations)[:, None] ** apart) @ (1 - apart / n)
-    ) / n
+    steps_apart = np.arange(1, min(math.ceil(n), _MAX_STEPS_APART))
+    powers = np.asarray(correlations)[:, None] ** steps_apart
+    doubled = 2 * np.arcsin(powers)
+    shares_of_pairs = 1 - steps_apart / n
+    return (_MEDIAN_COST + doubled @ shares_of_pairs) / n
+
+
+class CentreVariance(NamedTuple):
+    """The variance of a centre, or of a difference of two, for each correlation."""
+
+    variance: Float64
+    # What Welch's formula sums.
+    squares_over_freedom: Float64
 
 
 class Captures(Struct, frozen=True, eq=False, dict=True):
-    """One side of a comparison: the per-step values of each capture of one configuration, as `Series`."""
+    """One side of a comparison: the per-step values of each capture of one configuration."""
 
     series: tuple[Series, ...]
 
     @classmethod
     def of(cls, captures: Sequence[Float64], kind: type[Series] = Series) -> Captures:
-        """Take one array per capture, in step order and finite; captures without a step are left out."""
+        """Return captures of one array each, in step order and finite.
+
+        Captures without a step are left out.
+        """
         arrays = [np.asarray(values, np.float64) for values in captures]
-        if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
-            raise ValueError("per-step values must be finite and in one dimension")
+        for values in arrays:
+            if values.ndim != 1 or not np.isfinite(values).all():
+                raise ValueError("per-step values must be finite and in one dimension")
         return cls(tuple(kind(values) for values in arrays if values.size))
 
     def of_kind(self, kind: type[Series]) -> Captures:
@@ -241,147 +291,114 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def n(self) -> int:
-        """Steps of all captures together."""
+        """Number of steps of all captures together."""
         return sum(series.n for series in self.series)
 
     @cached_property
     def centre(self) -> float:
-        """The mean of the captures' centres; of one capture its centre, exactly. NaN without steps."""
+        """The mean of the captures' centres, exact for a single capture; NaN without any."""
         if not self.series:
             return math.nan
         first = self.series[0].centre
-        return first + math.fsum(series.centre - first for series in self.series) / len(self.series)
+        above_first = math.fsum(series.centre - first for series in self.series)
+        return first + above_first / len(self.series)
 
     @cached_property
-    def long(self) -> tuple[Series, ...]:
-        """The captures that have enough steps to tell their own spread."""
+    def long_series(self) -> tuple[Series, ...]:
+        """The captures that have enough steps to show their own spread."""
         return tuple(series for series in self.series if series.n >= MIN_STEPS)
 
     @cached_property
-    def too_few(self) -> str | None:
-        """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
+    def why_too_few(self) -> str | None:
+        """Why nothing can be decided from this side.
+
+        None with three steps in one capture, or with three captures.
+        """
         if self.n < MIN_STEPS:
-            return f"only {self.n} step{'s' * (self.n != 1)}, {TOO_FEW}"
-        return (
-            f"no capture of {MIN_STEPS} steps"
-            if not self.long and len(self.series) < MIN_STEPS
-            else None
-        )
+            steps = "step" if self.n == 1 else "steps"
+            return f"only {self.n} {steps}, {TOO_FEW}"
+        has_spread = self.long_series or len(self.series) >= MIN_STEPS
+        return None if has_spread else f"no capture of {MIN_STEPS} steps"
 
     @property
-    def broken(self) -> float:
+    def whole_period_offset(self) -> float:
         """How far the mean is from that of whole periods."""
-        return sum(series.broken for series in self.series) / len(self.series)
+        offsets = [series.whole_period_offset for series in self.series]
+        return sum(offsets) / len(offsets)
 
-    def variances(
-        self, correlations: Float64, longer: float, times: int
-    ) -> tuple[Float64, Float64]:
-        """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
-        share = 1 / max(len(self.long), 1)
+    def centre_variance(
+        self, correlations: Float64, steps_factor: float, captures_factor: int
+    ) -> CentreVariance:
+        """Return the variance of the centre for each correlation.
+
+        The factors are as in `statistics.Interval`.
+        """
+        share = 1 / max(len(self.long_series), 1)
         variance = np.zeros_like(correlations)
         squares = np.zeros_like(correlations)
-        for series in self.long:
-            own = series.variances(correlations, longer) * share**2 / times
-            variance += own
-            squares += own**2 / (series.n * longer - 1) / times
-        return variance, squares
+        for series in self.long_series:
+            of_series = series.centre_variances(correlations, steps_factor)
+            contribution = of_series * share**2 / captures_factor
+            freedom = series.n * steps_factor - 1
+            variance += contribution
+            squares += contribution**2 / freedom / captures_factor
+        return CentreVariance(variance, squares)
 
     @cached_property
     def squares_between(self) -> float:
         """Sum of squares of the captures' centres around their mean."""
-        return math.fsum((series.centre - self.centre) ** 2 for series in self.series)
+        deviations = [series.centre - self.centre for series in self.series]
+        return math.fsum(deviation**2 for deviation in deviations)
+
+    @property
+    def freedom_between(self) -> int:
+        """Degrees of freedom of the spread between captures."""
+        return len(self.series) - 1
 
     @cached_property
-    def between(self) -> tuple[float, float]:
-        """The same as `variances` from the captures' centres; needs two captures at least."""
-        count = len(self.series)
-        variance = self.squares_between / (count - 1) / count
-        return variance, variance**2 / (count - 1)
+    def variance_between(self) -> float:
+        """The variance of the centre from the captures' centres; needs two captures at least."""
+        return self.squares_between / self.freedom_between / len(self.series)
 
 
-def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
-    """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
-    if one.too_few == other.too_few:
-        return one.too_few and f"{names[0]} and {names[1]} have {one.too_few}"
-    return ", ".join(
-        f"{name} has {why}"
-        for name, why in zip(names, (one.too_few, other.too_few), strict=True)
-        if why
-    )
+def why_undecided(baseline: Captures, candidate: Captures, names: tuple[str, str]) -> str | None:
+    """Return which sides have too few steps to decide anything; None if both have enough."""
+    whys = (baseline.why_too_few, candidate.why_too_few)
+    common_why = whys[0]
+    if common_why is None and whys[1] is None:
+        return None
+    if common_why == whys[1]:
+        return f"{' and '.join(names)} have {common_why}"
+    named_whys = zip(names, whys, strict=True)
+    return ", ".join(f"{name} has {why}" for name, why in named_whys if why)
 
 
-def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
-    """Return both sides with means as their centres; regular patterns are no spread.
+def centre_by_means(baseline: Captures, candidate: Captures) -> tuple[Captures, Captures]:
+    """Return both sides with means as their centres; regular patterns are not spread.
 
-    A pattern counts where all captures of both sides have the same one, or where all of one side
-    have it four times or more, and no capture of the other has two levels.
+    A pattern counts if all captures of both sides have the same one. It also counts if all captures
+    of one side have it four times or more, and no capture of the other side has two levels.
     """
-    sides = one.of_kind(MeanSeries), other.of_kind(MeanSeries)
-    periods = [{series.period for series in side.series} for side in sides]
-
-    def is_regular(at: int) -> bool:
-        if len(periods[at]) != 1 or 0 in periods[at]:
-            return False
-        is_sure = all(
-            _SURE <= int(series.is_long.sum()) <= series.n - _SURE for series in sides[at].series
-        )
-        is_alone = not any(series.is_long.any() for series in sides[1 - at].series)
-        return periods[0] == periods[1] or (is_sure and is_alone)
-
-    before, after = (
-        side.of_kind(RegularSeries) if is_regular(at) else side for at, side in enumerate(sides)
-    )
-    return before, after
+    before = baseline.of_kind(MeanSeries)
+    after = candidate.of_kind(MeanSeries)
+    kind_before = RegularSeries if _is_regular(before, after) else MeanSeries
+    kind_after = RegularSeries if _is_regular(after, before) else MeanSeries
+    return baseline.of_kind(kind_before), candidate.of_kind(kind_after)
 
 
-def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
-    """Return P(|T| > t) of many t at once, each with its degrees of freedom, and the density of |T| there.
-
-    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant:
-    integrated by Gauss and Legendre, piece by piece.
-    """
-
-    def of_cosine(low: Float64, high: Float64) -> Float64:
-        width = high - low
-        angles = high[:, None] - width[:, None] * _FROM_END
-        return width * (np.cos(angles) ** (freedom[:, None] - 1) @ _WEIGHTS)
-
-    root = np.sqrt(freedom)
-    at = np.arctan(t / root)
-    below = np.zeros_like(at)
-    whole = np.zeros_like(at)
-    for low, high in pairwise(_PIECES):
-        left = np.arctan(low / root)
-        right = np.arctan(high / root)
-        below += of_cosine(left, np.clip(at, left, right))
-        whole += of_cosine(left, right)
-    return 1 - below / whole, np.cos(at) ** (freedom + 1) / root / whole
+def _is_regular(side: Captures, opposite: Captures) -> bool:
+    """Tell whether the pattern of a side counts, beside the opposite side."""
+    periods = {series.period for series in side.series}
+    opposite_periods = {series.period for series in opposite.series}
+    if len(periods) != 1 or 0 in periods:
+        return False
+    if periods == opposite_periods:
+        return True
+    if any(series.n_long for series in opposite.series):
+        return False
+    return all(map(_has_sure_pattern, side.series))
 
 
-def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float) -> float:
-    """Return h with sum of weights P(|T| > h / errors) = error: Newton on the tail's logarithm, within brackets."""
-    low = 0.0
-    high = math.inf
-    half = 2 * float(weights @ errors)
-    for _ in range(_ROUNDS):
-        tails, densities = two_sided_tails(half / errors, freedom)
-        tail = float(weights @ tails)
-        slope = float(weights @ (densities / errors))
-        low, high = (half, high) if tail > error else (low, half)
-        step = tail * math.log(max(tail, _CLOSE_ENOUGH) / error) / slope if slope > 0 else math.inf
-        wanted = half + step
-        if abs(step) <= _CLOSE_ENOUGH * half:
-            return wanted
-        inside = (low + high) / 2 if math.isfinite(high) else 2 * half
-        half = wanted if low < wanted < min(high, 4 * half) else inside
-    return half
-
-
-@lru_cache(maxsize=4096)
-def critical_value(confidence: float, freedom: float) -> float:
-    """Return t such that P(|T| <= t) is `confidence`: what a two-sided interval multiplies its error by.
-
-    Degrees of freedom are of captures: few, at least 1, and not whole (Welch).
-    """
-    one = np.ones(1)
-    return half_width(one, one, freedom * one, 1 - confidence)
+def _has_sure_pattern(series: Series) -> bool:
+    n_short = series.n - series.n_long
+    return min(series.n_long, n_short) >= MIN_STEPS_OF_EACH_KIND

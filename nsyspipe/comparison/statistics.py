@@ -1,11 +1,11 @@
-"""The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
+"""The difference of two centers and the ratio of two means, with intervals; and what they mean.
 
-Where nothing differs, at 95 % and 2 % as the least that counts, simulated steps (independent, AR(1)
-up to r = 0.6, stalls, two levels that switch with a probability of 0.2 or more; 8 to 100 of them)
-are called a regression in 2.5 % at most, and an improvement in 2.5 % at most. Steps that stick
-together more are called so more often: tests/comparison/test_gate_simulation.py prints and bounds
-them.
-One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
+Simulated steps (independent, AR(1) up to r = 0.6, stalls, two levels that switch with a probability
+of 0.2 or more; 8 to 100 of them) of sides that do not differ are called a regression in at most
+2.5 % of cases, and an improvement in at most 2.5 %, at a confidence of 95 % and a minimum effect of
+2 %. Steps with a stronger correlation are called so more often:
+tests/comparison/test_gate_simulation.py prints how often, and limits it. Nothing limits it for one
+capture against several that spread less (`Interval.is_borrowed`).
 """
 
 import math
@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from nsyspipe.comparison.separation import Separation, separation_of
 from nsyspipe.comparison.series import (
     Captures,
+    CentreVariance,
     MeanSeries,
     Series,
-    critical_value,
-    half_width,
-    of_means,
+    centre_by_means,
     why_undecided,
 )
+from nsyspipe.comparison.student_t import critical_value, half_width
 from nsyspipe.model.figures import Better
 from nsyspipe.model.table import Float64
 
@@ -50,20 +50,38 @@ _SEPARATED = (
     "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. "
     "Otherwise: "
 )
-_MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
-# Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the
+# Before any step is seen, every correlation from 0 to here is as likely.
+MAX_CORRELATION = 0.97
+# Steps of both sides up to which this many correlations are enough: likelihoods of more steps are
 # narrower.
-_FINENESS = ((160, 12), (800, 36), (math.inf, 108))
-# What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the
-# root of so much per step of a side, to a third. Of fewer steps more correlations are left open,
-# which is caution enough.
-_CAUTION_PER_STEP = 0.275
-_MOST_CAUTION = 3.0
-# nobody captures more for one answer
-_MOST_STEPS = 5000
-_MOST_CAPTURES = 20
-_ROUNDS = 7
-_MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
+_N_CORRELATIONS_BY_MAX_STEPS = ((160, 12), (800, 36), (math.inf, 108))
+# The error is divided by the root of this much per step of a side, at most by MAX_CAUTION, so that
+# it holds at a correlation of 0.6 too. Fewer steps leave more correlations open, which is caution
+# enough.
+CAUTION_PER_STEP = 0.275
+MAX_CAUTION = 3.0
+# Nobody captures more for one answer.
+MAX_STEPS_TO_SETTLE = 5000
+MAX_CAPTURES_TO_SETTLE = 20
+_N_BISECTIONS = 7
+# More steps will not show exactly what these show, so that a little less than the limit is aimed
+# at.
+SETTLE_MARGIN = 0.95
+
+
+class _WeightedCorrelations(NamedTuple):
+    """Correlations of neighbouring steps, and how likely each is."""
+
+    correlations: Float64
+    weights: Float64
+
+
+@lru_cache(maxsize=8)
+def _prior_of_correlations(n_correlations: int) -> _WeightedCorrelations:
+    """Return correlations and their weights before any step is seen: Gauss and Legendre's."""
+    nodes, node_weights = np.polynomial.legendre.leggauss(n_correlations)
+    correlations = MAX_CORRELATION * (nodes + 1) / 2
+    return _WeightedCorrelations(correlations, node_weights / 2)
 
 
 class Interval(Struct, frozen=True, eq=False, dict=True):
@@ -71,156 +89,206 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     sides: tuple[Captures, Captures]
     confidence: float
-    added: float = 0.0  # what no spread shows
-    longer: float = 1.0  # as if each capture went on to so many times its steps
-    times: int = 1  # or there were so many times the captures, all like these
+    # What no spread shows, in the unit of the values.
+    extra_half_width: float = 0.0
+    # The half-widths are those of this many times the steps per capture, all like these, ...
+    steps_factor: float = 1.0
+    # ... or of this many times the captures.
+    captures_factor: int = 1
 
     @cached_property
     def half(self) -> float:
-        """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        shared = max(self._within, self.half_between)
-        return shared + (abs(self.sides[0].broken - self.sides[1].broken) + self.added)
+        """Half-width: that of the steps, and not less than that of the captures."""
+        shared = max(self._half_within, self.half_between)
+        before, after = self.sides
+        period_offset = abs(before.whole_period_offset - after.whole_period_offset)
+        return shared + (period_offset + self.extra_half_width)
 
     @property
     def half_between(self) -> float:
         """Half-width from the spread between captures alone; 0 if each side has one capture."""
-        return self._between if self.has_between else 0.0
+        return self._half_between if self.has_between else 0.0
 
     @property
     def has_between(self) -> bool:
-        """Whether the spread between captures is in: one side has several."""
-        return max(self._counts) > 1
+        """Whether a side has several captures, so that the spread between captures is included."""
+        return max(self._n_captures) > 1
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether one side has several captures, and the other is taken to spread like it."""
-        return min(self._counts) == 1 < max(self._counts)
+        """Whether one side has several captures, and the other is assumed to spread like it."""
+        return min(self._n_captures) == 1 < max(self._n_captures)
 
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlation = float(np.dot(*self._likely))
-        return any(series.is_beside_gap(correlation) for side in self.sides for series in side.long)
+        correlation = float(np.dot(*self.weighted_correlations))
+        return any(series.is_beside_gap(correlation) for series in self._long_series)
 
     @cached_property
     def is_same(self) -> bool:
-        """Whether both sides are the same steps: then nothing is left to chance."""
-        pairs = zip_longest(*(side.series for side in self.sides))
-        return all(a and b and np.array_equal(a.values, b.values) for a, b in pairs)
-
-    @cached_property
-    def _counts(self) -> list[int]:
-        return [len(side.series) * self.times for side in self.sides]
+        """Whether both sides are the same steps, so that nothing is left to chance."""
+        before, after = self.sides
+        for old, new in zip_longest(before.series, after.series):
+            if old is None or new is None or not np.array_equal(old.values, new.values):
+                return False
+        return True
 
     @property
-    def _steps(self) -> float:
-        return (self.sides[0].n + self.sides[1].n) * self.longer
+    def _long_series(self) -> tuple[Series, ...]:
+        before, after = self.sides
+        return (*before.long_series, *after.long_series)
 
     @cached_property
-    def _likely(self) -> tuple[Float64, Float64]:
-        """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
-        r, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
-        varying = ([series for series in side.long if series.is_varying] for side in self.sides)
-        one, other = (
-            sum((series.likelihood(r, self.longer) for series in side), np.zeros(1))
-            for side in varying
+    def _n_captures(self) -> list[int]:
+        return [len(side.series) * self.captures_factor for side in self.sides]
+
+    @property
+    def _n_steps(self) -> float:
+        before, after = self.sides
+        return (before.n + after.n) * self.steps_factor
+
+    @cached_property
+    def weighted_correlations(self) -> _WeightedCorrelations:
+        """Correlations, and how likely each is by all steps of both sides."""
+        limits = _N_CORRELATIONS_BY_MAX_STEPS
+        n_correlations = next(n for max_steps, n in limits if self._n_steps <= max_steps)
+        prior = _prior_of_correlations(n_correlations)
+        before, after = (self._log_likelihood(side, prior.correlations) for side in self.sides)
+        # Both sides are summed first: swapped, they sum to exactly the same.
+        both = before + after
+        log_weights = np.log(prior.weights) + self.captures_factor * both
+        weights = np.exp(log_weights - log_weights.max())
+        return _WeightedCorrelations(prior.correlations, weights / weights.sum())
+
+    def _log_likelihood(self, side: Captures, correlations: Float64) -> Float64:
+        total = np.zeros(1)
+        for series in side.long_series:
+            if series.is_varying:
+                total = total + series.log_likelihood(correlations, self.steps_factor)
+        return total
+
+    def _variance_of_difference(self, captures_factor: int) -> CentreVariance:
+        correlations = self.weighted_correlations.correlations
+        before, after = (
+            side.centre_variance(correlations, self.steps_factor, captures_factor)
+            for side in self.sides
         )
-        likely = np.log(prior) + self.times * (
-            one + other
-        )  # both sides first: swapped, they sum to exactly the same
-        weights = np.exp(likely - likely.max())
-        return r, weights / weights.sum()
-
-    def _variances(self, times: int) -> tuple[Float64, Float64]:
-        """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
-        one, other = (side.variances(self._likely[0], self.longer, times) for side in self.sides)
-        return one[0] + other[0], one[1] + other[1]
+        return CentreVariance(
+            before.variance + after.variance,
+            before.squares_over_freedom + after.squares_over_freedom,
+        )
 
     @cached_property
-    def _within(self) -> float:
-        """Half-width from the steps: where the tails of Welch's t, weighted over correlations, are the error, less caution."""
-        if not any(series.is_varying for side in self.sides for series in side.long):
+    def _half_within(self) -> float:
+        """Half-width from the spread of the steps.
+
+        It is where the tails of Welch's t, weighted over correlations, are the cautious error.
+        """
+        if not any(series.is_varying for series in self._long_series):
             return 0.0
-        variance, squares = self._variances(self.times)
-        freedom = np.ones_like(
-            variance
-        )  # of spreads too small to be squared nothing is known but that there are some
+        variance, squares = self._variance_of_difference(self.captures_factor)
+        # Spreads that are too small to be squared have one degree of freedom.
+        freedom = np.ones_like(variance)
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
-        caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
-        error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
-        return half_width(self._likely[1], np.sqrt(variance), freedom, error)
+        weights = self.weighted_correlations.weights
+        return half_width(weights, np.sqrt(variance), freedom, self._cautious_error)
+
+    @property
+    def _cautious_error(self) -> float:
+        """The error that was asked for, divided by what many correlated steps take in caution."""
+        steps_of_side = self._n_steps / 2 * self.captures_factor
+        caution = math.sqrt(CAUTION_PER_STEP * steps_of_side)
+        divisor = min(max(caution, 1.0), MAX_CAUTION)
+        return (1 - self.confidence) / divisor
 
     @cached_property
-    def _between(self) -> float:
-        """Half-width from the captures' centres: the wider of pooled t and Welch's."""
-        # Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where
-        # two agree by chance. One capture shows no spread: only pooled t; of one on each side that
-        # go on as several what their steps let expect.
-        counts = self._counts
-        times = self.times
-        freedom = sum(counts) - 2
+    def _half_between(self) -> float:
+        """Half-width from the captures' centres: the wider one of pooled t and Welch's.
+
+        Pooled t is far too narrow if the side with fewer captures spreads more. Welch's is if two
+        captures agree by chance. One capture shows no spread, so that only pooled t is left. If
+        each side has one capture and would go on as several, their steps tell what to expect.
+        """
+        freedom = sum(self._n_captures) - 2
         t = critical_value(self.confidence, freedom)
-        if max(counts) == times:
-            return t * math.sqrt(float(self._likely[1] @ self._variances(1)[0]) / times)
-        pooled = times * sum(side.squares_between for side in self.sides) / freedom
-        half = t * math.sqrt(pooled * (1 / counts[0] + 1 / counts[1]))
-        if min(counts) == times:
-            return half
-        (one, squares), (other, more) = (side.between for side in self.sides)
-        variance = (one + other) / times
+        if max(self._n_captures) == self.captures_factor:
+            variances = self._variance_of_difference(captures_factor=1).variance
+            expected = float(self.weighted_correlations.weights @ variances)
+            return t * math.sqrt(expected / self.captures_factor)
+        half_pooled = t * math.sqrt(self._pooled_variance(freedom))
+        if min(self._n_captures) == self.captures_factor:
+            return half_pooled
+        return max(half_pooled, self._half_by_welch())
+
+    def _pooled_variance(self, freedom: int) -> float:
+        """Return the variance of the difference, by the spread between captures of both sides."""
+        squares = sum(side.squares_between for side in self.sides)
+        pooled = self.captures_factor * squares / freedom
+        before, after = self._n_captures
+        return pooled * (1 / before + 1 / after)
+
+    def _half_by_welch(self) -> float:
+        """Return the half-width by Welch's t of the captures' centres; 0 if they are equal."""
+        before, after = self.sides
+        variance = (before.variance_between + after.variance_between) / self.captures_factor
         if not variance:
-            return half
-        welch = max(variance**2 / ((squares + more) / times**3), 1.0)
-        return max(half, critical_value(self.confidence, welch) * math.sqrt(variance))
-
-
-@lru_cache(maxsize=8)
-def _prior(count: int) -> tuple[Float64, Float64]:
-    """Correlations and their weights before any step is seen: nodes of Gauss and Legendre."""
-    nodes, parts = np.polynomial.legendre.leggauss(count)
-    return _MOST * (nodes + 1) / 2, parts / 2
+            return 0.0
+        squares_before, squares_after = (
+            side.variance_between**2 / side.freedom_between for side in self.sides
+        )
+        squares = (squares_before + squares_after) / self.captures_factor**3
+        freedom = max(variance**2 / squares, 1.0)
+        return critical_value(self.confidence, freedom) * math.sqrt(variance)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two medians or means over steps, candidate less baseline, and the interval of that; in the unit of the values."""
+    """Two medians or means over steps, candidate less baseline, and the interval of the difference.
 
-    statistic: str  # ``median`` or ``mean``: what baseline, candidate and delta are
-    baseline: (
-        float | None
-    )  # that of the steps; of several captures the mean of theirs; None without a step
+    All numbers have the unit of the values. Swapping the sides negates the difference, and mirrors
+    low and high, exactly.
+    """
+
+    # ``median`` or ``mean``: what baseline, candidate and delta are.
+    statistic: str
+    # Of several captures the mean of theirs; None without a step.
+    baseline: float | None
     candidate: float | None
-    delta: float | None  # swapping the sides negates it, and mirrors low and high, exactly
-    other_delta: float | None  # the difference of the other statistic
-    low: float | None  # the interval; None if `undecided`
+    delta: float | None
+    # The difference of the other statistic.
+    other_delta: float | None
+    # The ends of the interval; None if `undecided`.
+    low: float | None
     high: float | None
-    undecided: str | None  # why there is no interval, in words; None if there is one
+    # Why there is no interval, in words; None if there is one.
+    undecided: str | None
     # What low and high come from; asked for what more steps or captures would give. If it
     # `is_borrowed`, one side has a single capture, whose spread between captures is taken from the
-    # other side: if it spreads more than that, false alarms are many, and nothing here can show it.
+    # other side. If it spreads more than that, there are many false alarms, and nothing here can
+    # show it.
     interval: Interval = field(compare=False)
     # Set if the end of the interval that is nearer to 0 comes from steps that do not overlap.
     separation: Separation | None = None
 
     @property
     def method(self) -> str:
-        """How the interval came about, in words."""
-        of_steps = self._method_of_steps
-        return of_steps if self.separation is None else f"{_SEPARATED}{of_steps}"
+        """How the interval was computed, in words."""
+        method_of_steps = self._method_of_steps
+        return method_of_steps if self.separation is None else f"{_SEPARATED}{method_of_steps}"
 
     @property
     def _method_of_steps(self) -> str:
-        return (
-            _BORROWED
-            if self.interval.is_borrowed
-            else _BETWEEN
-            if self.interval.has_between
-            else _METHOD
-        )
+        if self.interval.is_borrowed:
+            return _BORROWED
+        return _BETWEEN if self.interval.has_between else _METHOD
 
-    def half(self, longer: float = 1.0, times: int = 1) -> float:
-        """Return the half-width to expect of so many times the steps per capture, or of so many times the captures."""
-        return replace(self.interval, longer=longer, times=times).half
+    def half(self, steps_factor: float = 1.0, captures_factor: int = 1) -> float:
+        """Return the half-width to expect of more steps per capture, or of more captures."""
+        interval = replace(
+            self.interval, steps_factor=steps_factor, captures_factor=captures_factor
+        )
+        return interval.half
 
 
 def difference_of_centres(
@@ -231,88 +299,110 @@ def difference_of_centres(
     statistic: str = MEDIAN,
     names: tuple[str, str] = ("baseline", "candidate"),
 ) -> Difference:
-    """Return the difference of the medians (or means) over steps, candidate less baseline, with its interval.
+    """Return the difference of the medians (or means) over steps, with its interval.
 
-    Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre
-    of AR(1) steps has a t distribution; r has the likelihood that is left when mean and variance
-    are integrated out, of all steps of both sides, times a prior that is even from 0 to 0.97. The
-    half-width h is where the tails beyond it, P(|T| > h / sqrt(V1(r) + V2(r))) with Welch's degrees
-    of freedom, weighted over r, are the error that was asked for, divided by sqrt(0.275 n) of n
-    steps a side (from 1 to 3): then false alarms are as few at r = 0.6, which so few steps hardly
-    tell from 0. Of the fewest steps the prior alone, which they leave standing, is caution enough.
-    V(r) = s(r)^2 c(r) / n with s(r)^2 the generalised sum of squares over n - 1; of a mean c = 1 +
-    2 sum (1 - k/n) r^k, of a median pi/2 + 2 sum (1 - k/n) arcsin r^k, the steps further out than 3
-    robust standard deviations counted as that far.
+    Each side's captures are arrays of finite per-step values in step order. With fewer than 3 steps
+    the result is undecided, and says so of the sides by their `names`. Equal sides give exactly 0.
+    Values that are not finite are a ValueError.
 
-    Where the median stands beside a gap, it may jump from one level of the steps to the other, and
-    no spread says so: then h is that of the means and how far the two differences are apart. A
-    regular pattern (every fifth step slow, `of_means`) is no spread of the means; levels that come
-    by chance are.
+    Neighbouring steps have a correlation r that few steps do not show. Given r, the centre of AR(1)
+    steps has a t distribution. The weight of each r is the likelihood that is left when mean and
+    variance are integrated out, of all steps of both sides, times a prior that is even from 0 to
+    0.97. The half-width h is where the tails beyond it, P(|T| > h / sqrt(V1(r) + V2(r))) with
+    Welch's degrees of freedom, weighted over r, are the error that was asked for, divided by
+    sqrt(0.275 n) of n steps a side (from 1 to 3). With this divisor false alarms are as rare at
+    r = 0.6, which so few steps hardly distinguish from 0. With the fewest steps, the even prior
+    alone is caution enough.
 
-    With several captures on a side the interval is not narrower than two-sample t intervals of the
+    V(r) is s(r)^2 c(r) / n, and s(r)^2 is the generalised sum of squares over n - 1. For a mean,
+    c = 1 + 2 sum (1 - k/n) r^k. For a median, c = pi/2 + 2 sum (1 - k/n) arcsin r^k, and steps that
+    are further away than 3 robust standard deviations count as that far.
+
+    A median that stands beside a gap may jump from one level of the steps to the other, and no
+    spread shows it. Then h is that of the means, plus the distance of the two differences. A
+    regular pattern, such as every fifth step slow, is not spread of the means
+    (`series.centre_by_means`). Levels that come by chance are.
+
+    With several captures on a side, the interval is not narrower than two-sample t intervals of the
     captures' centres: pooled, s sqrt(1/k1 + 1/k2) with k1 + k2 - 2 degrees of freedom, and Welch's,
     sqrt(s1^2/k1 + s2^2/k2) with Satterthwaite's, at least 1. With one capture on a side there is
     only the former, with the spread of the other side (`Interval.is_borrowed`).
 
-    Each side's captures are arrays of finite per-step values in step order. Fewer than 3 steps are
-    undecided, said of the sides by their `names`; equal sides give exactly 0. Values that are not
-    finite are a ValueError.
-
     Notes
     -----
     A. Zellner, G. Tiao: Bayesian analysis of the regression model with autocorrelated errors, J.
-    American Statistical Association 59 (1964), the likelihood of r and the t given r. J. Berger, B.
+    American Statistical Association 59 (1964): the likelihood of r and the t given r. J. Berger, B.
     Liseo, R. Wolpert: integrated likelihood methods for eliminating nuisance parameters,
     Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the behavior of robust estimators on
-    dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps. D. Bonett, R.
-    Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics.
-    The prior's end, that divisor and the gap's factor are ours, chosen by simulation.
+    dependent data, Annals of Statistics 3 (1975): the median of autocorrelated steps. D. Bonett, R.
+    Price: a linear function of medians, Psychological Methods 7 (2002): gaps by order statistics.
+    The end of the prior, the divisor and the factor of the gap are ours, chosen by simulation.
     """
     kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
     kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
-    one = Captures.of(baseline, kind)
-    other = Captures.of(candidate, kind)
-    delta = other.centre - one.centre
-    other_delta = other.of_kind(other_kind).centre - one.of_kind(other_kind).centre
-    undecided = why_undecided(one, other, names)
-    interval = Interval((one, other), confidence)
-    half = math.nan if undecided else 0.0
-    if not undecided and not interval.is_same:
-        if statistic == MEAN:
-            interval = Interval(of_means(one, other), confidence)
-        elif interval.is_beside_gap:
-            interval = Interval(of_means(one, other), confidence, added=abs(delta - other_delta))
-        half = interval.half
-    ends = Ends(delta - half, delta + half, None)
-    if not undecided and ends.low <= 0 <= ends.high:
-        ends = _without_zero_if_separated(delta, half, interval)
-    low, high = (None, None) if undecided else (ends.low, ends.high)
-    found = (one.centre, other.centre, delta, other_delta)
-    before, after, apart, other_apart = (None if math.isnan(value) else value for value in found)
+    before = Captures.of(baseline, kind)
+    after = Captures.of(candidate, kind)
+    delta = after.centre - before.centre
+    other_delta = after.of_kind(other_kind).centre - before.of_kind(other_kind).centre
+    undecided = why_undecided(before, after, names)
+    interval = Interval((before, after), confidence)
+    ends = _NO_ENDS
+    if not undecided:
+        interval = _fit_interval(interval, statistic, abs(delta - other_delta))
+        ends = _ends_of(delta, interval)
     return Difference(
-        statistic,
-        before,
-        after,
-        apart,
-        other_apart,
-        low,
-        high,
-        undecided,
-        interval,
-        ends.separation,
+        statistic=statistic,
+        baseline=_known(before.centre),
+        candidate=_known(after.centre),
+        delta=_known(delta),
+        other_delta=_known(other_delta),
+        low=ends.low,
+        high=ends.high,
+        undecided=undecided,
+        interval=interval,
+        separation=ends.separation,
     )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _fit_interval(interval: Interval, statistic: str, delta_of_statistics: float) -> Interval:
+    """Return the interval of means, if it is asked for or if a median stands beside a gap."""
+    if interval.is_same:
+        return interval
+    if statistic == MEAN:
+        return replace(interval, sides=centre_by_means(*interval.sides))
+    if interval.is_beside_gap:
+        by_means = centre_by_means(*interval.sides)
+        return replace(interval, sides=by_means, extra_half_width=delta_of_statistics)
+    return interval
 
 
 class Ends(NamedTuple):
     """The ends of an interval, and the separation that one of them comes from, if any."""
 
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     separation: Separation | None
 
 
+_NO_ENDS = Ends(None, None, None)
+
+
+def _ends_of(delta: float, interval: Interval) -> Ends:
+    """Return delta -/+ the half-width, but without 0 between them if the sides do not overlap."""
+    half = 0.0 if interval.is_same else interval.half
+    low = delta - half
+    high = delta + half
+    if low <= 0 <= high:
+        return _without_zero_if_separated(delta, half, interval)
+    return Ends(low, high, None)
+
+
 def _without_zero_if_separated(delta: float, half: float, interval: Interval) -> Ends:
-    """Return the ends delta -/+ half, but without 0 between them if the steps of the two sides do not overlap.
+    """Return the ends delta -/+ half, but without 0 between them if the sides do not overlap.
 
     The end nearer to 0 becomes the gap between the sides, the other is at most the largest
     difference of two steps. With several captures on a side, the spread between their centres must
@@ -331,7 +421,10 @@ def _without_zero_if_separated(delta: float, half: float, interval: Interval) ->
 
 
 class Speedup(NamedTuple):
-    """Mean of the reference over mean of the run, above 1 if the run is faster, and its interval; None where there is none."""
+    """Mean of the reference over mean of the run, above 1 if the run is faster, and its interval.
+
+    Ends are None if there is no interval, and the ratio too if a mean is not above 0.
+    """
 
     ratio: float | None
     low: float | None
@@ -343,119 +436,165 @@ def ratio_of_means(
 ) -> Speedup:
     """Return mean(reference) / mean(run) over steps, with its interval.
 
-    It is that of the difference of the logarithms, by the delta method: each side's values are
-    divided by its mean, then as in `difference_of_centres` of means, and exp(log ratio -/+
-    half-width). A run against itself is exactly 1. Undecided if a side has fewer than 3 steps, or a
-    mean is not above 0.
+    The interval is that of the difference of the logarithms, by the delta method: each side's
+    values are divided by its mean, then compared as in `difference_of_centres` of means, and the
+    ends are exp(log ratio -/+ half-width). A run against itself is exactly 1. There is no interval
+    if a side has fewer than 3 steps.
     """
-    one = Captures.of(reference, MeanSeries)
-    other = Captures.of(run, MeanSeries)
-    is_same = Interval((one, other), confidence).is_same
-    ratio = one.centre / other.centre if one.centre > 0 and other.centre > 0 else None
-    if ratio is None or one.too_few or other.too_few:
+    before = Captures.of(reference, MeanSeries)
+    after = Captures.of(run, MeanSeries)
+    has_ratio = before.centre > 0 and after.centre > 0
+    ratio = before.centre / after.centre if has_ratio else None
+    if ratio is None or before.why_too_few or after.why_too_few:
         return Speedup(ratio, None, None)
-    scaled = (
-        [series.values * (1 / side.centre) for series in side.series] for side in (one, other)
-    )
-    half = 0.0 if is_same else Interval(of_means(*map(Captures.of, scaled)), confidence).half
+    half = 0.0
+    if not Interval((before, after), confidence).is_same:
+        sides = centre_by_means(_over_centre(before), _over_centre(after))
+        half = Interval(sides, confidence).half
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
+def _over_centre(side: Captures) -> Captures:
+    """Return the values of a side over its centre."""
+    factor = 1 / side.centre
+    return Captures.of([series.values * factor for series in side.series])
+
+
+class Needed(NamedTuple):
+    """About how many steps per capture, or captures on each side, would settle a verdict.
+
+    None if it is settled, or if no number that anybody captures is enough.
+    """
+
+    steps: int | None
+    captures: int | None
+
+
+_NOTHING_NEEDED = Needed(None, None)
+
+
 class Judgement(Struct, frozen=True, dict=True):
-    """A difference and what it means: what counts is a |delta| of `least`, in the unit of the values."""
+    """A difference and what it means."""
 
     difference: Difference
-    least: float
+    # The smallest |delta| that counts, in the unit of the values.
+    min_effect: float
     better: Better = "lower"
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What it is called: "regression", "improvement" or "change" if 0 is excluded and |delta| is at least `least`.
+        """The name of the difference.
 
-        "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is
-        where mean and median differ in sign, whatever the interval says, if one of them is at least
-        `least`: signs of two differences that are both too small to count say nothing. It is
-        inconclusive too if the steps do not overlap, the interval rests on that, and the gap
-        between the sides is below `least`.
+        "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least
+        the minimum effect. "no change" if the whole interval is within the minimum effect. Else
+        "inconclusive".
+
+        It is "inconclusive" too if mean and median differ in sign, whatever the interval is, and
+        one of them is at least the minimum effect: the signs of two differences that are both too
+        small to count do not matter. And it is if the interval rests on steps that do not overlap,
+        and the gap between the sides is below the minimum effect.
         """
         delta = self.difference.delta
         low = self.difference.low
         high = self.difference.high
-        if (
-            delta is None
-            or low is None
-            or high is None
-            or self._is_opposed
-            or self._is_gap_too_small
-        ):
+        if delta is None or low is None or high is None:
             return "inconclusive"
-        if not low <= 0 <= high and abs(delta) >= self.least:
-            if self.better == "neither":
-                return "change"
-            return "improvement" if (delta < 0) == (self.better == "lower") else "regression"
-        return "no change" if -self.least <= low and high <= self.least else "inconclusive"
+        if self._is_opposed or self._is_gap_too_small:
+            return "inconclusive"
+        is_zero_excluded = not low <= 0 <= high
+        if is_zero_excluded and abs(delta) >= self.min_effect:
+            return self._name_of_change(delta)
+        is_within_effect = -self.min_effect <= low and high <= self.min_effect
+        return "no change" if is_within_effect else "inconclusive"
+
+    def _name_of_change(self, delta: float) -> Verdict:
+        if self.better == "neither":
+            return "change"
+        is_lower_better = self.better == "lower"
+        return "improvement" if (delta < 0) == is_lower_better else "regression"
 
     @property
     def why(self) -> str | None:
         """Why it is inconclusive, in words; None if it is not."""
         if self.difference.undecided or self.verdict != "inconclusive":
             return self.difference.undecided
-        return (
-            "mean and median differ in sign"
-            if self._is_opposed
-            else "part of the confidence interval exceeds the minimum effect, and part does not"
-        )
+        if self._is_opposed:
+            return "mean and median differ in sign"
+        return "part of the confidence interval exceeds the minimum effect, and part does not"
 
     @property
     def is_worse_excluded(self) -> bool:
-        """Whether the worse end of the interval lies below what counts: no regression, whatever else it is."""
+        """Whether the worse end of the interval is below the minimum effect: no regression."""
         low = self.difference.low
         high = self.difference.high
         if low is None or high is None or self._is_opposed:
             return False
-        worse = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
-        return worse < self.least or low == high == 0
+        worse_end = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
+        return worse_end < self.min_effect or low == high == 0
 
     @property
     def _is_gap_too_small(self) -> bool:
         separation = self.difference.separation
-        return separation is not None and separation.gap < self.least
+        return separation is not None and separation.gap < self.min_effect
 
     @property
     def _is_opposed(self) -> bool:
+        """Whether mean and median differ in sign, and one of them counts."""
         delta = self.difference.delta
-        other = self.difference.other_delta
-        if delta is None or other is None:
+        other_delta = self.difference.other_delta
+        if delta is None or other_delta is None:
             return False
-        return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
+        larger = max(abs(delta), abs(other_delta))
+        return delta * other_delta < 0 and larger >= self.min_effect
 
-    def settled(self, *, one_sided: bool = False) -> tuple[int | None, int | None]:
-        """Return about how many steps per capture, or captures on each side, would settle it, were the rest like these.
+    def estimate_needed(self, *, one_sided: bool = False) -> Needed:
+        """Return about how many steps, or captures, would settle it, if the rest were like these.
 
-        None where nothing anybody captures is enough. If `one_sided`, it is enough to know that
-        there is no regression.
+        If `one_sided`, it is enough to know that there is no regression.
         """
+        target_half = self._target_half_width(one_sided=one_sided)
+        if target_half is None or target_half <= 0:
+            return _NOTHING_NEEDED
+        return Needed(self._needed_steps(target_half), self._needed_captures(target_half))
+
+    def _target_half_width(self, *, one_sided: bool) -> float | None:
+        """Return the half-width that would settle it; None if it is settled or none would."""
         delta = self.difference.delta
-        half = self.difference.half
-        is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)
-        if not is_open or delta is None or self.difference.low is None or self._is_opposed:
-            return None, None
+        if delta is None or self.difference.low is None or self._is_opposed:
+            return None
+        if self.verdict != "inconclusive" or (one_sided and self.is_worse_excluded):
+            return None
         worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
-        away = worse if one_sided else abs(delta)
-        wanted = _MARGIN * (away if away >= self.least else self.least - away)
-        if wanted <= 0:
-            return None, None
-        sides = [side.series for side in self.difference.interval.sides]
-        n = max(series.n for side in sides for series in side)
-        count = max(map(len, sides))
-        steps = None
-        if count == 1 and half(_MOST_STEPS / n) < wanted:
-            low = 1.0
-            high = _MOST_STEPS / n
-            for _ in range(_ROUNDS):
-                middle = math.sqrt(low * high)
-                low, high = (low, middle) if half(middle) < wanted else (middle, high)
-            steps = math.ceil(n * high)
-        most = max(_MOST_CAPTURES // count, 1)
-        times = next((times for times in range(2, most + 1) if half(1.0, times) < wanted), None)
-        return steps, None if times is None else times * count
+        size = worse if one_sided else abs(delta)
+        distance = size if size >= self.min_effect else self.min_effect - size
+        return SETTLE_MARGIN * distance
+
+    def _needed_steps(self, target_half: float) -> int | None:
+        """Return about how many steps per capture are enough; None of several captures."""
+        sides = self.difference.interval.sides
+        half = self.difference.half
+        n_steps = max(series.n for side in sides for series in side.series)
+        enough = MAX_STEPS_TO_SETTLE / n_steps
+        if self._n_captures > 1 or half(enough) >= target_half:
+            return None
+        too_few = 1.0
+        for _ in range(_N_BISECTIONS):
+            middle = math.sqrt(too_few * enough)
+            if half(middle) < target_half:
+                enough = middle
+            else:
+                too_few = middle
+        return math.ceil(n_steps * enough)
+
+    def _needed_captures(self, target_half: float) -> int | None:
+        """Return about how many captures of each side are enough."""
+        max_factor = max(MAX_CAPTURES_TO_SETTLE // self._n_captures, 1)
+        for factor in range(2, max_factor + 1):
+            if self.difference.half(1.0, factor) < target_half:
+                return factor * self._n_captures
+        return None
+
+    @property
+    def _n_captures(self) -> int:
+        """Number of captures of the side that has more of them."""
+        return max(len(side.series) for side in self.difference.interval.sides)

@@ -1,39 +1,32 @@
-"""What else differs around two runs: collectives, copies, link, versions and settings; and what of it a change of the step may come from."""
+"""What else differs around two runs: collectives, copies, interconnect, versions and settings."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
-from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsyspipe.comparison.changes import PARTS, SIDES, StepTable, mean_of, mean_step_time
+from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
-    BOTH,
     BY_ALL_RANKS,
     BY_GRAPH_NODES,
     BY_LOG,
     BY_PAYLOADS,
     BY_STEPS,
     COMMAND,
-    COMMANDS,
-    CUDA_OF_TORCH,
     DELAYS,
     ENVIRONMENT,
-    HOST_NAMES,
     NCCL_SETTINGS,
-    NONE,
     STARTED_COMMAND,
-    STRAGGLER,
     TRACE,
     TRACED_EVENTS,
     Compared,
@@ -44,17 +37,11 @@ from nsyspipe.comparison.facts import (
     longest_delay,
     matters_of,
 )
-from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.columns import text
-from nsyspipe.model.comm_kernels import is_communication
 from nsyspipe.model.table import FLOAT, Column, TableSchema
-from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE, VARIABLES
-from nsyspipe.nsys.settings import HOST, LINK, SETTINGS, STREAMS, is_costly
-from nsyspipe.run.run import Run
+from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 from nsyspipe.run.work import has_whole_graphs, n_steps
-
-Fact = tuple[str, str, str]
 
 CHANGES = TableSchema(
     name="difference_changes",
@@ -88,68 +75,71 @@ CHANGES = TableSchema(
 )
 
 
-class _Numbers(Struct, frozen=True):
+class NumberKey(NamedTuple):
+    """Which number around a run: its topic, its name, and its unit."""
+
+    topic: str
+    what: str
+    unit: str
+
+
+Numbers = Mapping[NumberKey, float | None]
+# The captures of each side.
+Sides = Sequence[Sequence[StepTable]]
+
+
+class _NumberMatter(Struct, frozen=True):
     """Numbers around a run that one recording brings."""
 
     topic: str
     what: str
     recorded_by: str
-    names: frozenset[str]  # of its facts
+    number_names: Set[str]
 
-    def keys_in(self, numbers: Mapping[Fact, float | None]) -> list[Fact]:
-        """Return the facts that are of it."""
-        return [key for key in numbers if key[0] == self.topic and key[1] in self.names]
+    def keys_in(self, numbers: Numbers) -> list[NumberKey]:
+        """Return the keys of the numbers that belong to this matter."""
+        of_topic = [key for key in numbers if key.topic == self.topic]
+        return [key for key in of_topic if key.what in self.number_names]
 
-    def is_known_in(self, numbers: Mapping[Fact, float | None]) -> bool:
-        """Tell whether all of them were recorded."""
-        keys = self.keys_in(numbers)
-        return bool(keys) and all(numbers[key] is not None for key in keys)
+    def is_known_in(self, numbers: Numbers) -> bool:
+        """Tell whether all numbers of this matter were recorded."""
+        values = [numbers[key] for key in self.keys_in(numbers)]
+        return bool(values) and None not in values
 
 
-_LATE_SHARE = 0.01  # of a step: lateness is a change where a side has more
-_ALIKE = 1e-3  # means that differ by less look the same
-HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
+# Stands for a value of which nobody can tell whether it changed.
+HIDDEN = "hmac:?"
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
-_IN_ALL = ("collectives", "collectives per step", "count")
-_MESSAGE_BYTES = "message bytes per step"
-_DTOD_COPIES = "DtoD copies per step"
-_DTOD_BYTES = "DtoD bytes per step"
-COPIES = "number and bytes of copies on the device"
-_DELAY = "longest delay of a step by a rank"
-_TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
-GRADIENT_COPIES = "gradient copies per step"
+# Stands behind the name of a fact whose value is hidden.
+MAY_HAVE = ", which may have changed"
+# Delays of less than this share of a step on both sides look the same.
+MIN_LATE_SHARE_OF_STEP = 0.01
+# Means that differ by less, as a share of the larger one, look the same.
+MAX_ALIKE_SHARE = 1e-3
+# A change of a measured number, as a share of the larger side, that may be the cause of another
+# change.
+MIN_MARKED_SHARE = 0.1
+
+ALL_COLLECTIVES = NumberKey("collectives", "collectives per step", "count")
+MESSAGE_BYTES = "message bytes per step"
 MEAN_MESSAGE = "mean message of a collective"
-MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-_ALIKE_SHARE = 0.5  # of the change of the part that changed most: as much is named beside it
-MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
-# Of each part of the step the topics, and single facts, that it may depend on; what any may depend
-# on.
-_CAUSES = {
-    "compute": set[str](),
-    "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"},
-    "idle": {"CUDA graphs", TRACE, TRACED_EVENTS},
-}
-_NUMBERS = (
-    _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
-    _Numbers("collectives", _MESSAGE_BYTES, BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
-    _Numbers("copies", COPIES, BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
-    _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
-    _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
-)
-# Of each effect of a setting the parts of the step that it lengthens; what settings of
-# communication begin with, and those that only say more of it.
-_PARTS_BY_EFFECT = {
-    STREAMS: {"exposed_comm", "idle"},
-    HOST: {"exposed_comm", "idle"},
-    LINK: {"exposed_comm"},
-}
-_OF_COMM_SETTINGS = ("NCCL_", "TORCH_NCCL_")
-_HARMLESS = {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
-_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES}
-Change = tuple[
-    str, str | None, float | str | None, float | str | None
-]  # what, unit of numbers, before, after
+DTOD_COPIES = "DtoD copies per step"
+DTOD_BYTES = "DtoD bytes per step"
+GRADIENT_COPIES = "gradient copies per step"
+_COPIES = "number and bytes of copies on the device"
+LONGEST_DELAY = "longest delay of a step by a rank"
+_STEPS_USED = "steps in the figures"
+_TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
+_N_COLLECTIVES = ALL_COLLECTIVES.what
+_COLLECTIVES = _NumberMatter("collectives", _N_COLLECTIVES, BY_GRAPH_NODES, {_N_COLLECTIVES})
+_MESSAGES = _NumberMatter("collectives", MESSAGE_BYTES, BY_PAYLOADS, {MESSAGE_BYTES})
+_COPY_NUMBERS = {DTOD_COPIES, GRADIENT_COPIES, DTOD_BYTES}
+_DEVICE_COPIES = _NumberMatter("copies", _COPIES, BY_STEPS, _COPY_NUMBERS)
+_STRAGGLERS = _NumberMatter("stragglers", DELAYS, BY_ALL_RANKS, {LONGEST_DELAY})
+_BUS_BANDWIDTH = _NumberMatter("link", BANDWIDTH, BY_PAYLOADS, {BANDWIDTH})
+_NUMBER_MATTERS = (_COLLECTIVES, _MESSAGES, _DEVICE_COPIES, _STRAGGLERS, _BUS_BANDWIDTH)
+# What a report records -> what a launcher records of the same, in more words.
+_MORE_BY_LAUNCHER = {TRACED_EVENTS: TRACE, STARTED_COMMAND: COMMAND}
 
 
 class Surroundings(Struct, frozen=True):
@@ -159,23 +149,6 @@ class Surroundings(Struct, frozen=True):
     facts: pa.Table  # `FACTS`
 
 
-def surroundings(*tables: Sequence[StepTable]) -> Surroundings:
-    """Compare the facts around baseline and candidate.
-
-    Numbers are means over rank and summary step, and over a side's captures. Words of several
-    captures that differ stand side by side. A fact that one side did not record is no change, but a
-    setting that one side lacks is. Values that were hashed are compared where one key hashed all of
-    them, and else may have changed.
-    """
-    numbers = _compare_numbers(tables)
-    words = _compare_words(tables)
-    compared = [*numbers.compared, *words.compared]
-    compared.sort(key=lambda one: _TOPICS.index(one.topic))  # within a topic as they came
-    rows = [*_n_steps_rows(tables), *numbers.changes, *words.changes]
-    rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
-    return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
-
-
 class _Comparison(Struct):
     """Rows of `CHANGES`, and the matters that were compared, or could not be."""
 
@@ -183,476 +156,426 @@ class _Comparison(Struct):
     compared: list[Compared] = field(default_factory=list)
 
 
-def _n_steps_rows(tables: Sequence[Sequence[StepTable]]) -> list[dict[str, Any]]:
-    counts = [[n_steps(table.run) for table in side] for side in tables]
-    rows = _word_rows(
-        "steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts)
-    )
-    if rows and [*map(len, counts)] == [1, 1]:
-        return [
-            _number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))
-        ]
-    return rows
+def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
+    """Compare the facts around the captures of baseline and candidate.
+
+    Numbers are means over ranks, summary steps and captures of a side. Words that differ between
+    captures of a side are joined. A fact that one side did not record is not a change. A setting
+    that one side does not have is a change. Hashed values are compared if one key hashed all of
+    them; otherwise they may have changed.
+    """
+    numbers = _compare_numbers(sides)
+    words = _compare_words(sides)
+    # Both sorts are stable: within a topic the order of the comparison stays.
+    compared = [*numbers.compared, *words.compared]
+    compared.sort(key=lambda matter: _TOPICS.index(matter.topic))
+    rows = [*_n_steps_rows(sides), *numbers.changes, *words.changes]
+    rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
+    return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
 
 
-def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
-    found = _Comparison()
-    # Counts and times of communication mean something else in a run that older definitions were
-    # used for.
-    if any(table.outdated_columns for side in tables for table in side):
-        return found
-    if not all(table.n_steps for side in tables for table in side):
-        found.compared = [
-            Compared(one.topic, one.what, BY_STEPS, (False, False), None) for one in _NUMBERS
+# --- numbers --------------------------------------------------------------------------------------
+def _n_steps_rows(sides: Sides) -> list[dict[str, Any]]:
+    """Return the row of the number of steps used, if it differs: in words for several captures."""
+    before = _numbers_of_steps(sides[0])
+    after = _numbers_of_steps(sides[1])
+    if before == after:
+        return []
+    if len(before) == 1 and len(after) == 1:
+        key = NumberKey("steps", _STEPS_USED, "count")
+        return [_number_row(key, float(before[0]), float(after[0]))]
+    before_text, after_text = (", ".join(map(str, numbers)) for numbers in (before, after))
+    return _word_rows("steps", _STEPS_USED, before_text, after_text)
+
+
+def _numbers_of_steps(side: Sequence[StepTable]) -> list[int]:
+    return [n_steps(capture.run) for capture in side]
+
+
+def _compare_numbers(sides: Sides) -> _Comparison:
+    """Compare collectives, copies, delays and bandwidth."""
+    captures = [*chain.from_iterable(sides)]
+    # Counts and times of communication mean something else under older definitions.
+    if any(capture.outdated_columns for capture in captures):
+        return _Comparison()
+    if not all(capture.n_steps for capture in captures):
+        unknown = [
+            Compared(matter.topic, matter.what, BY_STEPS, (False, False), None)
+            for matter in _NUMBER_MATTERS
         ]
-        return found
-    runs = [table.run for side in tables for table in side]
-    before, after = map(_numbers, tables)
-    little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
-    # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was
-    # not seen.
-    keys = (
-        before.keys() & after.keys()
-        if any(map(has_whole_graphs, runs))
-        else before.keys() | after.keys()
-    )
-    of_all = before[_IN_ALL], after[_IN_ALL]
-    different: set[Fact] = set()
-    for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
-        one = before.get(key, 0.0)
-        other = after.get(key, 0.0)
-        is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
-        if one is None or other is None or _is_alike(key[2], one, other, little_ns):
+        return _Comparison(compared=unknown)
+    numbers = (_mean_numbers(sides[0]), _mean_numbers(sides[1]))
+    keys = _comparable_keys(numbers, captures)
+    different = _different_numbers(numbers, keys, _little_ns(sides))
+    comparison = _Comparison()
+    for key, (before, after) in different.items():
+        if not _repeats_total(key, before, after, numbers):
+            comparison.changes.append(_number_row(key, before, after))
+    for matter in _NUMBER_MATTERS:
+        compared = _compare_number_matter(matter, sides, numbers, different)
+        comparison.compared.append(compared)
+    return comparison
+
+
+def _little_ns(sides: Sides) -> float:
+    """Return the delay below which nobody is called late, ns: a share of the shorter step time."""
+    shortest_ns = min(mean_step_time(side) or 0 for side in sides)
+    return MIN_LATE_SHARE_OF_STEP * float(shortest_ns)
+
+
+def _comparable_keys(
+    numbers: tuple[Numbers, Numbers], captures: Sequence[StepTable]
+) -> list[NumberKey]:
+    """Return the numbers that can be compared, by topic, with the total of collectives first.
+
+    A sort of collective that only one side has is 0 on the other. Inside CUDA graphs that were
+    captured as a whole it was not seen, so then only numbers of both sides are compared.
+    """
+    before, after = numbers
+    keys = before.keys() | after.keys()
+    if any(has_whole_graphs(capture.run) for capture in captures):
+        keys = before.keys() & after.keys()
+    return sorted(keys, key=lambda key: (key.topic, key != ALL_COLLECTIVES, key))
+
+
+def _different_numbers(
+    numbers: tuple[Numbers, Numbers], keys: Iterable[NumberKey], little_ns: float
+) -> dict[NumberKey, tuple[float, float]]:
+    """Return the numbers that differ between the sides, in the order of the keys."""
+    different = {}
+    for key in keys:
+        before, after = (side.get(key, 0.0) for side in numbers)
+        if before is None or after is None:
             continue
-        different.add(key)
-        if not is_in_all:
-            found.changes.append(_number_row(key, one, other))
-    for matter in _NUMBERS:
-        is_known = matter.is_known_in(before), matter.is_known_in(after)
-        is_same = all(key not in different for key in matter.keys_in(before | after))
-        lacking = [side for side, known in zip(tables, is_known, strict=True) if not known]
-        before_why, after_why = (
-            _why_unknown(matter, side) if side in lacking else None for side in tables
-        )
-        recorded_by = _recorded_by(matter, lacking)
-        whys = (before_why, after_why)
-        compared = Compared(matter.topic, matter.what, recorded_by, is_known, is_same, whys=whys)
-        if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
-            key = matter.keys_in(before | after)[0]
-            numbers = before if is_known[0] else after
-            compared = replace(compared, words=key[1], unit=key[2], value=numbers[key])
-        found.compared.append(compared)
-    return found
+        if not _is_alike(key.unit, before, after, little_ns):
+            different[key] = before, after
+    return different
 
 
-def _why_unknown(matter: _Numbers, side: Sequence[StepTable]) -> str | None:
-    """Return why a side does not have numbers, where more is known of that than what records them."""
-    return (
-        _joined_whys(lack_of_delays(table).why for table in side) if matter.what == DELAYS else None
+def _repeats_total(
+    key: NumberKey, before: float, after: float, numbers: tuple[Numbers, Numbers]
+) -> bool:
+    """Tell whether a sort of collective is as many as all collectives: then the total is enough."""
+    if key.topic != "collectives" or key == ALL_COLLECTIVES:
+        return False
+    totals = tuple(side[ALL_COLLECTIVES] for side in numbers)
+    return (before, after) == totals
+
+
+def _compare_number_matter(
+    matter: _NumberMatter,
+    sides: Sides,
+    numbers: tuple[Numbers, Numbers],
+    different: Iterable[NumberKey],
+) -> Compared:
+    """Return on which sides a matter of numbers was recorded, and whether it is the same there.
+
+    If only one side recorded a matter of a single number, the result has that number.
+    """
+    before, after = numbers
+    is_known = matter.is_known_in(before), matter.is_known_in(after)
+    keys = matter.keys_in({**before, **after})
+    lacking = [side for index, side in enumerate(sides) if not is_known[index]]
+    compared = Compared(
+        topic=matter.topic,
+        what=matter.what,
+        recorded_by=_recorded_by(matter, lacking),
+        is_known=is_known,
+        is_same=set(keys).isdisjoint(different),
+        whys=_whys_unknown(matter, sides, is_known),
     )
+    is_on_one_side = is_known[0] != is_known[1]
+    if not is_on_one_side or len(matter.number_names) > 1:
+        return compared
+    key = keys[0]
+    value = before[key] if is_known[0] else after[key]
+    return replace(compared, words=key.what, unit=key.unit, value=value)
 
 
-def _joined_whys(whys: Iterable[str | None]) -> str | None:
-    return " | ".join(dict.fromkeys(filter(None, whys))) or None
+def _whys_unknown(
+    matter: _NumberMatter, sides: Sides, is_known: tuple[bool, bool]
+) -> tuple[str | None, str | None]:
+    """Return why each side does not have numbers, if more is known than what would record them."""
+    whys: list[str | None] = [None, None]
+    for index, side in enumerate(sides):
+        if matter.what == DELAYS and not is_known[index]:
+            whys[index] = _join_whys(lack_of_delays(capture).why for capture in side)
+    before_why, after_why = whys
+    return before_why, after_why
 
 
-def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str | None:
-    """Return what records numbers that some sides lack: where operations inside CUDA graphs were not seen, those."""
-    tables = [table for side in lacking for table in side]
-    if matter.what == DELAYS and tables:
-        return next(filter(None, (lack_of_delays(table).recorded_by for table in tables)), None)
-    if matter.recorded_by == BY_STEPS and any(has_whole_graphs(table.run) for table in tables):
+def _join_whys(whys: Iterable[str | None]) -> str | None:
+    distinct = dict.fromkeys(filter(None, whys))
+    return " | ".join(distinct) or None
+
+
+def _recorded_by(matter: _NumberMatter, lacking: Sides) -> str | None:
+    """Return what records numbers that some sides do not have.
+
+    If operations inside CUDA graphs were not seen, it is the option that records these.
+    """
+    captures = [*chain.from_iterable(lacking)]
+    if matter.what == DELAYS and captures:
+        recorders = (lack_of_delays(capture).recorded_by for capture in captures)
+        return next(filter(None, recorders), None)
+    is_unseen_in_graphs = any(has_whole_graphs(capture.run) for capture in captures)
+    if matter.recorded_by == BY_STEPS and is_unseen_in_graphs:
         return BY_GRAPH_NODES
     return matter.recorded_by
 
 
-def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
-    found = _Comparison()
-    is_told = _hashes_can_be_compared([table.run for side in tables for table in side])
-    sides = [[matters_of(table) for table in side] for side in tables]
-    named_by_log = _named_by_log(sides)
-    is_contradicted = any(
-        environment_contradicts_log(matters) for side in sides for matters in side
+def _is_alike(unit: str, before: float, after: float, little_ns: float) -> bool:
+    """Tell whether nobody would see the difference of two numbers; whole counts differ by one."""
+    if unit == "count" and before.is_integer() and after.is_integer():
+        return before == after
+    if unit == "ns" and max(before, after) < little_ns:
+        return True
+    # A measured bandwidth is never the same twice.
+    max_share = MIN_MARKED_SHARE if unit == "bytes/s" else MAX_ALIKE_SHARE
+    larger = max(abs(before), abs(after))
+    return abs(after - before) <= max_share * larger
+
+
+def _number_row(key: NumberKey, before: float, after: float) -> dict[str, Any]:
+    numbers = {"baseline_value": before, "candidate_value": after, "delta": after - before}
+    return key._asdict() | numbers
+
+
+def _mean_numbers(side: Sequence[StepTable]) -> dict[NumberKey, float | None]:
+    """Return the numbers around a side, as means over its captures."""
+    captures = [dict(_numbers_of_capture(capture)) for capture in side]
+    means = {}
+    for key in chain(*captures):
+        # A sort of collective that a capture does not have is 0 there, not unknown.
+        values = [numbers.get(key, 0.0) for numbers in captures]
+        means[key] = mean_of(values)
+    return means
+
+
+def _numbers_of_capture(capture: StepTable) -> Iterator[tuple[NumberKey, float | None]]:
+    """Yield the numbers around a capture; None for those that it did not record."""
+    summary = capture.run.summary().to_pylist()[0]
+    n_collectives = summary["collectives_per_step"]
+    n_bytes = summary["message_bytes_per_step"]
+    is_mean_known = n_bytes is not None and n_collectives
+    yield ALL_COLLECTIVES, n_collectives
+    yield NumberKey("collectives", MESSAGE_BYTES, "bytes"), n_bytes
+    mean_message = n_bytes / n_collectives if is_mean_known else None
+    yield NumberKey("collectives", MEAN_MESSAGE, "bytes"), mean_message
+    yield NumberKey("copies", DTOD_COPIES, "count"), _mean_of_column(capture, "n_dtod")
+    n_gradient_copies = _mean_of_column(capture, "n_grad_copies")
+    yield NumberKey("copies", GRADIENT_COPIES, "count"), n_gradient_copies
+    yield NumberKey("copies", DTOD_BYTES, "bytes"), summary["dtod_bytes_per_step"]
+    bandwidths = per_step(capture, "busbw")
+    bandwidth = None if isinstance(bandwidths, str) else float(np.median(bandwidths))
+    yield NumberKey("link", BANDWIDTH, "bytes/s"), bandwidth
+    yield NumberKey("stragglers", LONGEST_DELAY, "ns"), longest_delay(capture)
+    # Inside CUDA graphs that were captured as a whole, some collectives may not have been seen.
+    if not has_whole_graphs(capture.run):
+        for sort, number in collectives_per_step(capture.run).items():
+            yield NumberKey("collectives", f"{sort} per step", "count"), number
+
+
+def _mean_of_column(capture: StepTable, column: str) -> float | None:
+    values = capture.matrix(column)
+    return None if values is None else float(values.mean())
+
+
+# --- words ----------------------------------------------------------------------------------------
+class _MatterOfSide(Struct, frozen=True):
+    """One matter of words as the captures of a side have it."""
+
+    captures: Sequence[Matter]
+    # Of all captures by name, joined where they differ.
+    words: Mapping[str, str]
+
+    @property
+    def matter(self) -> Matter:
+        """The matter in the first capture."""
+        return self.captures[0]
+
+    @property
+    def unknown_captures(self) -> list[Matter]:
+        """Return the matter of those captures that did not record it."""
+        return [matter for matter in self.captures if not matter.is_known]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all captures recorded the matter."""
+        return not self.unknown_captures
+
+    @property
+    def why_unknown(self) -> str | None:
+        """Why captures do not have the matter, if more is known than what would record it."""
+        return _join_whys(matter.why_unknown for matter in self.unknown_captures)
+
+
+class _WordRows(NamedTuple):
+    """Rows of `CHANGES` of one matter of words."""
+
+    rows: list[dict[str, Any]]
+    # NCCL's logs of both sides compare these settings too, and have the last word on them.
+    rows_by_log: list[dict[str, Any]]
+
+
+def _compare_words(sides: Sides) -> _Comparison:
+    """Compare versions, settings, commands and other facts in words."""
+    before = [matters_of(capture) for capture in sides[0]]
+    after = [matters_of(capture) for capture in sides[1]]
+    matters_of_captures = [*before, *after]
+    names_in_logs = _names_in_logs(matters_of_captures)
+    is_contradicted = any(map(environment_contradicts_log, matters_of_captures))
+    can_compare_hashes = _can_compare_hashes(sides)
+    comparison = _Comparison()
+    for old, new in _pair_matters(before, after, can_compare_hashes=can_compare_hashes):
+        is_environment = old.matter.what == ENVIRONMENT
+        changes = _changes_of_matter(old, new, names_in_logs if is_environment else set())
+        may_be_same = not (is_environment and is_contradicted)
+        compared = _compare_word_matter(old, new, changes, may_be_same=may_be_same)
+        comparison.changes += changes.rows
+        comparison.compared.append(compared)
+    return comparison
+
+
+def _pair_matters(
+    before: Sequence[Sequence[Matter]],
+    after: Sequence[Sequence[Matter]],
+    *,
+    can_compare_hashes: bool,
+) -> Iterator[tuple[_MatterOfSide, _MatterOfSide]]:
+    """Yield each matter of baseline and candidate; every run has the same ones in one order."""
+    old_matters = zip(*before, strict=True)
+    new_matters = zip(*after, strict=True)
+    for old, new in zip(old_matters, new_matters, strict=True):
+        old_words = _join_words(old, can_compare_hashes=can_compare_hashes)
+        new_words = _join_words(new, can_compare_hashes=can_compare_hashes)
+        yield _MatterOfSide(old, old_words), _MatterOfSide(new, new_words)
+
+
+def _changes_of_matter(
+    old: _MatterOfSide, new: _MatterOfSide, names_in_logs: set[str]
+) -> _WordRows:
+    """Return the words of a matter that differ between the sides.
+
+    If both sides recorded settings, a setting that is not there was not set. Any other word is
+    compared only if both sides have it.
+    """
+    matter = old.matter
+    are_settings_known = matter.is_setting and old.is_known and new.is_known
+    common = old.words.keys() & new.words.keys()
+    changes = _WordRows([], [])
+    for name in sorted({*old.words, *new.words}):
+        is_compared = name in common or are_settings_known
+        if not is_compared or _MORE_BY_LAUNCHER.get(name) in common:
+            continue
+        rows = changes.rows_by_log if name in names_in_logs else changes.rows
+        before = old.words.get(name)
+        after = new.words.get(name)
+        rows += _word_rows(matter.topic, name, before, after)
+    return changes
+
+
+def _compare_word_matter(
+    old: _MatterOfSide, new: _MatterOfSide, changes: _WordRows, *, may_be_same: bool
+) -> Compared:
+    """Return on which sides a matter of words was recorded, and whether it is the same there."""
+    matter = old.matter
+    is_known = _sides_with_common_words(old, new)
+    is_same = _are_words_same(changes, may_be_same=may_be_same)
+    is_on_one_side = is_known[0] != is_known[1]
+    is_only_in_new = is_known == (False, True)
+    words = None
+    if is_on_one_side or is_same:
+        words = _words_text(matter, new.words if is_only_in_new else old.words)
+    recorded_by = matter.recorded_by
+    unknown_captures = [*old.unknown_captures, *new.unknown_captures]
+    if unknown_captures:
+        recorded_by = _recorder_for_all([capture.recorded_by for capture in unknown_captures])
+    return Compared(
+        topic=matter.topic,
+        what=matter.what,
+        recorded_by=recorded_by,
+        is_known=is_known,
+        is_same=is_same,
+        words=words,
+        whys=(old.why_unknown, new.why_unknown),
     )
-    for at, matter in enumerate(sides[0][0]):
-        of_sides = [[matters[at] for matters in side] for side in sides]
-        is_known = [all(one.is_known for one in side) for side in of_sides]
-        old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
-        unknown = [[one for one in side if not one.is_known] for side in of_sides]
-        recorders = [one.recorded_by for side in unknown for one in side]
-        recorded_by = _fix_of_all(recorders) if recorders else matter.recorded_by
-        before_why, after_why = (_joined_whys(one.why_unknown for one in side) for side in unknown)
-        rows: list[dict[str, Any]] = []
-        rows_by_log: list[dict[str, Any]] = []
-        for what in sorted({*old, *new}):
-            is_in_both = what in old and what in new
-            # Where both sides say any settings, one that is not there was not set.
-            is_compared = is_in_both or (matter.is_setting and all(is_known))
-            by_launcher = {TRACED_EVENTS: TRACE, STARTED_COMMAND: COMMAND}.get(what)
-            if by_launcher in old and by_launcher in new:
-                continue  # which has more words for the same
-            is_by_log = matter.what == ENVIRONMENT and what in named_by_log
-            if is_compared:
-                own = rows_by_log if is_by_log else rows
-                own += _word_rows(matter.topic, what, old.get(what), new.get(what))
-        found.changes += rows
-        is_hidden = any(row["what"].endswith(MAY_HAVE) for row in rows)
-        has_common = matter.is_setting or bool(old.keys() & new.keys())
-        known_on = (is_known[0], is_known[1]) if has_common or not all(is_known) else (False, False)
-        is_same = None if is_hidden else not (rows or rows_by_log)
-        if is_same and matter.what == ENVIRONMENT and is_contradicted:
-            is_same = None
-        is_told_once = known_on in {(True, False), (False, True)} or is_same
-        words = _told(matter, new if known_on == (False, True) else old) if is_told_once else None
-        whys = before_why, after_why
-        found.compared.append(
-            Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys)
-        )
-    return found
 
 
-def _fix_of_all(recorders: Sequence[str | None]) -> str | None:
-    """Return what records what some runs lack: a log that only some of them wrote is asked of a run that writes one."""
+def _sides_with_common_words(old: _MatterOfSide, new: _MatterOfSide) -> tuple[bool, bool]:
+    """Return which sides recorded a matter; neither if both did, but no word of it twice."""
+    is_setting = old.matter.is_setting
+    has_common_words = is_setting or not old.words.keys().isdisjoint(new.words)
+    if old.is_known and new.is_known and not has_common_words:
+        return False, False
+    return old.is_known, new.is_known
+
+
+def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
+    """Tell whether a matter is the same on both sides; None if that is hidden or contradicted."""
+    if any(row["what"].endswith(MAY_HAVE) for row in changes.rows):
+        return None
+    if changes.rows or changes.rows_by_log:
+        return False
+    return True if may_be_same else None
+
+
+def _recorder_for_all(recorders: Sequence[str | None]) -> str | None:
+    """Return what would record a matter in all runs that do not have it.
+
+    A log that only some of these runs wrote needs another run, so then it is a run with a log.
+    """
     return BY_LOG if BY_LOG in recorders else next(filter(None, recorders), None)
 
 
-def _told(matter: Matter, words: Mapping[str, str]) -> str | None:
-    """Return what a matter's words are, each with its name where that is not the matter's own."""
+def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
+    """Return the words of a matter as one text, with their names if there are several of them."""
     if not matter.is_setting and len(words) == 1:
         return next(iter(words.values()))
-    between = "=" if matter.is_setting else " "
-    return ", ".join(f"{name}{between}{word}" for name, word in words.items()) or None
+    separator = "=" if matter.is_setting else " "
+    named_words = [f"{name}{separator}{word}" for name, word in words.items()]
+    return ", ".join(named_words) or None
 
 
-def _hashes_can_be_compared(runs: Sequence[Run]) -> bool:
+def _can_compare_hashes(sides: Sides) -> bool:
     """Tell whether one key, which is kept, has hashed the values of all captures."""
-    keys = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
+    sidecars = [capture.run.header.capture for side in sides for capture in side]
+    keys = {sidecar.hash_key for sidecar in sidecars if sidecar is not None}
     return len(keys) == 1 and keys.isdisjoint({None, PER_CAPTURE})
 
 
-def _named_by_log(sides: Sequence[Sequence[Sequence[Matter]]]) -> set[str]:
-    """Return the settings that NCCL's logs of both sides compare: what NCCL took, not what programs were started with."""
-    logs = [
-        one for side in sides for matters in side for one in matters if one.what == NCCL_SETTINGS
-    ]
-    return (
-        {name for log in logs for name in log.words} if all(log.is_known for log in logs) else set()
-    )
+def _names_in_logs(matters_of_runs: Sequence[Sequence[Matter]]) -> set[str]:
+    """Return the names of settings that NCCL's logs tell of; none if a run has no log.
 
-
-def _is_alike(unit: str, old: float, new: float, little_ns: float) -> bool:
-    """Whether nobody would see the difference; one more of many that were counted is one."""
-    if unit == "count" and old.is_integer() and new.is_integer():
-        return old == new
-    if unit == "ns" and max(old, new) < little_ns:
-        return True
-    least = MARKED if unit == "bytes/s" else _ALIKE  # what is measured is never the same twice
-    return abs(new - old) <= least * max(abs(old), abs(new))
-
-
-def _number_row(fact: Fact, old: float, new: float) -> dict[str, Any]:
-    numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
-    return dict(zip(("topic", "what", "unit"), fact, strict=True)) | numbers
-
-
-def _word_rows(topic: str, what: str, old: str | None, new: str | None) -> list[dict[str, Any]]:
-    may_have = MAY_HAVE * (old == new and HIDDEN in (old or ""))
-    row = {"topic": topic, "what": f"{what}{may_have}", "baseline": old, "candidate": new}
-    return [row] if old != new or may_have else []
-
-
-def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str, str]:
-    """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
-
-    def shown(word: str) -> str:
-        return _HIDDEN_VALUE.sub(HIDDEN, word if is_told else HASHED.sub(HIDDEN, word))
-
-    names = dict.fromkeys(chain(*captures))
-    return {
-        name: " | ".join(
-            dict.fromkeys(shown(capture[name]) for capture in captures if name in capture)
-        )
-        for name in names
-    }
-
-
-def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
-    captures = [dict(_of_capture(table)) for table in tables]
-    # A sort of collective that a capture does not have is 0 there, not unknown.
-    return {key: mean_of(numbers.get(key, 0.0) for numbers in captures) for key in chain(*captures)}
-
-
-def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
-    figures = table.run.summary().to_pylist()[0]
-    yield _IN_ALL, figures["collectives_per_step"]
-    n_bytes = figures["message_bytes_per_step"]
-    number = figures["collectives_per_step"]
-    yield ("collectives", _MESSAGE_BYTES, "bytes"), n_bytes
-    yield (
-        ("collectives", MEAN_MESSAGE, "bytes"),
-        n_bytes / number if n_bytes is not None and number else None,
-    )
-    for what, column in ((_DTOD_COPIES, "n_dtod"), (GRADIENT_COPIES, "n_grad_copies")):
-        values = table.matrix(column)
-        yield ("copies", what, "count"), None if values is None else float(values.mean())
-    yield ("copies", _DTOD_BYTES, "bytes"), figures["dtod_bytes_per_step"]
-    bandwidths = per_step(table, "busbw")
-    yield (
-        ("link", BANDWIDTH, "bytes/s"),
-        None if isinstance(bandwidths, str) else float(np.median(bandwidths)),
-    )
-    yield ("stragglers", _DELAY, "ns"), longest_delay(table)
-    if has_whole_graphs(table.run):
-        return  # some collectives may not have been seen
-    for sort, number in collectives_per_step(table.run).items():
-        yield ("collectives", f"{sort} per step", "count"), number
-
-
-class Cause(NamedTuple):
-    """The part of the step that makes up at least half of the change of the mean step time, and what may be the cause."""
-
-    part: str  # of `PARTS`
-    delta_ns: float
-    facts: tuple[
-        Change, ...
-    ]  # that such a part depends on: recorded ones that differ, or half of its own change
-    # how many matters the facts are of: number and size of collectives are one; of several none is
-    # the cause for sure
-    n_matters: int
-    beside: tuple[
-        tuple[Change, float], ...
-    ] = ()  # copies of gradients on one side, and how exposed copies change, ns
-    bandwidth: Change | None = (
-        None  # that changed with it: measured as the part is, of the link or what crosses it
-    )
-    is_link_compared: bool = True
-
-
-class DifferenceTables(Protocol):
-    """What a cause is read from: a `RunDifference`, with its tables."""
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether nothing blocks the comparison."""
-
-    @property
-    def mean_step_time(self) -> Sequence[float | None]:
-        """Mean step time of the baseline and of the candidate, and their difference, ns."""
-
-    @property
-    def hidden_comm_ns(self) -> tuple[float, float] | None:
-        """Communication beside compute of both sides, ns."""
-
-    @property
-    def metrics(self) -> pa.Table:
-        """The metrics of both sides."""
-
-    @property
-    def step_time_parts(self) -> pa.Table:
-        """The parts of the step time."""
-
-    @property
-    def idle_causes(self) -> pa.Table:
-        """The causes of idle time."""
-
-    @property
-    def kernels(self) -> pa.Table:
-        """The kernels of either side."""
-
-    @property
-    def changes(self) -> pa.Table:
-        """What else differs."""
-
-    @property
-    def facts(self) -> pa.Table:
-        """Which facts both sides recorded."""
-
-
-def cause_of(difference: DifferenceTables) -> Cause | None:
-    """Return where a step time that got better or worse comes from; None if it did not, no part is half of it, or they are not comparable."""
-    if not difference.is_comparable:
-        return None
-    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    step_time = rows["step_time"]
-    whole = difference.mean_step_time[2] or 0.0
-    parts = [
-        (row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()
-    ]
-    part, delta = max(parts, key=lambda one: one[1] * whole)
-    is_decided = (
-        step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
-    )
-    if not is_decided or delta * whole < whole**2 / 2:
-        return None
-    facts, costly = _causes_among_changes(difference, part, delta)
-    # What was measured is no cause, as the link is that it was measured of.
-    bandwidth = next((change for _, change in facts if change[0] == BANDWIDTH), None)
-    facts = [(matter, change) for matter, change in facts if change[0] != BANDWIDTH]
-    times: list[tuple[str, float, float]] = []
-    is_as_many = part == "exposed_comm" and not facts and bandwidth is None
-    if is_as_many and rows["busbw"]["verdict"] == step_time["verdict"]:
-        # The same collectives, at a speed that is not much another.
-        bandwidth = (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"])
-    elif part == "idle" and not costly:
-        by_cause = (
-            row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None
-        )
-        times = [
-            (f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause
-        ]
-    elif part == "compute":
-        own = [row for row in difference.kernels.to_pylist() if not is_communication(row["name"])]
-        both = [row for row in own if row["baseline_n_per_step"] and row["candidate_n_per_step"]]
-        numbers = [sum(row[f"{side}_n_per_step"] for row in both) for side in SIDES]
-        if (
-            _is_marked(*numbers) and (numbers[1] - numbers[0]) * delta > 0
-        ):  # as much as to explain their time
-            facts.append(
-                (
-                    "kernels",
-                    ("kernels that both sides run, per step", "count", numbers[0], numbers[1]),
-                )
-            )
-        others = [row for row in own if row["status"] in {"vanished", "appeared"}]
-        sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
-        times = [("kernels that only one side runs", sides[0], sides[1])]
-        if difference.hidden_comm_ns is not None:  # they share the GPU
-            times.append(("overlapped communication", *difference.hidden_comm_ns))
-    facts += [
-        (what, (what, "ns", one, two))
-        for what, one, two in times
-        if (two - one) * delta >= delta**2 / 2
-    ]
-    facts = facts or _changed_commands(difference)
-    is_link_compared = any(
-        row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist()
-    )
-    copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
-    pairs = [
-        (row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies
-    ]
-    beside = tuple(
-        (pair, dict(parts)["exposed_memory"])
-        for pair in pairs
-        if 0.0 in pair and part != "exposed_memory"
-    )
-    n_matters = len({matter for matter, _ in facts})
-    changes = tuple(change for _, change in facts)
-    return Cause(part, delta, changes, n_matters, beside, bandwidth, is_link_compared)
-
-
-def _causes_among_changes(
-    difference: DifferenceTables, part: str, delta: float
-) -> tuple[list[tuple[str, Change]], set[str]]:
-    """Return the changes that a part may depend on, each with its matter, and what costly settings among them act on.
-
-    Sorts, number and size of collectives are one matter, and so is the link and what goes through
-    it. A setting and what follows from it are one cause, of which only the setting is named.
+    Logs say what NCCL took, which counts more than what the programs were started with.
     """
-    facts: list[tuple[str, Change]] = []
-    costly: set[str] = set()
-    for row in difference.changes.to_pylist():
-        if not _may_cause(row, part, delta):
-            continue
-        before, after = (row[side if row["delta"] is None else f"{side}_value"] for side in SIDES)
-        facts.append((_matter_of(row, part), (row["what"], row["unit"], before, after)))
-        if _explains(row, delta):
-            costly.add(SETTINGS[row["what"]].acts_on)
-    if LINK in costly:
-        facts = [(matter, fact) for matter, fact in facts if matter != LINK or fact[0] in SETTINGS]
-    return facts, costly
+    all_matters = chain.from_iterable(matters_of_runs)
+    logs = [matter for matter in all_matters if matter.what == NCCL_SETTINGS]
+    if not all(log.is_known for log in logs):
+        return set()
+    return {name for log in logs for name in log.words}
 
 
-def _changed_commands(difference: DifferenceTables) -> list[tuple[str, Change]]:
-    """Return commands that differ: a cause of everything, which is named only where nothing is known that follows from it."""
-    rows = (row for row in difference.changes.to_pylist() if row["what"] in COMMANDS)
-    return [(COMMAND, (row["what"], None, row["baseline"], row["candidate"])) for row in rows]
+def _word_rows(
+    topic: str, what: str, before: str | None, after: str | None
+) -> list[dict[str, Any]]:
+    """Return the row of a fact in words, if it differs or may differ; else no row."""
+    may_have_changed = before == after and HIDDEN in (before or "")
+    if before == after and not may_have_changed:
+        return []
+    name = f"{what}{MAY_HAVE}" if may_have_changed else what
+    return [{"topic": topic, "what": name, "baseline": before, "candidate": after}]
 
 
-def opposed_parts(difference: DifferenceTables) -> tuple[tuple[str, float], ...]:
-    """Return the part that changed most against a decided step time, else the parts that changed most each way, with their ns.
+def _join_words(captures: Sequence[Matter], *, can_compare_hashes: bool) -> dict[str, str]:
+    """Return the words of a matter by name, of all captures of a side.
 
-    Those that changed at least half as much as these are among them.
-
-    Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle
-    are its causes too.
+    Hidden values look all alike, and so do hashed ones unless hashes can be compared.
     """
-    before, _, whole = difference.mean_step_time
-    if before is None or whole is None or not difference.is_comparable:
-        return ()
-    causes = difference.idle_causes.to_pylist()
-    rows = difference.step_time_parts.to_pylist()
-    parts: list[tuple[str, float]] = [
-        (f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in causes
-    ]
-    parts += [(row["part"], row["delta_ns"] or 0.0) for row in rows]
-    low, *_, high = sorted(parts, key=itemgetter(1))
-    is_low, is_high = (
-        abs(ns) >= DEFAULT_MIN_EFFECT * before for ns in (min(low[1], 0.0), max(high[1], 0.0))
-    )
-    (verdict,) = (
-        row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time"
-    )
-    if verdict in {"improvement", "regression"}:
-        return (high,) * is_high if whole < 0 else (low,) * is_low
-    if not (is_low and is_high):
-        return ()
-    whole_parts = [part for part in parts if part[0] in PARTS]
-    return (low, *_changed_alike(low, whole_parts), high, *_changed_alike(high, whole_parts))
-
-
-def _changed_alike(
-    most: tuple[str, float], parts: Iterable[tuple[str, float]]
-) -> list[tuple[str, float]]:
-    """Return the other parts that changed the same way as the one that did most, by half as much or more; largest first."""
-    of_idle = most[0].startswith("idle")  # of which it may be a cause
-    others = [part for part in parts if part[0] != most[0] and not (of_idle and part[0] == "idle")]
-    alike = [one for one in others if one[1] / most[1] >= _ALIKE_SHARE]
-    return sorted(alike, key=lambda one: -abs(one[1]))
-
-
-def _is_marked(before: float, after: float) -> bool:
-    return abs(after - before) >= MARKED * max(abs(before), abs(after))
-
-
-def _matter_of(row: Mapping[str, Any], part: str) -> str:
-    what: str = row["what"].removesuffix(MAY_HAVE)
-    if what in SETTINGS and SETTINGS[what].acts_on == LINK:
-        return LINK
-    return row["topic"] if row["topic"] in _CAUSES[part] and what not in SETTINGS else what
-
-
-def _explains(row: Mapping[str, Any], delta: float) -> bool:
-    """Tell whether a setting changed that costs time on the side that is slower, and not on the other."""
-    before, after = (
-        row["what"] in SETTINGS and is_costly(row["what"], row[side]) for side in SIDES
-    )
-    return before != after and after == (delta > 0)
-
-
-def _may_setting_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    name = row["what"].removesuffix(MAY_HAVE)
-    setting = SETTINGS.get(name)
-    if setting is None:
-        return (
-            part == "exposed_comm" and name.startswith(_OF_COMM_SETTINGS) and name not in _HARMLESS
-        )
-    is_costly_somewhere = any(is_costly(name, row[side]) for side in SIDES)
-    may_be_either = not is_costly_somewhere or row["what"] != name
-    return part in _PARTS_BY_EFFECT[setting.acts_on] and (may_be_either or _explains(row, delta))
-
-
-def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    what = row["what"].removesuffix(MAY_HAVE)
-    if what in VARIABLES:
-        return _may_setting_cause(row, part, delta)
-    if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
-        return False
-    if what == STRAGGLER:
-        return bool(row[SIDES[delta > 0]] != NONE)
-    if row["delta"] is None or not _is_marked(row["baseline_value"], row["candidate_value"]):
-        return row["delta"] is None
-    is_either_way = what == MEAN_MESSAGE or (
-        row["topic"] == "collectives" and row["unit"] == "count"
-    )
-    return is_either_way or bool(row["delta"] * delta * (-1 if what == BANDWIDTH else 1) > 0)
+    words: dict[str, dict[str, None]] = {}
+    for capture in captures:
+        for name, word in capture.words.items():
+            comparable = word if can_compare_hashes else HASHED.sub(HIDDEN, word)
+            shown = _HIDDEN_VALUE.sub(HIDDEN, comparable)
+            words.setdefault(name, {})[shown] = None
+    return {name: " | ".join(distinct) for name, distinct in words.items()}

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
+from nsyspipe.comparison.causes import Cause, Change
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference
@@ -26,9 +27,9 @@ from nsyspipe.comparison.facts import (
 )
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause, Change
+from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS as METRIC_FIGURES, NEITHER

@@ -15,7 +15,7 @@ from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_
 from nsyspipe.comparison.metrics import NO_CHANGE
 from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.names import listed

@@ -6,7 +6,7 @@ from pathlib import Path
 from nsyspipe import load
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import RunDifference
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page

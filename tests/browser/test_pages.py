@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nsyspipe import compare, diff, load, whatif
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.report.html.page import run_id_of_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import MS, STORES

@@ -8,8 +8,7 @@ import pytest
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
-from nsyspipe.comparison.difference import told_apart
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side, distinguish_sides
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
@@ -25,7 +24,7 @@ def opened(arguments, **reading):
     ) as found:
         return [
             (side.name, side.runs)
-            for side in told_apart([Side(runs[0].label, runs) for runs in found])
+            for side in distinguish_sides([Side(runs[0].label, runs) for runs in found])
         ]
 
 

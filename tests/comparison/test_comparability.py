@@ -10,7 +10,7 @@ import pytest
 import nsyspipe
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.comparability import check_comparable, check_order
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.model import schema
 from nsyspipe.run.work import Work
 from tests.build.tools import Changed

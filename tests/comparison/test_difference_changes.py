@@ -10,17 +10,17 @@ import pytest
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import diff
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.surroundings import (
-    _DELAY as DELAY,
-    _DTOD_BYTES as DTOD_BYTES,
-    _DTOD_COPIES as DTOD_COPIES,
-    _IN_ALL,
-    _MESSAGE_BYTES as MESSAGE_BYTES,
+    ALL_COLLECTIVES,
     CHANGES,
+    DTOD_BYTES,
+    DTOD_COPIES,
     GRADIENT_COPIES,
+    LONGEST_DELAY as DELAY,
     MAY_HAVE,
     MEAN_MESSAGE,
+    MESSAGE_BYTES,
     _is_alike,
 )
 from nsyspipe.model.side_files import NcclFacts
@@ -32,7 +32,7 @@ from tests.build.tools import Changed
 from tests.build.trace import steady_rank
 from tests.comparison.conftest import BYTES, COMM, NEW, STEPS, captured, changes
 
-COLLECTIVES = _IN_ALL[1]
+COLLECTIVES = ALL_COLLECTIVES.what
 
 
 def test_collectives_and_copies_are_counted_per_rank_and_step(run, made):

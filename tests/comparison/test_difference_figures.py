@@ -22,7 +22,7 @@ from nsyspipe.comparison.changes import (
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.metrics import hidden_comm_ns, per_step
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.errors import DatasetError
 from nsyspipe.store.write import save
 from tests.comparison.conftest import STEPS, payload_run

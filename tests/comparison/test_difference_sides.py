@@ -7,7 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.api import compare, diff, load
 from nsyspipe.comparison.metrics import overall_verdict
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from nsyspipe.report.difference import verdict_text
 from nsyspipe.report.scoreboard import doubts

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import nsyspipe
+from nsyspipe.comparison.causes import cause_of
 from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_GROUPS,
@@ -20,8 +21,8 @@ from nsyspipe.comparison.facts import (
     ONLY_STAGES,
     STARTED_COMMAND,
 )
-from nsyspipe.comparison.sides import Side
-from nsyspipe.comparison.surroundings import MAY_HAVE, cause_of
+from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.surroundings import MAY_HAVE
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts

@@ -15,8 +15,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.series import Series, two_sided_tails
+from nsyspipe.comparison.series import Series
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres
+from nsyspipe.comparison.student_t import two_sided_tails
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def process(name, rng, trials, n):
 
 def judged(one, other, effect):
     result = difference_of_centres([one], [other])
-    found = Judgement(result, least=0.02 * result.baseline)
+    found = Judgement(result, min_effect=0.02 * result.baseline)
     is_covered = result.low <= effect <= result.high
     verdicts = [found.verdict == verdict for verdict in ("regression", "improvement", "no change")]
     return (*verdicts, found.is_worse_excluded, is_covered)

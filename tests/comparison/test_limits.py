@@ -9,16 +9,12 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.comparison import comparability, gate, statistics
+from nsyspipe.comparison.causes import PartDelta, _changed_alike, _is_marked
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time
 from nsyspipe.comparison.separation import separation_of
-from nsyspipe.comparison.series import Captures, RegularSeries, Series, of_means
+from nsyspipe.comparison.series import Captures, RegularSeries, Series, centre_by_means
 from nsyspipe.comparison.statistics import Interval, Judgement, difference_of_centres
-from nsyspipe.comparison.surroundings import (
-    _changed_alike,
-    _compare_numbers,
-    _is_alike,
-    _is_marked,
-)
+from nsyspipe.comparison.surroundings import _compare_numbers, _is_alike
 from nsyspipe.errors import OptionError
 from nsyspipe.run.work import Work
 from tests.build.tools import Changed
@@ -40,7 +36,7 @@ def test_a_gap_of_four_spreads_makes_two_levels(longer, is_separated):
 
 @pytest.mark.parametrize(("n_long", "is_regular"), [(3, False), (4, True)])
 def test_a_pattern_of_one_side_has_to_come_four_times(n_long, is_regular):
-    before, _ = of_means(side([100, 100, 100, 300] * n_long), side(np.linspace(99, 101, 12)))
+    before, _ = centre_by_means(side([100, 100, 100, 300] * n_long), side(np.linspace(99, 101, 12)))
     assert isinstance(before.series[0], RegularSeries) == is_regular
 
 
@@ -91,7 +87,7 @@ def test_correlated_steps_are_worth_ten_at_least(first_above, is_in_reach):
 @pytest.mark.parametrize(("n", "verdict"), [(2, "inconclusive"), (3, "regression")])
 def test_three_steps_of_each_side_are_needed(n, verdict):
     found = difference_of_centres([np.full(n, 100.0)], [np.full(n, 110.0)])
-    assert Judgement(found, least=2.0).verdict == verdict
+    assert Judgement(found, min_effect=2.0).verdict == verdict
 
 
 # --- what an interval is made of ------------------------------------------------------------------
@@ -102,7 +98,7 @@ def test_three_steps_of_each_side_are_needed(n, verdict):
 def test_more_steps_tell_more_correlations_apart(n, n_correlations):
     rng = np.random.default_rng(1)
     interval = Interval(tuple(side(rng.standard_normal(size)) for size in n), 0.95)
-    assert interval._likely[0].size == n_correlations
+    assert interval.weighted_correlations.correlations.size == n_correlations
 
 
 @pytest.mark.parametrize(
@@ -136,7 +132,7 @@ def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settle
     # 500 times the steps shrink the half-width by sqrt(500), to 0.95 x 2 or not.
     half = factor * 1.9 * math.sqrt(500)
     found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
-    steps, _ = Judgement(found, least=2.0).settled()
+    steps, _ = Judgement(found, min_effect=2.0).estimate_needed()
     assert (steps is not None) == is_settled
 
 
@@ -144,14 +140,14 @@ def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settle
 def test_twenty_captures_are_the_most_that_settle_anything(factor, n_captures):
     half = factor * 1.9 * math.sqrt(20)
     found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
-    assert Judgement(found, least=2.0).settled()[1] == n_captures
+    assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
 @pytest.mark.parametrize(("half_of_two", "n_captures"), [(1.899, 2), (1.901, 3)])
 def test_five_per_cent_less_than_what_counts_is_aimed_at(half_of_two, n_captures):
     halves = {2: half_of_two, 3: 1.0}
     found = open_difference(lambda longer=1.0, times=1: halves.get(times, 9.0))
-    assert Judgement(found, least=2.0).settled()[1] == n_captures
+    assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -190,7 +186,7 @@ def test_integers_above_the_largest_of_toml_are_not_written(number, is_written):
 @pytest.mark.parametrize(("candidate", "verdict"), [(101.9, "no change"), (102.1, "regression")])
 def test_two_per_cent_are_what_counts_if_nothing_is_said(candidate, verdict):
     found = difference_of_centres([np.full(4, 100.0)], [np.full(4, candidate)])
-    assert Judgement(found, least=100 * gate.DEFAULT_MIN_EFFECT).verdict == verdict
+    assert Judgement(found, min_effect=100 * gate.DEFAULT_MIN_EFFECT).verdict == verdict
 
 
 # --- sides that are hardly comparable -------------------------------------------------------------
@@ -308,7 +304,8 @@ def test_a_change_by_a_tenth_of_the_larger_side_may_be_a_cause(after, is_marked)
 
 @pytest.mark.parametrize(("ns", "names"), [(-4.9, []), (-5.1, ["idle"])])
 def test_half_of_the_change_of_the_part_that_changed_most_is_named(ns, names):
-    alike = _changed_alike(("compute", -10.0), [("compute", -10.0), ("idle", ns)])
+    compute = PartDelta("compute", -10.0)
+    alike = _changed_alike(compute, [compute, PartDelta("idle", ns)])
     assert [name for name, _ in alike] == names
 
 

@@ -10,7 +10,7 @@ import pytest
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted_rows
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
 from nsyspipe.report.scoreboard import headlines

@@ -81,7 +81,7 @@ def test_a_switch_as_large_as_the_gap_explains_it(start, is_separated):
 
 
 def test_eight_steps_apart_by_a_quarter_are_a_regression():
-    assert Judgement(difference(BEFORE, AFTER), least=0.02 * 26.3).verdict == "regression"
+    assert Judgement(difference(BEFORE, AFTER), min_effect=0.02 * 26.3).verdict == "regression"
 
 
 def test_the_interval_begins_at_the_gap_of_a_trend_that_a_t_interval_leaves_open():
@@ -99,7 +99,7 @@ def test_a_gap_below_what_counts_is_not_a_change():
     before = [100, 101, 102, 103, 104, 105, 106, 107]
     after = [108, 110, 112, 114, 116, 118, 120, 122]
     found = difference(before, after)
-    judgement = Judgement(found, least=2.0)
+    judgement = Judgement(found, min_effect=2.0)
     assert (found.low, judgement.verdict) == (1, "inconclusive")
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.summary import evenness
-from nsyspipe.comparison.series import critical_value, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
+from nsyspipe.comparison.student_t import critical_value, two_sided_tails
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -67,7 +67,7 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
 def test_constant_and_equal_steps_give_a_point(baseline, candidate, point):
     result = difference(baseline, candidate)
     assert (result.delta, result.low, result.high) == (point, point, point)
-    assert Judgement(result, least=0).verdict == ("regression" if point else NO_CHANGE)
+    assert Judgement(result, min_effect=0).verdict == ("regression" if point else NO_CHANGE)
 
 
 def test_two_trends_are_not_told_apart_by_a_narrow_interval():
@@ -76,14 +76,14 @@ def test_two_trends_are_not_told_apart_by_a_narrow_interval():
     assert result.delta == pytest.approx(6)
     assert result.low < -10
     assert result.high > 22
-    assert Judgement(result, least=2).verdict == INCONCLUSIVE
+    assert Judgement(result, min_effect=2).verdict == INCONCLUSIVE
 
 
 def test_a_stall_does_not_hide_a_difference():
     base = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
     result = difference([*base, 500], [value + 20 for value in [*base, 350]])
     assert result.delta == 20
-    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
+    assert Judgement(result, min_effect=0.02 * abs(result.baseline)).verdict == "regression"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     assert re.findall(r"\d+", result.undecided) == numbers
     worded(result.undecided)
     assert (result.low, result.high) == (None, None)
-    assert Judgement(result, least=0.02).verdict == INCONCLUSIVE
+    assert Judgement(result, min_effect=0.02).verdict == INCONCLUSIVE
     undecided = difference([1], [1, 2, 3], names=("ddp", "fsdp")).undecided
     assert re.findall(r"\b(?:ddp|fsdp|\d+)\b", undecided) == ["ddp", "1", "3"]
     result = difference([], [1, 2, 3])
@@ -211,7 +211,7 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
 )
 def test_verdict_by_direction_and_size(candidate, better, expected):
     assert (
-        Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict
+        Judgement(difference([100] * 4, [candidate] * 4), min_effect=2, better=better).verdict
         == expected
     )
 
@@ -232,18 +232,20 @@ def test_verdict_by_direction_and_size(candidate, better, expected):
 )
 def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
     found = replace(difference([100] * 3, [100 + delta] * 3), low=delta - half, high=delta + half)
-    assert Judgement(found, least=2).verdict == said
-    assert Judgement(found, least=2, better="lower").is_worse_excluded == passes
+    assert Judgement(found, min_effect=2).verdict == said
+    assert Judgement(found, min_effect=2, better="lower").is_worse_excluded == passes
     mirrored = replace(found, delta=-delta, other_delta=-delta, low=-found.high, high=-found.low)
-    assert Judgement(mirrored, least=2, better="higher").is_worse_excluded == passes
+    assert Judgement(mirrored, min_effect=2, better="higher").is_worse_excluded == passes
 
 
 def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
     point = difference([100] * 3, [95] * 3)
-    assert Judgement(replace(point, other_delta=1.0), least=2).verdict == INCONCLUSIVE
-    assert not Judgement(replace(point, other_delta=1.0), least=2, better="lower").is_worse_excluded
+    assert Judgement(replace(point, other_delta=1.0), min_effect=2).verdict == INCONCLUSIVE
+    assert not Judgement(
+        replace(point, other_delta=1.0), min_effect=2, better="lower"
+    ).is_worse_excluded
     assert (
-        Judgement(replace(difference([100] * 3, [99.9] * 3), other_delta=0.1), least=2).verdict
+        Judgement(replace(difference([100] * 3, [99.9] * 3), other_delta=0.1), min_effect=2).verdict
         == NO_CHANGE
     )
 
@@ -251,14 +253,17 @@ def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
 def test_what_is_said_to_settle_it_does():
     noise = 4 * np.random.default_rng(1).standard_normal((2, 10))
     found = difference(*(100 + noise - np.median(noise, axis=1, keepdims=True)))
-    assert Judgement(found, least=2).verdict == INCONCLUSIVE
-    steps, captures = Judgement(found, least=2).settled()
+    assert Judgement(found, min_effect=2).verdict == INCONCLUSIVE
+    steps, captures = Judgement(found, min_effect=2).estimate_needed()
     assert found.half(steps / 10) < 2
     assert found.half(1.0, captures) < 2
     assert found.half(0.8 * steps / 10) > 1.9
     # What no number of steps settles has none.
     found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
-    assert Judgement(replace(found, other_delta=found.delta), least=2).settled() == (None, None)
+    assert Judgement(replace(found, other_delta=found.delta), min_effect=2).estimate_needed() == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("n", [8, 10, 16])
@@ -267,7 +272,10 @@ def test_levels_in_turn_that_vanish_are_an_improvement(n):
     before = np.where(np.arange(n) % 2, 1400.0, 132.0) + rng.standard_normal(n)
     after = 146 + rng.standard_normal(n)
     assert evenness(before).is_uneven
-    assert Judgement(difference(before, after, statistic="mean"), least=15).verdict == "improvement"
+    assert (
+        Judgement(difference(before, after, statistic="mean"), min_effect=15).verdict
+        == "improvement"
+    )
     assert ratio_of_means([before], [after]).low > 3
     assert ratio_of_means([after], [before]).high < 1 / 3
 
@@ -279,7 +287,7 @@ def test_every_fifth_step_slow_hides_no_change_of_all(noise):
     found = difference(
         steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10)
     )
-    assert Judgement(found, least=2).verdict == "regression"
+    assert Judgement(found, min_effect=2).verdict == "regression"
 
 
 def test_uneven_steps_say_their_pattern():

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from nsyspipe.api import diff
 from nsyspipe.comparison.changes import apportioned
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from tests.build.plain_steps import plain_run
 
 lengths = st.integers(0, 5000)

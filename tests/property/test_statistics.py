@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.comparison.series import critical_value, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
+from nsyspipe.comparison.student_t import critical_value, two_sided_tails
 
 # Whole numbers of few sizes: ties, constants, stalls and grids come up by themselves.
 VALUES = st.one_of(st.integers(0, 3), st.integers(95, 105), st.integers(1, 10**12))
@@ -53,8 +53,10 @@ def words(result, **renamed):
 def test_a_side_against_itself_is_exactly_no_change(side):
     result = difference_of_centres(side, side)
     assert result.delta == 0
-    assert Judgement(result, least=0).verdict in {"no change", "inconclusive"}
-    assert (Judgement(result, least=0).verdict == "inconclusive") == (result.undecided is not None)
+    assert Judgement(result, min_effect=0).verdict in {"no change", "inconclusive"}
+    assert (Judgement(result, min_effect=0).verdict == "inconclusive") == (
+        result.undecided is not None
+    )
     ratio = ratio_of_means(side, side)
     assert ratio == (1, 1, 1) or ratio.low is None
 
@@ -83,7 +85,8 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
         assert shifted.delta == result.delta
         # How far means are apart, or from those of whole periods, is rounded.
         if result.undecided is None and any(
-            side.broken or result.interval.added for side in result.interval.sides
+            side.whole_period_offset or result.interval.extra_half_width
+            for side in result.interval.sides
         ):
             assert bounds(shifted) == pytest.approx(bounds(result), rel=1e-9, abs=1e-2)
         else:

@@ -16,7 +16,7 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.comparison.metrics import Rules
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text

@@ -7,7 +7,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.report import difference as said
 from nsyspipe.report.blocks import Table, Word
 from nsyspipe.report.export import document

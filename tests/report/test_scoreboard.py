@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from nsyspipe.api import compare
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.report import scoreboard as module
 from nsyspipe.report.as_text import MAX_WIDTH, as_text
 from nsyspipe.report.html.page import LIBRARY, read_asset

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference
-from nsyspipe.comparison.sides import Side
+from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.model.names import grouped, listed, ranges
