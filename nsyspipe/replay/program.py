@@ -1,4 +1,4 @@
-"""The captured steps: what each rank did (times aligned, ns), and a `Program` of it, where communication and work wait for each other."""
+"""The captured steps: what each rank did (times aligned, ns), and a `StepProgram` of it, where communication and work wait for each other."""
 
 import itertools
 from collections import Counter
@@ -16,7 +16,7 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, last_start
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, StepProgram, last_start
 from nsyspipe.run.run import Run
 
 NEVER = -(2**62)  # the launch of what has none: before everything
@@ -246,7 +246,7 @@ class RankMarkers(Struct, frozen=True):
     begun_beside: Int64  # and of those that began beside communication
 
     def places(self, times: Int64) -> Float64:
-        """Return how far the rank had come at some times, in the four rows of `Program.places`."""
+        """Return how far the rank had come at some times, in the four rows of `StepProgram.places`."""
         spans = times - self.stalls.covered_until(times), self.beside.covered_until(times)
         counts = (np.searchsorted(starts, times) for starts in (self.begun, self.begun_beside))
         return np.stack([*spans, *counts]).astype(np.float64)
@@ -255,7 +255,7 @@ class RankMarkers(Struct, frozen=True):
 class Captured(Struct, frozen=True, dict=True):
     """The captured steps, ready to be replayed."""
 
-    program: Program
+    program: StepProgram
     ranks: tuple[RankMarkers, ...]
     timelines: tuple[RankTimeline, ...]
     windows: Windows
@@ -311,7 +311,7 @@ def captured_program(
     for at, one in enumerate(zip(group, starts.astype(np.float64), strict=True)):
         last[at] = last_start(*one)
     still = np.zeros(first.step.size)
-    program = Program(
+    program = StepProgram(
         *_ordered(timelines, found, edges, anchors),
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
@@ -319,8 +319,8 @@ def captured_program(
         **asdict(uses),
         group=group,
         begin_ns=edges[0].astype(np.float64),
-        late_beside_ns=still,
-        longer_beside=still,
+        late_during_work_ns=still,
+        longer_during_work=still,
     )
     return Captured(program, found, tuple(timelines), windows, burst, uses)
 

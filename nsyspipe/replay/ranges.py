@@ -19,7 +19,7 @@ from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs, Starving
 from nsyspipe.replay.program import SIDES, Captured
-from nsyspipe.replay.simulate import NOTHING
+from nsyspipe.replay.simulate import NO_SLOWING
 from nsyspipe.run.rank_names import RankNames
 
 OVERHEADS_NS = (
@@ -100,8 +100,8 @@ def slowdowns(
     within += moved * (slowdown.ASSUMED_WITHIN - within)
     pairs = (
         (before, after),
-        (most, NOTHING.blended(after, 1 - within)),
-        (least, NOTHING.blended(after, 1 + within)),
+        (most, NO_SLOWING.blended(after, 1 - within)),
+        (least, NO_SLOWING.blended(after, 1 + within)),
     )
     return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
 

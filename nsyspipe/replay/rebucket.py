@@ -11,19 +11,19 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
 from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, StepProgram
 
 # what sizes by the transfers are off by, of the largest; and numbers by these
 _SAME_SIZE = 0.15
 _SAME_NUMBER = 0.06
 _LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
 _LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
-_NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
+_NOT_PER_COLLECTIVE = {"kind", "subject", "is_passed", "progress", "begin_ns"}
 
 
 def with_buckets(
     captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float
-) -> Program:
+) -> StepProgram:
     """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
     A bucket may be sent when its last gradient is ready, and is waited for where its gradients were
@@ -70,7 +70,7 @@ def with_buckets(
 
 
 def _is_own(
-    program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float
+    program: StepProgram, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float
 ) -> bool:
     """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
     captured = program.n_bytes[chosen]
@@ -88,7 +88,7 @@ def _is_own(
 
 
 def _collectives(
-    program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float
+    program: StepProgram, chosen: Int64, sizes: Float64, total: float, slot_ns: float
 ) -> dict[str, Any]:
     transfer = program.transfer_ns[chosen].mean(axis=1)
     overhead_ns = OVERHEADS_NS[1]
@@ -109,8 +109,8 @@ def _collectives(
         "n_bytes": sizes,
         "group": np.broadcast_to(program.group[chosen[0]], shape),
         "is_gradient": np.ones(sizes.size, np.bool_),
-        "late_beside_ns": np.full(sizes.size, slot_ns if is_alone else 0.0),
-        "longer_beside": np.full(sizes.size, _LONGER_BESIDE if is_alone else 0.0),
+        "late_during_work_ns": np.full(sizes.size, slot_ns if is_alone else 0.0),
+        "longer_during_work": np.full(sizes.size, _LONGER_BESIDE if is_alone else 0.0),
     }
 
 
@@ -131,34 +131,34 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def sent_once(program: Program, burst: Int64) -> Program:
+def sent_once(program: StepProgram, burst: Int64) -> StepProgram:
     """Return the program with the gradients of each step sent once, in the last of its bursts, as under ``no_sync()``."""
     last = np.zeros(int(program.step.max(initial=0)) + 1, np.int64)
     np.maximum.at(last, program.step[program.is_gradient], burst[program.is_gradient])
     return _rebuilt(program, program.is_gradient & (burst < last[program.step]), [], [])
 
 
-def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
+def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     """Return the program where each of these collectives may begin when the one of them before it in its step may."""
     ready = np.flatnonzero(
-        (program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)]
+        (program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.subject, 0)]
     )
-    follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
+    follows = np.flatnonzero(np.diff(program.step[program.subject[ready]]) == 0) + 1
     key = np.arange(program.kind.size, dtype=np.float64)
-    places = program.places.copy()
+    places = program.progress.copy()
     key[ready[follows]] = ready[follows - 1] + 0.5
-    places[:, ready[follows]] = program.places[:, ready[follows - 1]]
+    places[:, ready[follows]] = program.progress[:, ready[follows - 1]]
     order = np.argsort(key, kind="stable")
-    markers = {name: getattr(program, name)[order] for name in ("kind", "which", "passes")}
-    return replace(program, **markers, places=places[:, order])
+    markers = {name: getattr(program, name)[order] for name in ("kind", "subject", "is_passed")}
+    return replace(program, **markers, progress=places[:, order])
 
 
 def _rebuilt(
-    program: Program,
+    program: StepProgram,
     is_gone: Flags,
     new: Sequence[dict[str, Any]],
     markers: Sequence[tuple[int, Int64, Float64]],
-) -> Program:
+) -> StepProgram:
     """Return the program without some collectives, with new ones, and their markers where the last of the old ones stood."""
     names = (name for name in program.__struct_fields__ if name not in _NOT_PER_COLLECTIVE)
     columns = {
@@ -166,15 +166,17 @@ def _rebuilt(
         for name in names
     }
     is_comm = program.kind != WINDOW
-    collective = np.where(is_comm, program.which, 0)
+    collective = np.where(is_comm, program.subject, 0)
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
-    which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
+    which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.subject)
     # Of each part of the new order: what it is sorted by, kind, which, who passes it, places.
-    parts = [(rows, program.kind[rows], which[rows], program.passes[rows], program.places[:, rows])]
+    parts = [
+        (rows, program.kind[rows], which[rows], program.is_passed[rows], program.progress[:, rows])
+    ]
     counts = dict.fromkeys((READY, JOIN), int(np.count_nonzero(~is_gone)))
     for kind, chosen, found in markers:
         n_new = found.shape[1]
-        at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()
+        at = np.flatnonzero((program.kind == kind) & np.isin(program.subject, chosen)).max()
         new_which = counts[kind] + np.arange(n_new)
         passes = np.ones(found.shape[1:], np.bool_)
         parts.append((np.full(n_new, at), np.full(n_new, kind), new_which, passes, found))
@@ -182,11 +184,11 @@ def _rebuilt(
     *firsts, places = zip(*parts, strict=True)
     key, kinds, which, passes = map(np.concatenate, firsts)
     order = np.lexsort((which, key))
-    columns |= {"kind": kinds[order], "which": which[order], "passes": passes[order]}
-    return replace(program, **columns, places=np.concatenate(places, axis=1)[:, order])
+    columns |= {"kind": kinds[order], "subject": which[order], "is_passed": passes[order]}
+    return replace(program, **columns, progress=np.concatenate(places, axis=1)[:, order])
 
 
-def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
+def balanced(program: StepProgram, trusted: Flags, slowing: Slowing) -> StepProgram:
     """Return a program of one rank that works as all do: in each step as the middle one of those trusted, of two the faster."""
     work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)
@@ -199,12 +201,12 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     ]
     of_collective = chosen[program.step][:, np.newaxis]
     at = np.arange(ranks.size)
-    pieces = np.diff(program.places, axis=1)[:, at, ranks]
+    pieces = np.diff(program.progress, axis=1)[:, at, ranks]
     return replace(
         program,
         begin_ns=program.begin_ns[:1],
-        passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
-        places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
+        is_passed=np.append(True, program.is_passed[1:][at, ranks])[:, np.newaxis],
+        progress=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
         **{
             key: np.take_along_axis(getattr(program, key), of_collective, axis=1)
             for key in ("lag_ns", "transfer_ns")
@@ -213,7 +215,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     )
 
 
-def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
+def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it
@@ -222,10 +224,10 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     ready = (
         program.kind == READY
     )  # the cast stands before its own collective, and before all that follows
-    added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
-    places = program.places.copy()
+    added = np.where(ready, each[np.where(ready, program.subject, 0)], 0.0)
+    places = program.progress.copy()
     places[0] += np.cumsum(added)[:, np.newaxis]
-    return replace(program, places=places), each
+    return replace(program, progress=places), each
 
 
 def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:

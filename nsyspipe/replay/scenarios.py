@@ -41,7 +41,7 @@ from nsyspipe.replay.rebucket import (
     with_prefetch,
     without_copies,
 )
-from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
+from nsyspipe.replay.simulate import NO_SLOWING, SimulationSetting, StepProgram, simulate
 from nsyspipe.run.run import Run
 
 # Of bandwidths: as a user measured; as other sizes and work beside change them.
@@ -84,7 +84,7 @@ class Replay(Facts):
 
     @cached_property
     def _identity(self) -> Float64:
-        edges = simulate(self.captured.program, [Setting(self._before, self._before)])
+        edges = simulate(self.captured.program, [SimulationSetting(self._before, self._before)])
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
     @cached_property
@@ -182,13 +182,13 @@ class Replay(Facts):
         """Return why a change has no answer even if no rank waited for a late one; None if it has one then."""
         return why_refused(self, replace(knobs, no_wait=True))
 
-    def _waited(self, program: Program, knobs: Knobs) -> Program:
+    def _waited(self, program: StepProgram, knobs: Knobs) -> StepProgram:
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
     def _times(
         self,
-        program: Program,
+        program: StepProgram,
         knobs: Knobs,
         *,
         is_likely_only: bool = False,
@@ -204,8 +204,8 @@ class Replay(Facts):
         if is_likely_only:
             pairs = pairs[:1]
             transfers = transfers[:1]
-        settings = [Setting(*pair, transfers[0]) for pair in pairs] + [
-            Setting(*pairs[0], transfer) for transfer in transfers[1:]
+        settings = [SimulationSetting(*pair, transfers[0]) for pair in pairs] + [
+            SimulationSetting(*pairs[0], transfer) for transfer in transfers[1:]
         ]
         if knobs.perfect_overlap:
             times = self._hidden(program, settings, unpack)
@@ -220,7 +220,7 @@ class Replay(Facts):
         windows = self.captured.windows
         return windows.step_times(edges) + (windows.step_times() - self._identity)
 
-    def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
+    def _transfers(self, program: StepProgram, knobs: Knobs) -> list[Float64]:
         is_rebucketed = (
             knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
         )
@@ -246,7 +246,7 @@ class Replay(Facts):
         ]  # likeliest, shortest, longest
 
     def _hidden(
-        self, program: Program, settings: Sequence[Setting], unpack: Float64 | None
+        self, program: StepProgram, settings: Sequence[SimulationSetting], unpack: Float64 | None
     ) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = np.stack(
@@ -264,15 +264,17 @@ class Replay(Facts):
         ]
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
-    def _per_step(self, program: Program, each: Float64) -> Float64:
+    def _per_step(self, program: StepProgram, each: Float64) -> Float64:
         windows = self.captured.windows
         return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(
             np.float64
         )[windows.counts]
 
-    def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
+    def _without_transfer(self, program: StepProgram, before: Sequence[Slowing]) -> Float64:
         program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
-        return self._step_times(simulate(program, [Setting(one, NOTHING) for one in before]))
+        return self._step_times(
+            simulate(program, [SimulationSetting(one, NO_SLOWING) for one in before])
+        )
 
 
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:

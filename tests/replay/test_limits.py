@@ -15,7 +15,7 @@ from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
 from nsyspipe.replay.program import NEVER
 from nsyspipe.replay.ranges import Contention, Facts, slowdowns
-from nsyspipe.replay.simulate import WINDOW, Program, Setting, _work_between
+from nsyspipe.replay.simulate import WINDOW, SimulationSetting, StepProgram, _work_between
 
 GB = 1e9
 
@@ -414,11 +414,11 @@ def program_of_one_piece(work_ns, n_begun):
     places = np.zeros((4, 2, 1))
     places[0, 1, 0], places[2, 1, 0] = work_ns, n_begun
     nothing, column = np.empty(0), np.empty((0, 1))
-    return Program(
+    return StepProgram(
         kind=np.array([WINDOW, WINDOW]),
-        which=np.array([0, 1]),
-        passes=np.ones((2, 1), np.bool_),
-        places=places,
+        subject=np.array([0, 1]),
+        is_passed=np.ones((2, 1), np.bool_),
+        progress=places,
         step=np.empty(0, np.int64),
         lag_ns=column,
         transfer_ns=column,
@@ -428,8 +428,8 @@ def program_of_one_piece(work_ns, n_begun):
         role=np.empty(0, object),
         group=np.empty((0, 1), np.int64),
         begin_ns=np.zeros(1),
-        late_beside_ns=nothing,
-        longer_beside=nothing,
+        late_during_work_ns=nothing,
+        longer_during_work=nothing,
     )
 
 
@@ -442,7 +442,7 @@ def program_of_one_piece(work_ns, n_begun):
     ],
 )
 def test_an_operation_takes_a_microsecond_at_least(work_ns, slow):
-    setting = Setting(after=Slowing(0.0, 500.0))
+    setting = SimulationSetting(after=Slowing(0.0, 500.0))
     _, slows = _work_between(program_of_one_piece(work_ns, 4.0), [setting])
     assert slows[0, 1, 0] == pytest.approx(slow, rel=1e-12)
 
