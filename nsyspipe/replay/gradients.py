@@ -8,7 +8,8 @@ from msgspec import Struct
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Float64, Int64
-from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
+from nsyspipe.replay.program import CapturedSteps, RankMarkers
+from nsyspipe.replay.timelines import BEFORE_ALL_NS, RankTimeline
 
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
@@ -28,7 +29,7 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
     lengths = (found.end - found.start)[own]
     large = own[lengths >= _LARGE * lengths.max()]
     last = large[np.argmax(found.launch[large])]
-    at = int(np.searchsorted(timeline.launched, found.launch[last])) - 1
+    at = int(np.searchsorted(timeline.latest_launch, found.launch[last])) - 1
     if at < 0:
         return np.empty(0, np.int64)
     span = slice(
@@ -85,7 +86,7 @@ class GradientCopies(NamedTuple):
     n_bytes: Float64  # of a copy that is a kernel, what its length says
 
 
-def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
+def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCopies:
     """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
     timeline = captured.timelines[rank]
     own = captured.gradients_by_step[step]
@@ -98,7 +99,7 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     return GradientCopies(rows, np.where(is_copy, n_bytes, lengths * per_ns))
 
 
-def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
+def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
     """Return what scales gradients into buckets and copies them out in all passes of a step but the last: one of each, or none."""
     timeline = captured.timelines[rank]
     own = captured.gradients_by_step[step]
@@ -107,7 +108,7 @@ def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
         of_pass = own[captured.burst[own] == one]
         copies = _row(timeline, captured.ranks[rank].join[of_pass])
         # All since the collective before the first of the pass.
-        before = timeline.collectives.launch[of_pass[0] - 1] if of_pass[0] else NEVER
+        before = timeline.collectives.launch[of_pass[0] - 1] if of_pass[0] else BEFORE_ALL_NS
         scaling = _scaling_rows(timeline, of_pass)
         scaling = scaling[timeline.launch[scaling] > before]
         rows += (
@@ -125,7 +126,7 @@ def _row(timeline: RankTimeline, joins: Int64) -> Int64:
     if not waiting.size:
         return np.empty(0, np.int64)
     first = int(waiting.min())
-    return np.arange(first, min(first + _MOST_COPIES, int(timeline.copies_until[first])))
+    return np.arange(first, min(first + _MOST_COPIES, int(timeline.end_of_copies[first])))
 
 
 class Gradients(Struct, frozen=True):
@@ -139,7 +140,7 @@ class Gradients(Struct, frozen=True):
 
 
 def gradients_of(
-    captured: Captured, step: int, n_bytes: float | None, skew: float | None = None
+    captured: CapturedSteps, step: int, n_bytes: float | None, skew: float | None = None
 ) -> Gradients | None:
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
@@ -166,7 +167,7 @@ def gradients_of(
 
 
 def _scaled(
-    captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64
+    captured: CapturedSteps, own: Int64, copies: list[GradientCopies], sizes: Float64
 ) -> Float64 | None:
     """Return when each gradient was ready on each rank, by the kernels that scaled them; None if they are not found."""
     if sizes.size < max(own.size, _FEWEST) or (sizes <= 0).any():
@@ -188,7 +189,7 @@ def _scaled(
 
 
 def _bucket_bytes(
-    captured: Captured, own: Int64, copied: Float64, total_bytes: float | None
+    captured: CapturedSteps, own: Int64, copied: Float64, total_bytes: float | None
 ) -> Float64 | None:
     """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
     program = captured.program
@@ -203,7 +204,7 @@ def _bucket_bytes(
     return cast("Float64", shares * (total_bytes / shares.sum()))
 
 
-def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradients | None:
+def _by_kernels(captured: CapturedSteps, own: Int64, per_bucket: Float64) -> Gradients | None:
     """Take the kernels that scale gradients for the gradients, as large as they are long; None where there are few."""
     columns: list[Int64] = []
     sizes = np.empty(0)
@@ -228,7 +229,9 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
     return Gradients(sizes, np.stack(columns, axis=1).astype(np.float64), is_exact=False)
 
 
-def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: float) -> Gradients:
+def _spread_evenly(
+    captured: CapturedSteps, own: Int64, per_bucket: Float64, skew: float
+) -> Gradients:
     """Let the bytes of each bucket become ready evenly from the bucket before on; of the first, from its pass's begin."""
     counts = np.maximum(np.round(_EVEN_PARTS * (per_bucket / per_bucket.sum())).astype(np.int64), 1)
     # When each of a bucket's equal parts is ready, as shares of the time that the bucket has.
@@ -252,7 +255,7 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> 
     backward = np.flatnonzero(step & (timeline.phase == _BACKWARD) & timeline.is_compute)
     if backward.size:
         return min(float(timeline.start[backward[0]]), first_ready)
-    rows = np.flatnonzero(step & (timeline.launch != NEVER))
+    rows = np.flatnonzero(step & (timeline.launch != BEFORE_ALL_NS))
     if not rows.size:
         return first_ready
     begin = float(timeline.start[rows[0]])

@@ -22,7 +22,13 @@ from nsyspipe.model.options import check_flags, check_kind, check_number
 from nsyspipe.model.problems import MORE_STEPS, WITH_BLOBS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
-from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
+from nsyspipe.replay.timelines import (
+    BEFORE_ALL_NS,
+    SHARD_COLLECTIVES,
+    Collectives,
+    RankTimeline,
+    ReplayWindows,
+)
 from nsyspipe.run.run import Run
 
 if TYPE_CHECKING:
@@ -342,16 +348,18 @@ def _has_several(comm: Collectives) -> bool:
     """Tell whether collectives beside the work are on several streams, but for FSDP's two kinds, each on its own."""
     beside = ~comm.is_inline
     kinds = {*comm.kind[beside].tolist()}
-    alike = [beside & (comm.kind == kind) for kind in kinds] if kinds <= SIDES else [beside]
+    alike = (
+        [beside & (comm.kind == kind) for kind in kinds] if kinds <= SHARD_COLLECTIVES else [beside]
+    )
     return any(np.unique(comm.stream[own]).size > 1 for own in alike)
 
 
 def why_not_replayable(
-    run: Run, timelines: Sequence[RankTimeline], windows: Windows
+    run: Run, timelines: Sequence[RankTimeline], windows: ReplayWindows
 ) -> Iterator[str]:
     """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
-    if any(timeline.n_outside for timeline in timelines):
+    if any(timeline.n_comm_outside_steps for timeline in timelines):
         yield (
             "communication from outside the steps still runs inside the steps, so nsyspipe cannot "
             "separate the collectives"
@@ -376,12 +384,10 @@ def why_not_replayable(
     # by. What a cast of bf16 compression does on one of many streams in turn, once in a while on
     # NCCL's, is less.
     n_steps = windows.steps.size
-    most = max(timelines, key=lambda one: one.hooked_ns)
-    share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
+    most = max(timelines, key=lambda one: one.comm_stream_kernels_ns)
+    share = most.comm_stream_kernels_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
-        shares = (
-            f"up to {most.n_hooked / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
-        )
+        shares = f"up to {most.n_comm_stream_kernels / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
         yield (
             f"compute kernels run on the communication stream ({shares}), as with PowerSGD, "
             "and the simulation does "
@@ -412,7 +418,7 @@ def why_not_replayable(
         )
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([timeline.collectives.launch for timeline in timelines])
-    n_not = int(np.count_nonzero(launches == NEVER))
+    n_not = int(np.count_nonzero(launches == BEFORE_ALL_NS))
     if n_not:
         yield (
             f"launches of collectives are missing ({n_not} of {launches.size}), so their "

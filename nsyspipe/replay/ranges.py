@@ -18,8 +18,9 @@ from nsyspipe.model.problems import WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs, Starving
-from nsyspipe.replay.program import SIDES, Captured
+from nsyspipe.replay.program import CapturedSteps
 from nsyspipe.replay.simulate import NO_SLOWING
+from nsyspipe.replay.timelines import SHARD_COLLECTIVES
 from nsyspipe.run.rank_names import RankNames
 
 OVERHEADS_NS = (
@@ -132,7 +133,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
 class Facts:
     """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for."""
 
-    captured: Captured
+    captured: CapturedSteps
     given_bytes: float | None  # of gradients per step, as the user says
     # As NCCL's kernels name those of the gradients' all-reduces, None for one not told; the bytes
     # of an element, if of one.
@@ -168,14 +169,14 @@ class Facts:
         """Whether parameters are gathered and gradients scattered beside the work, as of FSDP: who waits then is not all known."""
         first = self.captured.timelines[0].collectives
         return bool(
-            (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any()
+            (np.isin(first.kind, [*SHARD_COLLECTIVES]) & ~first.is_inline).any()
             or SHARDED in self.captured.uses.role
         )
 
     @property
     def n_steps(self) -> int:
         """Steps that are replayed and count: of several captures those of one."""
-        return int(np.count_nonzero(self.captured.windows.counts))
+        return int(np.count_nonzero(self.captured.windows.is_used))
 
     @cached_property
     def has_gradients(self) -> bool:
@@ -215,7 +216,7 @@ class Facts:
             for rank, markers in pairs
             if rank.start.size
         ]
-        came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
+        came = [np.diff(markers.measure_progress(times))[:, 0] for markers, times in ends]
         work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
         delay_ns = (
             float(beside.mean() - free.mean())
@@ -281,7 +282,7 @@ class Facts:
             rows.append(
                 busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered
             )
-        return float(np.median(np.max(rows, axis=0)[windows.counts]))
+        return float(np.median(np.max(rows, axis=0)[windows.is_used]))
 
     def is_waited_for(self, role: str) -> bool:
         """Tell whether it is known what waits for the communication of a role: the gradients', or what is on the main stream."""
@@ -372,7 +373,7 @@ class Facts:
         From one launch to the next, but for 2 ms and more, a wait perhaps; mean over steps; of
         ranks whose GPUs lack none.
         """
-        steps = self.captured.windows.steps[self.captured.windows.counts]
+        steps = self.captured.windows.steps[self.captured.windows.is_used]
         if steps.size < FEW_STEPS:
             return None
         means = []

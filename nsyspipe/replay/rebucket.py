@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
-from nsyspipe.replay.program import Captured, captured_program
+from nsyspipe.replay.program import CapturedSteps, RemovedWork, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, StepProgram
 
@@ -22,7 +22,7 @@ _NOT_PER_COLLECTIVE = {"kind", "subject", "is_passed", "progress", "begin_ns"}
 
 
 def with_buckets(
-    captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float
+    captured: CapturedSteps, gradients: Sequence[Gradients | None], cap_mib: float
 ) -> StepProgram:
     """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
@@ -63,7 +63,8 @@ def with_buckets(
             (JOIN, _join_times(captured, step, chosen, sizes)),
         ):
             places = [
-                one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)
+                one.measure_progress(times[:, at].astype(np.int64))
+                for at, one in enumerate(captured.ranks)
             ]
             markers.append((kind, chosen, np.stack(places, axis=2)))
     return _rebuilt(program, is_gone, new, markers)
@@ -114,7 +115,7 @@ def _collectives(
     }
 
 
-def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) -> Float64:
+def _join_times(captured: CapturedSteps, step: int, chosen: Int64, sizes: Float64) -> Float64:
     """Return where each bucket is waited for: before its first gradient's copy, else where the capture waited last."""
     columns = []
     for rank, (timeline, markers) in enumerate(
@@ -127,7 +128,7 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
             places = rows[np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)]
         else:
             places = np.full(sizes.size, min(int(markers.join[chosen].max()), timeline.start.size))
-        columns.append(np.maximum(timeline.free_until[places], captured.windows.edges[0, rank]))
+        columns.append(np.maximum(timeline.end_before[places], captured.windows.edges[0, rank]))
     return np.stack(columns, axis=1).astype(np.float64)
 
 
@@ -230,7 +231,7 @@ def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Flo
     return replace(program, progress=places), each
 
 
-def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
+def without_copies(captured: CapturedSteps, *, is_last_kept: bool) -> CapturedSteps:
     """Leave out the rows of copies from buckets to gradients; or what copies and scales in all passes of a step but the last."""
     removed = []
     for rank, timeline in enumerate(captured.timelines):
@@ -238,5 +239,5 @@ def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
         rows = np.concatenate([of_step(captured, step, rank) for step in captured.steps])
         first = rows[np.diff(rows, prepend=-2) > 1]
         last = rows[np.diff(rows, append=rows[-1:] + 2) > 1]
-        removed.append((timeline.start[first], timeline.end[last]))
+        removed.append(RemovedWork(timeline.start[first], timeline.end[last]))
     return captured_program(captured.timelines, captured.windows, captured.uses, removed)

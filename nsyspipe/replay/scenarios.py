@@ -24,14 +24,7 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import (
-    SIDES,
-    RankTimeline,
-    Uses,
-    captured_program,
-    rank_timelines,
-    summary_windows,
-)
+from nsyspipe.replay.program import captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import (
     balanced,
@@ -42,6 +35,13 @@ from nsyspipe.replay.rebucket import (
     without_copies,
 )
 from nsyspipe.replay.simulate import NO_SLOWING, SimulationSetting, StepProgram, simulate
+from nsyspipe.replay.timelines import (
+    SHARD_COLLECTIVES,
+    CollectiveUses,
+    RankTimeline,
+    rank_timelines,
+    summary_windows,
+)
 from nsyspipe.run.run import Run
 
 # Of bandwidths: as a user measured; as other sizes and work beside change them.
@@ -268,7 +268,7 @@ class Replay(Facts):
         windows = self.captured.windows
         return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(
             np.float64
-        )[windows.counts]
+        )[windows.is_used]
 
     def _without_transfer(self, program: StepProgram, before: Sequence[Slowing]) -> Float64:
         program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
@@ -534,7 +534,7 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
 
 def _uses(
     run: Run, timelines: Sequence[RankTimeline], role_of: _Roles
-) -> tuple[Uses, list[str | None]]:
+) -> tuple[CollectiveUses, list[str | None]]:
     first = timelines[0].collectives
     table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
@@ -551,7 +551,7 @@ def _uses(
     has_ids = all(map(is_nccl_communicator, comm_ids))
     known = np.unique(comm_ids, return_inverse=True)[1].reshape(-1) if has_ids else None
     sizes = np.array(n_bytes, np.float64)  # NaN where None
-    return Uses(
+    return CollectiveUses(
         sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)
     ), datatypes
 
@@ -561,7 +561,7 @@ def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> In
     first = timelines[0].collectives
     by = first.stream if communicator is None else communicator
     # FSDP's, of one communicator if its streams take turns.
-    if communicator is None and {*first.kind.tolist()} <= SIDES:
+    if communicator is None and {*first.kind.tolist()} <= SHARD_COLLECTIVES:
         in_turn = all(
             (one.start[1:] >= one.end[:-1]).all()
             for one in (rank.collectives for rank in timelines)
@@ -595,7 +595,7 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     """Tell which collectives are DDP's: of each step the data-parallel all-reduces of the phase that has most of their time."""
     first = timelines[0].collectives
     found = np.zeros(first.step.size, np.bool_)
-    if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
+    if SHARDED in role or (np.isin(first.kind, [*SHARD_COLLECTIVES]) & ~first.is_inline).any():
         return found
     # Where nothing says what a communicator is for, on a stream of its own it may be DDP's.
     own = np.flatnonzero(

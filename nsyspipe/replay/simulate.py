@@ -1,4 +1,4 @@
-"""The steps as a program of markers, and its simulation for all ranks and several settings at once."""
+"""The steps as a program of markers, and its simulation on all ranks, for several settings."""
 
 from typing import NamedTuple, cast
 
@@ -68,7 +68,7 @@ class StepProgram(Struct, frozen=True):
     longer_during_work: Float64
 
     def free_work(self, slowing: Slowing) -> Float64:
-        """Return the work of each rank at each marker, without the slowdown by communication, ns."""
+        """Return the work until each marker, without its slowdown by communication, ns."""
         work, concurrent_work, _, n_started_concurrently = self.progress
         slowed_ns = slowing.ratio * concurrent_work + slowing.delay_ns * n_started_concurrently
         free_work = work - slowed_ns / (1 + slowing.ratio)
@@ -95,9 +95,9 @@ def last_start(group: Int64, start: Float64) -> Float64:
 
 
 class SimulationSetting(Struct, frozen=True):
-    """The slowdown of work by communication in the capture and in the simulation, and the transfer times.
+    """How much communication slows work down, before in the capture and after in the simulation.
 
-    Transfer times of None are the captured ones.
+    If there are no transfer times, they are the captured ones.
     """
 
     before: Slowing = NO_SLOWING

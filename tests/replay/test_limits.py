@@ -13,9 +13,9 @@ from nsyspipe.model.schema import FINDINGS
 from nsyspipe.replay import answer, gradients, knobs, program, rebucket, scenarios
 from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
-from nsyspipe.replay.program import NEVER
 from nsyspipe.replay.ranges import Contention, Facts, slowdowns
 from nsyspipe.replay.simulate import WINDOW, SimulationSetting, StepProgram, _work_between
+from nsyspipe.replay.timelines import BEFORE_ALL_NS
 
 GB = 1e9
 
@@ -83,7 +83,12 @@ def timeline(**others):
         stream=np.array([1]),
         is_inline=np.array([False]),
     )
-    values = {"n_outside": 0, "hooked_ns": 0, "n_hooked": 0, "n_without_launch": 0}
+    values = {
+        "n_comm_outside_steps": 0,
+        "comm_stream_kernels_ns": 0,
+        "n_comm_stream_kernels": 0,
+        "n_without_launch": 0,
+    }
     values |= {"start": np.arange(100), "launch": np.arange(1000, 1100)}
     return SimpleNamespace(**(values | others), collectives=collectives)
 
@@ -96,9 +101,9 @@ def reasons_of(*timelines):
     return [*knobs.why_not_replayable(run, timelines, windows)]
 
 
-@pytest.mark.parametrize(("hooked_ns", "n_reasons"), [(10, 0), (11, 1)])
-def test_kernels_of_a_hook_take_one_per_cent_of_a_step_at_most(hooked_ns, n_reasons):
-    assert len(reasons_of(timeline(), timeline(hooked_ns=hooked_ns))) == n_reasons
+@pytest.mark.parametrize(("kernels_ns", "n_reasons"), [(10, 0), (11, 1)])
+def test_kernels_of_a_hook_take_one_per_cent_of_a_step_at_most(kernels_ns, n_reasons):
+    assert len(reasons_of(timeline(), timeline(comm_stream_kernels_ns=kernels_ns))) == n_reasons
 
 
 @pytest.mark.parametrize(("n_without", "n_reasons"), [(2, 0), (3, 1)])
@@ -316,7 +321,7 @@ def scaling_timeline(shorter):
     launches = np.array([10, 20, 30])
     return SimpleNamespace(
         collectives=collectives,
-        launched=launches,
+        latest_launch=launches,
         step=np.zeros(3, np.int64),
         phase=np.ones(3, np.int64),
         name=np.zeros(3, np.int64),
@@ -372,7 +377,7 @@ def test_four_kernels_a_bucket_tell_sizes(monkeypatch, n_kernels, is_found):
 @pytest.mark.parametrize(("n", "n_rows"), [(20_000, 20_000), (20_001, 20_000)])
 def test_twenty_thousand_copies_in_a_row_are_the_most(n, n_rows):
     is_copy = np.ones(n, np.bool_)
-    rank = SimpleNamespace(start=np.arange(n), is_copy=is_copy, copies_until=np.full(n, n))
+    rank = SimpleNamespace(start=np.arange(n), is_copy=is_copy, end_of_copies=np.full(n, n))
     assert gradients._row(rank, np.array([0])).size == n_rows
 
 
@@ -457,9 +462,9 @@ def waiting_rank(start, *, free, launch):
     return SimpleNamespace(
         collectives=comm,
         start=np.array([0, start]),
-        launched=np.array([0, launch]),
+        latest_launch=np.array([0, launch]),
         launch=np.array([0, launch]),
-        free_until=np.array([NEVER, free]),
+        end_before=np.array([BEFORE_ALL_NS, free]),
     )
 
 
@@ -475,8 +480,8 @@ def waiting_rank(start, *, free, launch):
     ],
 )
 def test_an_operation_waited_if_it_stood_still_for_20_us_and_began_within_50(rank, waits):
-    _, _, waited = program._joins(rank, np.zeros(1, np.int64))
-    assert waited.tolist() == [waits]
+    joins = program._find_joins(rank, np.zeros(1, np.int64))
+    assert joins.has_waited.tolist() == [waits]
 
 
 WORDS = {"severity": "low", "title": "", "action": "", "advice": "", "evidence": "{}"}
