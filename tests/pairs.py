@@ -334,7 +334,7 @@ def set_constants(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(kernels, "NARROW", narrow)
     monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
     monkeypatch.setattr(kernels, "WIDE", wide)
-    monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
+    monkeypatch.setattr(rebucket, "_LONGER_DURING_WORK", longer)
 
 
 _CHANGES_IN_DOCS = {

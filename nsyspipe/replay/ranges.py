@@ -23,11 +23,10 @@ from nsyspipe.replay.simulate import NO_SLOWING
 from nsyspipe.replay.timelines import SHARD_COLLECTIVES
 from nsyspipe.run.rank_names import RankNames
 
-OVERHEADS_NS = (
-    10_000.0,
-    30_000.0,
-    80_000.0,
-)  # least, likeliest, most: what a collective takes besides its bytes
+# What a collective takes besides the time for its bytes.
+MIN_OVERHEAD_NS = 10_000.0
+LIKELY_OVERHEAD_NS = 30_000.0
+MAX_OVERHEAD_NS = 80_000.0
 
 # a slowdown that is measured in the capture needs this share of the work beside communication
 _LEAST_COVERED = 0.02

@@ -25,12 +25,12 @@ from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import captured_program
-from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
+from nsyspipe.replay.ranges import LIKELY_OVERHEAD_NS, MAX_OVERHEAD_NS, MIN_OVERHEAD_NS, Facts
 from nsyspipe.replay.rebucket import (
-    balanced,
-    sent_once,
+    with_balanced_ranks,
     with_buckets,
     with_casts,
+    with_one_send,
     with_prefetch,
     without_copies,
 )
@@ -118,7 +118,7 @@ class Replay(Facts):
         """
         base = self.captured
         if knobs.no_grad_copy or knobs.no_sync:
-            base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
+            base = without_copies(base, is_last_pass_kept=not knobs.no_grad_copy)
         programs = [base.program]
         if knobs.bucket_mb is not None:
             others = () if self.is_exact else map(self.gradients_with, (-0.25, 0.25))
@@ -126,7 +126,7 @@ class Replay(Facts):
                 with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)
             ]
         if knobs.no_sync:
-            programs = [sent_once(one, base.burst) for one in programs]
+            programs = [with_one_send(one, base.burst) for one in programs]
         if knobs.prefetch:
             programs = [with_prefetch(one, self.is_prefetched) for one in programs]
         program, *skewed = programs
@@ -184,7 +184,7 @@ class Replay(Facts):
 
     def _waited(self, program: StepProgram, knobs: Knobs) -> StepProgram:
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
-        return balanced(program, trusted, self._before) if knobs.no_wait else program
+        return with_balanced_ranks(program, trusted, self._before) if knobs.no_wait else program
 
     def _times(
         self,
@@ -233,7 +233,7 @@ class Replay(Facts):
         elif not changed:
             return [program.transfer_ns]
         half = np.where(program.is_gradient, 0.5, 1.0) if knobs.gradient_dtype else np.ones(1)
-        least, likely, most = OVERHEADS_NS
+        least, likely, most = (MIN_OVERHEAD_NS, LIKELY_OVERHEAD_NS, MAX_OVERHEAD_NS)
         fixed = np.minimum(likely, program.transfer_ns / 2)
         moved = program.transfer_ns - fixed
         if not is_rebucketed:

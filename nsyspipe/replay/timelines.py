@@ -294,9 +294,7 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
     comm_rows = np.flatnonzero(events.is_inside & events.is_comm)
     comm_in_steps = comm_rows[np.isin(events.step[comm_rows], steps)]
     n_comm_outside_steps = comm_rows.size - comm_in_steps.size
-    is_on_comm_stream = np.isin(events.stream, events.stream[comm_rows])
-    is_comm_stream_kernel = events.is_inside_compute & is_on_comm_stream & ~is_on_main_stream
-    comm_stream_kernel_ns = events.duration[is_comm_stream_kernel]
+    comm_stream_kernel_ns = _comm_stream_kernel_times(events, comm_rows)
     return RankTimeline(
         **columns,
         names=names,
@@ -308,6 +306,13 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
         n_comm_outside_steps=n_comm_outside_steps,
         collectives=_collectives(events, comm_in_steps),
     )
+
+
+def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
+    """Return the durations of the compute kernels on communication streams, ns."""
+    is_comm_stream = np.isin(events.stream, events.stream[comm_rows])
+    is_side_stream = is_comm_stream & (events.stream != events.main_stream)
+    return events.duration[events.is_inside_compute & is_side_stream]
 
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:

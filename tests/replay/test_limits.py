@@ -277,7 +277,9 @@ def is_own(captured_bytes, new_sizes, *, is_exact, cap_mib=1.0):
     own = Gradients(np.array(new_sizes), np.zeros((len(new_sizes), 1)), is_exact=is_exact)
     n_bytes = np.array(captured_bytes)
     captured = SimpleNamespace(n_bytes=n_bytes, transfer_ns=n_bytes[:, np.newaxis])
-    return rebucket._is_own(captured, np.arange(n_bytes.size), own, own.n_bytes, cap_mib)
+    each = np.arange(n_bytes.size)
+    buckets = rebucket._NewBuckets(0, each, own, np.arange(own.n_bytes.size), own.n_bytes)
+    return rebucket._are_captured(captured, buckets, cap_mib)
 
 
 @pytest.mark.parametrize(("moved", "expected"), [(14.9, True), (15.1, False)])
@@ -338,13 +340,13 @@ def test_a_collective_of_two_per_cent_of_the_longest_is_of_gradients(
 
 
 def found_by_kernels(monkeypatch, n_kernels, sizes, n_buckets=1):
-    """Return what `_scaled` finds of so many kernels that scale gradients."""
+    """Return what `_ready_by_scaling` finds of so many kernels that scale gradients."""
     rows = np.arange(n_kernels)
     monkeypatch.setattr(gradients, "_scaling_rows", lambda *_: rows)
     rank = SimpleNamespace(start=rows * 100, end=rows * 100 + 10 + rows)
     copies = [gradients.GradientCopies(np.arange(sizes.size), sizes)]
     captured = SimpleNamespace(timelines=[rank])
-    return gradients._scaled(captured, np.arange(n_buckets), copies, sizes)
+    return gradients._ready_by_scaling(captured, np.arange(n_buckets), copies, sizes)
 
 
 @pytest.mark.parametrize(("n_copies", "is_found"), [(1, False), (2, True)])
@@ -370,7 +372,7 @@ def test_four_kernels_a_bucket_tell_sizes(monkeypatch, n_kernels, is_found):
         end=rows * 100 + 10 + rows,
     )
     captured = SimpleNamespace(timelines=[rank])
-    found = gradients._by_kernels(captured, np.array([0]), np.array([64.0]))
+    found = gradients._gradients_by_kernels(captured, np.array([0]), np.array([64.0]))
     assert (found is not None) == is_found
 
 
@@ -378,7 +380,7 @@ def test_four_kernels_a_bucket_tell_sizes(monkeypatch, n_kernels, is_found):
 def test_twenty_thousand_copies_in_a_row_are_the_most(n, n_rows):
     is_copy = np.ones(n, np.bool_)
     rank = SimpleNamespace(start=np.arange(n), is_copy=is_copy, end_of_copies=np.full(n, n))
-    assert gradients._row(rank, np.array([0])).size == n_rows
+    assert gradients._copies_after(rank, np.array([0])).size == n_rows
 
 
 # --- work beside communication --------------------------------------------------------------------
