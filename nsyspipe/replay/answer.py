@@ -311,7 +311,9 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     if len(run.header.hosts) > 1 or (link.nominal_bytes_per_s or 0.0) > own.get(kind, 0.0):
         return ELSEWHERE
     reached = (
-        0.0 if isinstance(opened, str) else max(opened.bus_of(role) or 0.0 for role in opened.roles)
+        0.0
+        if isinstance(opened, str)
+        else max(opened.bus_bandwidth_of(role) or 0.0 for role in opened.roles)
     )
     seen = [
         row["kind"] == "nvlink" or (row["path"] or "").startswith("NV")

@@ -49,7 +49,7 @@ _BITS = re.compile(
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
-LARGEST_STARVED_SHARE = (
+MAX_STARVED_SHARE = (
     0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
 )
 # A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17
@@ -324,7 +324,7 @@ def why_not(run: Run) -> Iterator[str]:
         yield problems.get("comm-in-graphs", "no communication was recorded in any step")
     if (
         run.summary()["idle_share"][0].as_py() or 0.0
-    ) > LARGEST_STARVED_SHARE and "device-clock-unknown" in problems:
+    ) > MAX_STARVED_SHARE and "device-clock-unknown" in problems:
         yield problems["device-clock-unknown"]  # all of it may be for want of launches
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
@@ -489,7 +489,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         )
         yield f"{there}, so nsyspipe cannot separate wait time from transfer time ({fix})"
     shares = replay.starved_shares
-    n_starved = np.count_nonzero(shares > LARGEST_STARVED_SHARE)
+    n_starved = np.count_nonzero(shares > MAX_STARVED_SHARE)
     share = f"{100 * shares.max():.1f}%"
     causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
@@ -526,14 +526,14 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
             f"{most / GB:,.0f} GB/s. For a limit, use nsyspipe whatif --perfect-overlap"
         )
     for role in replay.roles if knobs.role is None else (knobs.role,):
-        if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
+        if knobs.bandwidth_factor is None and replay.bus_bandwidth_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
             fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
                 fix = "use nsyspipe whatif --gradient-bytes N"
             yield f"message sizes were not recorded, so the captured bandwidth is unknown ({fix})"
-        elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
+        elif replay.bandwidth_ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "FSDP/ZeRO" if replay.is_sharded else role
             yield (
                 f"{named} communication overlaps with compute, and the work that waits for an "

@@ -25,7 +25,12 @@ from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import captured_program
-from nsyspipe.replay.ranges import LIKELY_OVERHEAD_NS, MAX_OVERHEAD_NS, MIN_OVERHEAD_NS, Facts
+from nsyspipe.replay.ranges import (
+    LIKELY_OVERHEAD_NS,
+    MAX_OVERHEAD_NS,
+    MIN_OVERHEAD_NS,
+    CapturedFacts,
+)
 from nsyspipe.replay.rebucket import (
     with_balanced_ranks,
     with_buckets,
@@ -68,7 +73,7 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Replay(Facts):
+class Replay(CapturedFacts):
     """The captured steps, ready to be asked."""
 
     @cached_property
@@ -156,10 +161,10 @@ class Replay(Facts):
 
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
-        share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(
+        share = self.starved_shares[self.starved_shares <= limits.MAX_STARVED_SHARE].max(
             initial=0.0
         )
-        if share <= limits.LARGEST_STARVED_SHARE / 4:
+        if share <= limits.MAX_STARVED_SHARE / 4:
             return 0.0
         return float(
             share * self.step_time_ns / self.predict(knobs, is_launch_free=True).step_time_ns
@@ -169,7 +174,7 @@ class Replay(Facts):
     def launch_bound_by(self) -> str:
         """Why the GPU stands idle for launches that `launch_bound_share` is about, in words."""
         trusted = np.where(
-            self.starved_shares <= limits.LARGEST_STARVED_SHARE, self.starved_shares, -1.0
+            self.starved_shares <= limits.MAX_STARVED_SHARE, self.starved_shares, -1.0
         )
         return " or ".join(self.starved_causes[int(np.argmax(trusted))])
 
@@ -183,7 +188,7 @@ class Replay(Facts):
         return why_refused(self, replace(knobs, no_wait=True))
 
     def _waited(self, program: StepProgram, knobs: Knobs) -> StepProgram:
-        trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
+        trusted = self.starved_shares <= limits.MAX_STARVED_SHARE
         return with_balanced_ranks(program, trusted, self._before) if knobs.no_wait else program
 
     def _times(
@@ -226,7 +231,7 @@ class Replay(Facts):
         )
         changed = is_rebucketed or knobs.gradient_dtype is not None
         within = _MOVED_WITHIN if changed else 0.0
-        by_role = {role: self.ratio(knobs, role) for role in self.roles}
+        by_role = {role: self.bandwidth_ratio(knobs, role) for role in self.roles}
         ratio = np.array([by_role[role] for role in program.role.tolist()])[:, np.newaxis]
         if (ratio != 1.0).any():
             within = LINKS[knobs.link].within if knobs.link else _GIVEN_WITHIN
@@ -346,7 +351,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     share = opened.launch_bound_share(knobs)
     host = opened.launching_ns
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
-    if share > limits.LARGEST_STARVED_SHARE:
+    if share > limits.MAX_STARVED_SHARE:
         return (
             f"after this change GPUs would wait for the CPU for {100 * share:.1f}% of the "
             "remaining step "
@@ -410,7 +415,7 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     roles = [role for role in replay.roles if knobs.role in (None, role)]
-    rates = {role: rate for role in roles if (rate := replay.bus_of(role)) is not None}
+    rates = {role: rate for role in roles if (rate := replay.bus_bandwidth_of(role)) is not None}
     if knobs.bandwidth_factor is not None:
         whose = "all" if knobs.role is None else knobs.role
         yield (

@@ -13,7 +13,7 @@ from nsyspipe.model.schema import FINDINGS
 from nsyspipe.replay import answer, gradients, knobs, program, rebucket, scenarios
 from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
-from nsyspipe.replay.ranges import Contention, Facts, slowdowns
+from nsyspipe.replay.ranges import CapturedFacts, Contention, slowdowns
 from nsyspipe.replay.simulate import WINDOW, SimulationSetting, StepProgram, _work_between
 from nsyspipe.replay.timelines import BEFORE_ALL_NS
 
@@ -215,8 +215,8 @@ def test_no_network_is_slower_than_ten_megabytes_per_second(own, is_beyond):
 def replay_with_ratio(ratio):
     return SimpleNamespace(
         roles=("data",),
-        bus_of=lambda role: 100 * GB,
-        ratio=lambda asked, role: ratio,
+        bus_bandwidth_of=lambda role: 100 * GB,
+        bandwidth_ratio=lambda asked, role: ratio,
         is_waited_for=lambda role: False,
         is_sharded=False,
     )
@@ -239,9 +239,9 @@ def test_no_link_is_faster_than_the_fastest_and_a_quarter(factor, n_reasons):
 def test_a_link_within_a_fifth_of_the_captured_one_is_that(own, is_kept):
     link = knobs.LINKS["nvlink4"]
     facts = SimpleNamespace(
-        roles=("data",), bus_of=lambda role: own * link.bus_bytes_per_s, known_link=None
+        roles=("data",), bus_bandwidth_of=lambda role: own * link.bus_bytes_per_s, known_link=None
     )
-    target = Facts.target(facts, Knobs(link="nvlink4"))
+    target = CapturedFacts.target(facts, Knobs(link="nvlink4"))
     assert target == (None if is_kept else link.bus_bytes_per_s)
 
 
