@@ -19,7 +19,8 @@ from nsyspipe.analysis import kernels
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.replay import ranges, rebucket
 from nsyspipe.replay.knobs import knobs_of
-from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
+from nsyspipe.replay.opening import opened_replay
+from nsyspipe.replay.scenarios import Replay, why_refused
 from nsyspipe.run.run import Run
 
 __all__ = [

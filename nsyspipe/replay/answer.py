@@ -25,8 +25,10 @@ from nsyspipe.model import schema
 from nsyspipe.model.options import plain_number
 from nsyspipe.model.problems import problem
 from nsyspipe.model.table import table
+from nsyspipe.replay.assumptions import assumptions
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
-from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
+from nsyspipe.replay.opening import opened_replay
+from nsyspipe.replay.scenarios import Replay, why_refused
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run, ShownInNotebooks
 

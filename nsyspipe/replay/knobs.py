@@ -48,13 +48,13 @@ _BITS = re.compile(
 
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
-LARGEST_IDENTITY_ERROR = 0.01
+MAX_IDENTITY_ERROR = 0.01
 MAX_STARVED_SHARE = (
     0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
 )
 # A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17
 # times as long to launch a step before as the step took then.
-LAUNCHING_AT_MOST = 1.25
+MAX_LAUNCH_TO_STEP = 1.25
 _NOT_LAUNCHED = {
     "idle_input_ns": "input-bound",
     "idle_launch_ns": "launch-bound",
@@ -386,7 +386,7 @@ def why_not_replayable(
     n_steps = windows.steps.size
     most = max(timelines, key=lambda one: one.comm_stream_kernels_ns)
     share = most.comm_stream_kernels_ns / (windows.edges[-1] - windows.edges[0]).mean()
-    if share > LARGEST_IDENTITY_ERROR:
+    if share > MAX_IDENTITY_ERROR:
         shares = f"up to {most.n_comm_stream_kernels / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
         yield (
             f"compute kernels run on the communication stream ({shares}), as with PowerSGD, "

@@ -10,7 +10,7 @@ import pytest
 from nsyspipe.analysis.kernels import NARROW, Compared, Slowing, assumed
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import FINDINGS
-from nsyspipe.replay import answer, gradients, knobs, program, rebucket, scenarios
+from nsyspipe.replay import answer, gradients, knobs, opening, program, rebucket, scenarios
 from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
 from nsyspipe.replay.ranges import CapturedFacts, Contention, slowdowns
@@ -44,10 +44,10 @@ def test_given_bytes_of_gradients_are_within_a_tenth_of_those_captured(
     monkeypatch, given, expected
 ):
     seen = Gradients(np.array([400.0, 600.0]), np.zeros((2, 1)), is_exact=True)
-    monkeypatch.setattr(scenarios, "gradients_of", lambda *_: seen)
+    monkeypatch.setattr(opening, "gradients_of", lambda *_: seen)
     captured = SimpleNamespace(steps=range(3), program=SimpleNamespace(n_ranks=2))
     replay = SimpleNamespace(captured=captured, has_gradients=False, nominal_bytes_per_s=None)
-    assert is_refused(lambda: scenarios._check_bytes(replay, given)) == expected
+    assert is_refused(lambda: opening._check_bytes(replay, given)) == expected
 
 
 # --- runs that cannot be replayed -----------------------------------------------------------------

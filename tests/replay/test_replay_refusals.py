@@ -7,7 +7,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model.problems import EXPORT_AGAIN, WITH_BLOBS
-from nsyspipe.replay import knobs, scenarios
+from nsyspipe.replay import knobs, opening
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import SINGLE, STEP, forget_launches, launch_first, only, refusal
@@ -45,7 +45,7 @@ REFUSED = {
 )
 def test_what_records_message_sizes_is_what_the_problems_say(problems, fix):
     run = SimpleNamespace(problem_rows=[{"code": code, "fix": own} for code, own in problems])
-    assert scenarios._what_records_sizes(run) == fix
+    assert opening._what_records_sizes(run) == fix
 
 
 @pytest.mark.parametrize(("run", "changes"), REFUSED.values(), ids=REFUSED)
