@@ -17,7 +17,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
 from nsyspipe.model.problems import EXPORT_AGAIN, IN_GRAPHS, NO_SIZES, WITH_BLOBS
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.replay import knobs as limits
+from nsyspipe.replay import refusals, starving
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.program import captured_program
 from nsyspipe.replay.scenarios import Replay
@@ -47,24 +47,24 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
 
     Raise an `OptionError` if the capture contradicts the given size of the gradients.
     """
-    reason = next(limits.why_not(run), None)
+    reason = next(refusals.why_not(run), None)
     if reason:
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
-    reason = next(limits.why_not_replayable(run, timelines, windows), None)
+    reason = next(refusals.why_not_replayable(run, timelines, windows), None)
     if reason:
         return reason
     replay = _prepare_replay(run, windows, timelines, gradient_bytes)
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > limits.MAX_IDENTITY_ERROR:
+    if replay.identity_error > refusals.MAX_IDENTITY_ERROR:
         return (
             f"the simulation error on the captured run is {100 * replay.identity_error:.1f}%, "
             "so the run waits for something that the simulation does not cover"
         )
-    return limits.contradiction(replay) or replay
+    return refusals.contradiction(replay) or replay
 
 
 def _prepare_replay(
@@ -104,9 +104,9 @@ def _launch_facts(run: Run) -> dict[str, Any]:
     kernels = run.kernels()
     longest_work_ns = longest_work_times(breakdown)
     return {
-        "starved_shares": limits.starved_shares(run),
-        "starving": limits.starving(run),
-        "starved_causes": limits.starved_causes(run),
+        "starved_shares": starving.starved_shares(run),
+        "starving": starving.starving(run),
+        "starved_causes": starving.starved_causes(run),
         "longest_work_ns": float(longest_work_ns.mean()),
         "fastest_launch_ns": fastest_launch_times(breakdown),
         "compared": compared_kernels(kernels),
@@ -142,7 +142,7 @@ def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
     if gradient_bytes is None:
         return
     option = f"--gradient-bytes {gradient_bytes:,.0f}"
-    reason = limits.beyond_nominal(replay)
+    reason = refusals.beyond_nominal(replay)
     if reason:
         datatypes = ", ".join(sorted(datatype or "?" for datatype in replay.datatypes))
         fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"

@@ -17,9 +17,10 @@ from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.model.problems import WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.knobs import MAX_STARVED_SHARE, Knobs, Starving
+from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.program import CapturedSteps, RankMarkers
 from nsyspipe.replay.simulate import NO_SLOWING
+from nsyspipe.replay.starving import MAX_STARVED_SHARE, Starving
 from nsyspipe.replay.timelines import SHARD_COLLECTIVES, RankTimeline, durations_ns
 from nsyspipe.run.rank_names import RankNames
 
@@ -233,7 +234,7 @@ class CapturedFacts:
     # By rank: the share of the median step in which its GPU waits for launches.
     starved_shares: Float64
     starving: Starving
-    # By rank: the causes as `knobs.starved_causes` words them.
+    # By rank: the causes as `starving.starved_causes` words them.
     starved_causes: Sequence[tuple[str, ...]]
     # The work time per step of the rank that works longest, without wait time for other ranks.
     longest_work_ns: float

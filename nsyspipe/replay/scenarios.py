@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.breakdown import PAUSE_NS
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64
-from nsyspipe.replay.knobs import LINKS, MAX_LAUNCH_TO_STEP, MAX_STARVED_SHARE, Knobs, why_not_knobs
+from nsyspipe.replay.knobs import LINKS, Knobs
 from nsyspipe.replay.program import CapturedSteps
 from nsyspipe.replay.ranges import (
     LIKELY_OVERHEAD_NS,
@@ -28,7 +28,9 @@ from nsyspipe.replay.rebucket import (
     with_prefetch,
     without_copies,
 )
+from nsyspipe.replay.refusals import MAX_LAUNCH_TO_STEP, why_not_knobs
 from nsyspipe.replay.simulate import NO_SLOWING, SimulationSetting, StepProgram, simulate
+from nsyspipe.replay.starving import MAX_STARVED_SHARE
 
 # A bandwidth may be wrong by this share: one that the user gives, and one that other message sizes
 # and concurrent work change.

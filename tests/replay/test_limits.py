@@ -10,7 +10,17 @@ import pytest
 from nsyspipe.analysis.kernels import NARROW, Compared, Slowing, assumed
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import FINDINGS
-from nsyspipe.replay import answer, gradients, knobs, opening, program, rebucket, scenarios
+from nsyspipe.replay import (
+    answer,
+    gradients,
+    knobs,
+    opening,
+    program,
+    rebucket,
+    refusals,
+    scenarios,
+    starving,
+)
 from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
 from nsyspipe.replay.ranges import CapturedFacts, Contention, slowdowns
@@ -69,7 +79,7 @@ def run_that_idles(share):
 
 @pytest.mark.parametrize(("share", "n_reasons"), [(0.02, 0), (0.021, 1)])
 def test_an_idle_share_above_two_per_cent_needs_a_clock(share, n_reasons):
-    assert len([*knobs.why_not(run_that_idles(share))]) == n_reasons
+    assert len([*refusals.why_not(run_that_idles(share))]) == n_reasons
 
 
 def timeline(**others):
@@ -98,7 +108,7 @@ def reasons_of(*timelines):
     run = SimpleNamespace(collectives=lambda: pa.table(columns))
     # One step of 1000 ns.
     windows = SimpleNamespace(steps=np.array([0]), edges=np.array([[0, 0], [1000, 1000]]))
-    return [*knobs.why_not_replayable(run, timelines, windows)]
+    return [*refusals.why_not_replayable(run, timelines, windows)]
 
 
 @pytest.mark.parametrize(("kernels_ns", "n_reasons"), [(10, 0), (11, 1)])
@@ -115,13 +125,13 @@ def test_one_per_cent_of_the_launches_may_be_missing(n_without, n_reasons):
 @pytest.mark.parametrize(("compute_ns", "is_contradicted"), [(1000.0, False), (1000.1, True)])
 def test_a_step_without_communication_is_no_shorter_than_its_compute(compute_ns, is_contradicted):
     replay = SimpleNamespace(limits=[[1000.0]], least_compute_ns=lambda most_slower: compute_ns)
-    assert (knobs.contradiction(replay) is not None) == is_contradicted
+    assert (refusals.contradiction(replay) is not None) == is_contradicted
 
 
 def test_compute_may_be_slower_by_half_beside_communication():
     asked = []
     replay = SimpleNamespace(limits=None, least_compute_ns=asked.append)
-    assert knobs.contradiction(replay) is None
+    assert refusals.contradiction(replay) is None
     assert asked == [1.5]
 
 
@@ -134,7 +144,7 @@ def starved_run(input_ns, launch_ns, blocked_ns):
 
 @pytest.mark.parametrize(("input_ns", "n_causes"), [(249, 1), (250, 2)])
 def test_a_cause_of_a_quarter_of_the_waiting_is_named(input_ns, n_causes):
-    (causes,) = knobs.starved_causes(starved_run(input_ns, 1000 - input_ns, 0))
+    (causes,) = starving.starved_causes(starved_run(input_ns, 1000 - input_ns, 0))
     assert len(causes) == n_causes
 
 
@@ -158,7 +168,7 @@ def starved_replay(share):
 
 @pytest.mark.parametrize(("share", "n_reasons"), [(0.02, 0), (0.0201, 1)])
 def test_gpus_wait_for_launches_for_two_per_cent_of_a_step_at_most(share, n_reasons):
-    assert len([*knobs._run(starved_replay(share), Knobs(prefetch=True))]) == n_reasons
+    assert len([*refusals._why_not_any(starved_replay(share), Knobs(prefetch=True))]) == n_reasons
 
 
 def launching_replay(launching_ns, high_ns):
@@ -204,12 +214,12 @@ def replay_with_bandwidth(own, most, n_ranks=2):
 def test_from_three_ranks_on_a_switch_gives_a_quarter_more(n_ranks, own, is_beyond):
     # 1.25 x 450 GB/s are 562.5 GB/s.
     replay = replay_with_bandwidth(own, 450 * GB, n_ranks)
-    assert (knobs.beyond_nominal(replay) is not None) == is_beyond
+    assert (refusals.beyond_nominal(replay) is not None) == is_beyond
 
 
 @pytest.mark.parametrize(("own", "is_beyond"), [(9.9e6, True), (10e6, False)])
 def test_no_network_is_slower_than_ten_megabytes_per_second(own, is_beyond):
-    assert (knobs.beyond_nominal(replay_with_bandwidth(own, None)) is not None) == is_beyond
+    assert (refusals.beyond_nominal(replay_with_bandwidth(own, None)) is not None) == is_beyond
 
 
 def replay_with_ratio(ratio):
@@ -224,7 +234,9 @@ def replay_with_ratio(ratio):
 
 @pytest.mark.parametrize(("ratio", "n_reasons"), [(1.03, 0), (1.031, 1)])
 def test_a_link_is_slower_from_three_per_cent_on(ratio, n_reasons):
-    found = [*knobs._faster(replay_with_ratio(ratio), Knobs(bandwidth_bytes_per_s=99 * GB))]
+    found = [
+        *refusals._why_not_bandwidth(replay_with_ratio(ratio), Knobs(bandwidth_bytes_per_s=99 * GB))
+    ]
     assert len(found) == n_reasons
 
 
@@ -232,7 +244,7 @@ def test_a_link_is_slower_from_three_per_cent_on(ratio, n_reasons):
 def test_no_link_is_faster_than_the_fastest_and_a_quarter(factor, n_reasons):
     most = max(link.nominal_bytes_per_s or 0.0 for link in knobs.LINKS.values())
     asked = Knobs(bandwidth_bytes_per_s=factor * most)
-    assert len([*knobs._faster(replay_with_ratio(1.0), asked)]) == n_reasons
+    assert len([*refusals._why_not_bandwidth(replay_with_ratio(1.0), asked)]) == n_reasons
 
 
 @pytest.mark.parametrize(("own", "is_kept"), [(0.81, True), (0.79, False)])
@@ -269,7 +281,7 @@ def replay_with_gradients(n_gradients, n_steps=1, **others):
     ],
 )
 def test_buckets_are_refused_beyond_each_of_their_limits(replay, n_reasons):
-    assert len([*knobs._buckets(replay, Knobs(bucket_mb=1))]) == n_reasons
+    assert len([*refusals._why_not_buckets(replay, Knobs(bucket_mb=1))]) == n_reasons
 
 
 def is_own(captured_bytes, new_sizes, *, is_exact, cap_mib=1.0):
