@@ -477,8 +477,7 @@ def _why_not_prefetch(replay: Replay, _: Knobs) -> Iterator[str]:
 def _why_not_overlapped(replay: Replay, _: Knobs) -> Iterator[str]:
     if any(timeline.collectives.is_inline.any() for timeline in replay.captured.timelines):
         yield (
-            "communication runs on the compute stream, so communication cannot overlap with "
-            "compute"
+            "communication runs on the compute stream, so communication cannot overlap with compute"
         )
 
 

@@ -506,7 +506,7 @@ WORDS = {"severity": "low", "title": "", "action": "", "advice": "", "evidence":
 def test_findings_of_up_to_half_a_million_kernels_are_replayed(monkeypatch, n_kernels, is_opened):
     opened = []
     monkeypatch.setattr(answer, "opened_replay", lambda run: opened.append(run) or "not now")
-    monkeypatch.setattr(answer, "_limit_bounds", lambda *_: None)
+    monkeypatch.setattr(answer, "_limit_bounds", lambda run, rows, opened: rows)
     monkeypatch.setattr(answer, "advised_change", lambda *_: None)
     finding = {"id": "slow-link", "saving_ns_per_step": 1.0, "expected_ns_per_step": None}
     run = SimpleNamespace(
