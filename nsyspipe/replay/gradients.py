@@ -100,7 +100,8 @@ def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     constant_ns = max(lengths.min() - sizes.min() * ns_per_byte, 0.0)
     expected_log = np.log(constant_ns + sizes * ns_per_byte)
     length_log = np.log(np.maximum(lengths, 1.0))
-    return np.abs(length_log - expected_log[:, np.newaxis])
+    cost: Float64 = np.abs(length_log - expected_log[:, np.newaxis])
+    return cost
 
 
 def is_alike(lengths: Float64, sizes: Float64) -> bool:

@@ -224,7 +224,9 @@ def _ready_times(rank: RankTimeline, first_edge: int) -> Int64:
     n_launched_before = np.searchsorted(launch[order], comm.launch)
     ready = np.maximum(end_before[n_launched_before], comm.launch)
     # A collective that started before such an operation ended does not depend on it.
-    return np.minimum(np.maximum(ready, first_edge), comm.start)
+    ready = np.maximum(ready, first_edge)
+    ready_before_start: Int64 = np.minimum(ready, comm.start)
+    return ready_before_start
 
 
 class _Joins(NamedTuple):
@@ -340,7 +342,8 @@ def _has_stalled(rank: RankTimeline, operation: Int64) -> Flags:
     is_soon = (start >= comm.end) & (start < comm.end + _MAX_START_AFTER_END_NS)
     is_after_idle_time = idle_since + _MIN_STALL_NS < comm.end
     is_launched_in_time = rank.launch[operation] + _MIN_STALL_NS < comm.end
-    return is_soon & is_after_idle_time & is_launched_in_time
+    has_stalled: Flags = is_soon & is_after_idle_time & is_launched_in_time
+    return has_stalled
 
 
 class _WindowBegins(NamedTuple):

@@ -225,7 +225,8 @@ def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int
         copied = np.cumsum(copies.n_bytes)
         share_before = (np.cumsum(n_bytes) - n_bytes) / n_bytes.sum()
         first_copy = np.searchsorted(copied, share_before * copied[-1], side="right")
-        return copies.rows[np.minimum(first_copy, copies.rows.size - 1)]
+        waiting: Int64 = copies.rows[np.minimum(first_copy, copies.rows.size - 1)]
+        return waiting
     last_join = int(captured.ranks[rank].join[buckets.captured].max())
     n_operations = captured.timelines[rank].start.size
     return np.full(n_bytes.size, min(last_join, n_operations))
@@ -294,9 +295,13 @@ def _with_collectives(
 
 
 def _join_markers(parts: Sequence[_MarkerColumns]) -> _MarkerColumns:
-    *columns, progress = zip(*parts, strict=True)
-    joined_columns = map(np.concatenate, columns)
-    return _MarkerColumns(*joined_columns, progress=np.concatenate(progress, axis=1))
+    """Return the markers of all parts. Their progress has a column per marker, and not a row."""
+    position = np.concatenate([part.position for part in parts])
+    kind = np.concatenate([part.kind for part in parts])
+    subject = np.concatenate([part.subject for part in parts])
+    is_passed = np.concatenate([part.is_passed for part in parts])
+    progress = np.concatenate([part.progress for part in parts], axis=1)
+    return _MarkerColumns(position, kind, subject, is_passed, progress)
 
 
 def _with_markers(program: StepProgram, markers: _MarkerColumns) -> StepProgram:

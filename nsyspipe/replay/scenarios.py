@@ -120,7 +120,8 @@ class Replay(CapturedFacts):
         if self.limits is None:
             return None
         captured = self.captured.windows.step_times()
-        return max((captured - self.limits[1]).mean(), 0.0)
+        gain_ns: float = max((captured - self.limits[1]).mean(), 0.0)
+        return gain_ns
 
     def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
         """Simulate a combination of changes, which `why_not_knobs` must not refuse.

@@ -242,7 +242,7 @@ def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
     next_join = np.minimum.accumulate(join[::-1])[::-1]
     work_until = np.cumsum(work_ns, axis=1)
     work_until_join = np.take_along_axis(work_until, next_join[np.newaxis], axis=1)
-    return cast("Float64", work_until_join - work_until)
+    return work_until_join - work_until
 
 
 class _ActiveCollectives:

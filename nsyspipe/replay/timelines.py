@@ -312,7 +312,8 @@ def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
     """Return the durations of the compute kernels on communication streams, ns."""
     is_comm_stream = np.isin(events.stream, events.stream[comm_rows])
     is_side_stream = is_comm_stream & (events.stream != events.main_stream)
-    return events.duration[events.is_inside_compute & is_side_stream]
+    times: Int64 = events.duration[events.is_inside_compute & is_side_stream]
+    return times
 
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:
