@@ -19,7 +19,8 @@ from nsyspipe.analysis import kernels
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.replay import ranges, rebucket
 from nsyspipe.replay.knobs import knobs_of
-from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
+from nsyspipe.replay.opening import opened_replay
+from nsyspipe.replay.scenarios import Replay, why_refused
 from nsyspipe.run.run import Run
 
 __all__ = [
@@ -334,7 +335,7 @@ def set_constants(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(kernels, "NARROW", narrow)
     monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
     monkeypatch.setattr(kernels, "WIDE", wide)
-    monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
+    monkeypatch.setattr(rebucket, "_LONGER_DURING_WORK", longer)
 
 
 _CHANGES_IN_DOCS = {

@@ -1,1 +1,1 @@
-"""What a change of the communication would bring: a replay of the captured steps with other collectives."""
+"""The simulation of the captured steps with other communication."""

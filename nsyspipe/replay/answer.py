@@ -1,10 +1,10 @@
-"""Ask what a change of the communication would bring, and what the findings' advice would."""
+"""The answers of `whatif`, and the savings that findings can expect from their advice."""
 
 import json
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,13 +26,16 @@ from nsyspipe.model.columns import flag, ns, per_s, percent, text
 from nsyspipe.model.options import plain_number
 from nsyspipe.model.problems import problem
 from nsyspipe.model.table import FLOAT, TableSchema
+from nsyspipe.replay.assumptions import assumptions
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
-from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
+from nsyspipe.replay.opening import opened_replay
+from nsyspipe.replay.scenarios import Replay, why_refused
 from nsyspipe.report_run import ReportRun
 from nsyspipe.run.run import NamedTables, Run
 
 _MENU = {
-    **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
+    f"bucket-{BUCKET_MB:g}": Knobs(bucket_mb=float(BUCKET_MB)),
+    f"bucket-{LARGE_BUCKET_MB:g}": Knobs(bucket_mb=float(LARGE_BUCKET_MB)),
     "no-grad-copy": Knobs(no_grad_copy=True),
     "gradient-bf16": Knobs(gradient_dtype="bf16"),
     "no-wait": Knobs(no_wait=True),
@@ -40,16 +43,16 @@ _MENU = {
 }
 _NVLINKS = ("nvlink5", "nvlink4")
 _LINKS_BESIDES_NVLINK = ("pcie5x16", "pcie4x16", "shm")
-_WHERE_IT_FITS = {
+# Most runs have no use for these changes. The menu has them if they have an estimate.
+_SELDOM_USEFUL = {
     "no-sync": Knobs(no_sync=True),
     "prefetch": Knobs(prefetch=True),
-}  # most runs have neither
+}
 FASTER_HOSTS = "the CPU can launch kernels early enough"
-_MOST_OPERATIONS = (
-    500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
-)
-# By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means,
-# the run's GPUs say.
+# Reading the operations of a larger run again takes seconds, which only `whatif` does.
+_MAX_KERNELS = 500_000
+# By rule: the change that it advises. That of comm-bound is a limit. The rule slow-link is not
+# here, because the GPUs of the run decide which link it means.
 ADVICE = {
     EXPOSURE: Knobs(perfect_overlap=True),
     "single-bucket": Knobs(bucket_mb=BUCKET_MB),
@@ -60,9 +63,9 @@ ADVICE = {
     "no-sync": Knobs(no_sync=True),
     "shard-prefetch": Knobs(prefetch=True),
 }
-# What they say could be gained is the transfer of communication, and what that slows: no more than
-# if it took no time.
-_OF_TRANSFER = {
+# These rules bound the saving by transfer times and by the slowdown by communication. So it is at
+# most what zero communication time saves.
+_TRANSFER_RULES = {
     "comm-bound",
     "comm-slows-compute",
     "single-bucket",
@@ -74,18 +77,20 @@ _OF_TRANSFER = {
     "flat-all-reduce",
 }
 _PARTS = "saving_ns_per_step_by_part"
+# Where a link is: `Scenario.link_place`.
 HERE = "here"
 UNKNOWN = "unknown"
 ELSEWHERE = "elsewhere"
-# What kind of change a scenario is: `Scenario.group`.
+# The groups of changes: `Scenario.group`.
 SETTING = "setting"
 HARDWARE = "hardware"
 LIMIT = "limit"
 GROUPS = (SETTING, HARDWARE, LIMIT)
-_LIMITS = frozenset({"perfect_overlap", "no_wait"})  # states that no option of the program sets
+# No option of any program sets these.
+_LIMITS = frozenset({"perfect_overlap", "no_wait"})
 _BANDWIDTHS = frozenset({"bandwidth_bytes_per_s", "bandwidth_factor"})
 _SLOW_LINK = "slow-link"
-_OF_LINKS = {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
+_LINK_CHANGES = {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 SCENARIOS = TableSchema(
@@ -165,11 +170,11 @@ SCENARIOS = TableSchema(
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one combination of changes would bring: a row of `SCENARIOS`.
+    """The estimate of one combination of changes: a row of `SCENARIOS`, and two more fields.
 
-    Besides `knobs` is what is changed, by the names of `whatif`'s arguments; a bandwidth is
-    ``bandwidth_bytes_per_s`` or ``bandwidth_factor``, a number however it was given, and ``role``
-    whose it is. `refused_in_options` is `refused` in the words of the command's options.
+    The changes are in `knobs`, by the names of the arguments of `whatif`. A bandwidth is
+    ``bandwidth_bytes_per_s`` or ``bandwidth_factor``, always a number, and ``role`` is its kind of
+    parallelism. `refused_in_options` is `refused` in the words of the command's options.
     """
 
     id: str
@@ -191,7 +196,7 @@ class Scenario:
 
     @property
     def group(self) -> str:
-        """What kind of change it is, one of `GROUPS`.
+        """The kind of change, one of `GROUPS`.
 
         A setting is an option of the program or of its environment that you can change on this
         machine. A link is a setting only if the machine has the link and does not use it, so that a
@@ -201,11 +206,12 @@ class Scenario:
         names = self.knobs.keys()
         if not _LIMITS.isdisjoint(names):
             return LIMIT
+        if not _BANDWIDTHS.isdisjoint(names):
+            return HARDWARE
         is_link_to_switch_on = self.link_place == HERE and (self.gain_pct or 0.0) > 0
-        is_hardware = not _BANDWIDTHS.isdisjoint(names) or (
-            self.link_place is not None and not is_link_to_switch_on
-        )
-        return HARDWARE if is_hardware else SETTING
+        if self.link_place is not None and not is_link_to_switch_on:
+            return HARDWARE
+        return SETTING
 
 
 @dataclass(frozen=True, repr=False)
@@ -215,30 +221,30 @@ class WhatIf(NamedTables):
     Attributes
     ----------
     run_id, label
-        Of the run.
+        Those of the run.
     n_steps
-        Steps that the answer rests on.
+        The number of steps used.
     step_time_ns
-        Captured step time: of each summary step the largest window over ranks, then the median;
-        None without any.
+        The captured step time: the largest window over ranks of each step used, then the median.
+        None without any step.
     limit_step_time_ns
-        The same replayed with transfers that take no time and slow nothing, late ranks waited for
-        as before, and with the most that they may slow in the capture: what no other link, bucket
-        or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can.
-        A median as `step_time_ns`. None where nothing can be replayed, and where sharded (FSDP):
-        how much of that work communication slows is not known.
+        The step time with zero communication time, and with the largest possible slowdown by
+        communication in the capture. Ranks wait for late ranks as before. No other link, bucket or
+        datatype can be faster. ``no_wait`` and ``no_grad_copy`` change the work itself, so they
+        can. A median as `step_time_ns`. None if nothing can be simulated, and with FSDP, because
+        its slowdown by communication is not known.
     limit_gain_ns
-        What a step gains then, at least 0: a mean over steps, as of findings, and no difference of
-        the two medians; None likewise.
+        What a step saves then, at least 0. It is a mean over steps, as in findings, and not the
+        difference of the two medians. None as for `limit_step_time_ns`.
     identity_error_pct
-        Largest difference of any step between capture and replay with nothing changed, in per cent;
-        None likewise.
+        The largest difference of any step between capture and simulation if nothing changes, in
+        percent. None if nothing can be simulated.
     scenarios
-        One per question; a menu has the largest gain first, refused ones last.
+        One per question. A menu has the largest gain first, and changes without an estimate last.
     problem_rows
-        What `problems` has, in the words of the commands.
+        The rows of `problems`, in the words of the commands.
     run
-        The run that was asked.
+        The run of the question.
     is_answered_without_late_ranks
         Whether a change that has no estimate would have one together with ``no_wait=True``.
     """
@@ -254,12 +260,12 @@ class WhatIf(NamedTables):
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
     problem_rows: tuple[Mapping[str, Any], ...]
-    run: Run | None = field(default=None, compare=False)  # what was asked, which its files say too
+    run: Run | None = field(default=None, compare=False)
     is_answered_without_late_ranks: bool = field(default=False, compare=False)
 
     @property
     def problems(self) -> tuple[Mapping[str, Any], ...]:
-        """Rows of `schema.PROBLEMS`, and what the replay adds."""
+        """Rows of `schema.PROBLEMS`, and problems of the simulation."""
         return tuple(rows_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
@@ -267,273 +273,392 @@ class WhatIf(NamedTables):
 
     def table(self) -> pa.Table:
         """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""
-        return SCENARIOS.from_rows(
-            [
-                vars(scenario) | {"assumptions": "; ".join(scenario.assumptions)}
-                for scenario in self.scenarios
-            ]
-        )
+        rows = [_scenario_row(scenario) for scenario in self.scenarios]
+        return SCENARIOS.from_rows(rows)
 
 
-def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> WhatIf:  # noqa: ANN401 - of `knobs_of`
-    """Answer what `api.whatif` is asked, of an opened run."""
+def _scenario_row(scenario: Scenario) -> dict[str, Any]:
+    return vars(scenario) | {"assumptions": "; ".join(scenario.assumptions)}
+
+
+class _Advice(NamedTuple):
+    """The findings of a run, and the changes that they advise."""
+
+    # By rule: the upper bound of its saving.
+    bounds: Mapping[str, float | None]
+    # Rules whose finding depends on a condition.
+    conditional: Container[str]
+    # Whether a finding shows, without a condition, that the machine has a faster link.
+    is_slow_link_sure: bool
+    # By rule: the change that it advises.
+    changes: Mapping[str, Knobs]
+    # The NVLink bandwidth by the data sheets of the GPUs.
+    nvlink_bytes_per_s: float | None
+
+
+class _Basis(NamedTuple):
+    """The steps that an answer is based on."""
+
+    n_steps: int
+    step_time_ns: float | None
+    problem_rows: tuple[Mapping[str, Any], ...]
+    limit_step_time_ns: float | None = None
+    limit_gain_ns: float | None = None
+    identity_error_pct: float | None = None
+
+
+def whatif(
+    run: Run,
+    *,
+    gradient_bytes: float | None = None,
+    **changes: Any,  # noqa: ANN401 - arguments of `knobs_of`
+) -> WhatIf:
+    """Answer `api.whatif` for an opened run."""
     gradient_bytes = plain_number(gradient_bytes)
     numbers = {name: plain_number(changes.get(name)) for name in ("bandwidth", "bucket_mb")}
-    asked = knobs_of(gradient_bytes=gradient_bytes, **changes | numbers)
+    requested = knobs_of(gradient_bytes=gradient_bytes, **changes | numbers)
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
-    fitting = {
-        key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)
-    }
-    findings = run.judged_findings().to_pylist()
-    _limit_bounds(run, findings, opened)
+    advice = _read_advice(run, opened)
+    questions = {"custom": requested} if requested else _menu(run, replay, advice)
+    scenarios = [
+        _answer_question(key, knobs, run, opened, advice) for key, knobs in questions.items()
+    ]
+    if not requested:
+        scenarios.sort(key=_menu_order)
+    basis = _basis_of(run, replay)
+    is_answered = _is_answered_without_late_ranks(opened, [*questions.values()])
+    return WhatIf(
+        run_id=run.header.run_id,
+        label=run.header.label,
+        scenarios=tuple(scenarios),
+        run=run,
+        is_answered_without_late_ranks=is_answered,
+        **basis._asdict(),
+    )
+
+
+def _menu_order(scenario: Scenario) -> tuple[bool, float]:
+    """Return the key that sorts the largest gain first, and scenarios without an estimate last."""
+    return scenario.gain_pct is None, -(scenario.gain_pct or 0.0)
+
+
+def _read_advice(run: Run, opened: Replay | str) -> _Advice:
+    findings = _limit_bounds(run, run.judged_findings().to_pylist(), opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
-    unsure = conditional | {row["id"] for row in findings if is_nvlink_assumed(row)}
-    promised = nvlink_promise(run.header.gpu_names)
-    advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
-    links = {f"link-{change.link}": change for change in advised.values() if change.link}
-    menu = _MENU | menu_of_links(run.header.gpu_names) | fitting | links
-    questions = {"custom": asked} if asked else menu
-    scenarios = []
-    for key, knobs in questions.items():
-        finding = finding_of(knobs, bounds, promised)
-        is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
-        told: dict[str, Any] = {
-            "finding": finding,
-            "finding_saving_ns": bounds.get(finding),
-            "is_advised": is_advised,
-        }
-        told["link_place"] = knobs.link and _link_place(
-            knobs.link, run, opened, is_sure=_SLOW_LINK in bounds.keys() - unsure
-        )
-        scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
-    if not asked:
-        scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
-    summary = run.summary().to_pylist()[0]
+    is_assumed = any(row["id"] == _SLOW_LINK and is_nvlink_assumed(row) for row in findings)
+    is_slow_link_sure = _SLOW_LINK in bounds.keys() - conditional and not is_assumed
+    nvlink_bytes_per_s = nvlink_promise(run.header.gpu_names)
+    changes = {}
+    for rule in bounds:
+        change = advised_change(rule, nvlink_bytes_per_s)
+        if change:
+            changes[rule] = change
+    return _Advice(bounds, conditional, is_slow_link_sure, changes, nvlink_bytes_per_s)
+
+
+def _menu(run: Run, replay: Replay | None, advice: _Advice) -> dict[str, Knobs]:
+    """Return the changes that `whatif` answers if it is asked for none."""
+    menu = _MENU | menu_of_links(run.header.gpu_names)
+    for key, knobs in _SELDOM_USEFUL.items():
+        if replay and not why_refused(replay, knobs):
+            menu[key] = knobs
+    for change in advice.changes.values():
+        if change.link:
+            menu[f"link-{change.link}"] = change
+    return menu
+
+
+def _answer_question(
+    key: str, knobs: Knobs, run: Run, opened: Replay | str, advice: _Advice
+) -> Scenario:
+    rule = finding_of(knobs, advice.bounds, advice.nvlink_bytes_per_s)
+    bound = None
+    is_advised = False
+    if rule is not None:
+        bound = advice.bounds.get(rule)
+        is_setting = rule != EXPOSURE and rule not in advice.conditional
+        is_advised = is_setting and advice.changes.get(rule) == knobs
+    link_place = None
+    if knobs.link is not None:
+        link_place = _link_place(knobs.link, run, opened, is_sure=advice.is_slow_link_sure)
+    return Scenario(
+        id=key,
+        label=knobs.label,
+        knobs=knobs.given,
+        finding=rule,
+        finding_saving_ns=bound,
+        is_advised=is_advised,
+        link_place=link_place,
+        **_estimate(opened, knobs),
+    )
+
+
+def _basis_of(run: Run, replay: Replay | None) -> _Basis:
+    """Return the steps used; of several captures only those of the simulated one."""
+    (summary,) = run.summary().to_pylist()
     problems = run.problem_rows
     n_steps = summary["n_summary_steps"]
+    if replay is None:
+        return _Basis(n_steps, summary["step_time_ns"], tuple(problems))
     step_time_ns = summary["step_time_ns"]
-    if replay is not None and replay.n_steps < n_steps:
+    if replay.n_steps < n_steps:
         problems.append(problem("one-capture-replayed", n=replay.n_steps, total=n_steps).row)
         n_steps = replay.n_steps
         step_time_ns = replay.step_time_ns
-    if replay is not None and n_steps < FEW_STEPS:
+    if n_steps < FEW_STEPS:
         problems.append(problem("few-steps-to-replay", n=n_steps).row)
-    limit_ns = None
-    limit_gain_ns = None
-    error_pct = None
-    if replay is not None:
-        limit_ns = replay.limit_ns
-        limit_gain_ns = replay.limit_gain_ns
-        error_pct = 100 * replay.identity_error
-    return WhatIf(
-        run.header.run_id,
-        run.header.label,
-        n_steps,
-        step_time_ns,
-        limit_ns,
-        limit_gain_ns,
-        error_pct,
-        tuple(scenarios),
-        tuple(problems),
-        run,
-        _is_answered_without_late_ranks(opened, [*questions.values()]),
+    return _Basis(
+        n_steps=n_steps,
+        step_time_ns=step_time_ns,
+        problem_rows=tuple(problems),
+        limit_step_time_ns=replay.limit_ns,
+        limit_gain_ns=replay.limit_gain_ns,
+        identity_error_pct=100 * replay.identity_error,
     )
 
 
 def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knobs]) -> bool:
-    """Tell whether one of the changes has no estimate because a rank is late, and would have one if no rank were."""
+    """Tell whether a change has no estimate only because a rank is late."""
     if isinstance(opened, str):
         return False
-    refused = (
-        knobs for knobs in changes if not knobs.no_wait and why_refused(opened, knobs) is not None
-    )
-    return any(opened.why_refused_balanced(knobs) is None for knobs in refused)
+    for knobs in changes:
+        is_refused = not knobs.no_wait and why_refused(opened, knobs) is not None
+        if is_refused and opened.why_refused_balanced(knobs) is None:
+            return True
+    return False
 
 
 def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> str:
-    """Return `Scenario.link_place` of a link; `is_sure` if a finding says, on no condition, that NVLink is there and not used."""
+    """Return `Scenario.link_place` of a link.
+
+    `is_sure` tells whether a finding shows, without a condition, that NVLink is there and not used.
+    """
     link = LINKS[name]
-    names = run.header.gpu_names
+    gpu_names = run.header.gpu_names
     kind = name.rstrip("0123456789x")
-    pcie = nominal_speed(names, "PCIe")
-    own = {
-        "nvlink": nvlink_promise(names) or 0.0,
-        "pcie": pcie.bytes_per_s if pcie else 0.0,
+    pcie = nominal_speed(gpu_names, "PCIe")
+    pcie_bytes_per_s = pcie.bytes_per_s if pcie else 0.0
+    peaks = {
+        "nvlink": nvlink_promise(gpu_names) or 0.0,
+        "pcie": pcie_bytes_per_s,
         "shm": math.inf,
     }
-    if len(run.header.hosts) > 1 or (link.nominal_bytes_per_s or 0.0) > own.get(kind, 0.0):
+    is_beyond_gpus = (link.nominal_bytes_per_s or 0.0) > peaks.get(kind, 0.0)
+    if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
-    reached = (
-        0.0 if isinstance(opened, str) else max(opened.bus_of(role) or 0.0 for role in opened.roles)
-    )
-    seen = [
-        row["kind"] == "nvlink" or (row["path"] or "").startswith("NV")
-        for row in run.links().to_pylist()
-    ]
-    has_nvlink = is_sure or reached > own["pcie"] > 0 or (seen and all(seen))
-    return (
-        HERE
-        if kind == "shm" or link.bus_bytes_per_s <= reached or (kind == "nvlink" and has_nvlink)
-        else UNKNOWN
-    )
+    reached = _fastest_captured(opened)
+    if kind == "shm" or link.bus_bytes_per_s <= reached:
+        return HERE
+    is_faster_than_pcie = reached > pcie_bytes_per_s > 0
+    has_nvlink = is_sure or is_faster_than_pcie or _are_all_links_nvlink(run)
+    return HERE if kind == "nvlink" and has_nvlink else UNKNOWN
 
 
-def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
-    refused = why_refused(opened, knobs)
-    if isinstance(opened, str) or refused is not None:
-        return {"refused": refused and in_python(refused), "refused_in_options": refused}
+def _fastest_captured(opened: Replay | str) -> float:
+    """Return the largest captured bus bandwidth, 0 if none is known."""
+    if isinstance(opened, str):
+        return 0.0
+    return max(opened.bus_bandwidth_of(role) or 0.0 for role in opened.roles)
+
+
+def _are_all_links_nvlink(run: Run) -> bool:
+    links = run.links().to_pylist()
+    are_nvlink = [row["kind"] == "nvlink" or (row["path"] or "").startswith("NV") for row in links]
+    return bool(are_nvlink) and all(are_nvlink)
+
+
+def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
+    """Return the fields of a `Scenario` about its estimate, or about the reason why it has none."""
+    reason = why_refused(opened, knobs)
+    if isinstance(opened, str) or reason is not None:
+        return {"refused": reason and in_python(reason), "refused_in_options": reason}
     predicted = opened.predict(knobs)
-    gain = opened.step_time_ns - predicted.step_time_ns
-    said = [*assumptions(opened, knobs)]
-    if gain > opened.lead_ns:
-        said.append(f"{FASTER_HOSTS}, which the capture does not show")
-    rates = {
+    gain_ns = opened.step_time_ns - predicted.step_time_ns
+    sentences = [*assumptions(opened, knobs)]
+    if gain_ns > opened.lead_ns:
+        sentences.append(f"{FASTER_HOSTS}, which the capture does not show")
+    return {
+        **predicted._asdict(),
         "throughput_steps_per_s": 1e9 / predicted.step_time_ns,
-        "gain_pct": 100 * gain / opened.step_time_ns,
+        "gain_pct": 100 * gain_ns / opened.step_time_ns,
+        "assumptions": tuple(sentences),
     }
-    return {**predicted._asdict(), **rates, "assumptions": tuple(said)}
 
 
 def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
-    """Return the links that a menu asks about: of NVLink the generation of the GPUs, or several if the model is not known."""
+    """Return the links of a menu.
+
+    NVLink is that of the GPUs. If their model is not known, the menu has several generations.
+    """
     nvlinks: tuple[str, ...] = _NVLINKS
     promised = nvlink_promise(gpu_names)
     if promised is not None:
         fastest = _fastest_link(promised, "nvlink")
         nvlinks = () if fastest is None else (fastest,)
-    elif nominal_speed(gpu_names, "PCIe") is not None:  # models without NVLink
+    elif nominal_speed(gpu_names, "PCIe") is not None:
+        # The model is known, and has no NVLink.
         nvlinks = ()
-    return {f"link-{name}": Knobs(link=name) for name in (*nvlinks, *_LINKS_BESIDES_NVLINK)}
+    names = (*nvlinks, *_LINKS_BESIDES_NVLINK)
+    return {f"link-{name}": Knobs(link=name) for name in names}
 
 
 def _fastest_link(promised: float | None, *kinds: str) -> str | None:
-    """Return the fastest link of some kinds that is not beyond what data sheets promise of the GPUs."""
-    of_kinds = [link for link in LINKS.values() if link.name.startswith(kinds)]
-    within = [link for link in of_kinds if link.bus_bytes_per_s <= (promised or 0.0)]
-    best = max(within, key=lambda link: link.bus_bytes_per_s, default=None)
-    return None if best is None else best.name
+    """Return the fastest link of some kinds that data sheets promise for the GPUs."""
+    links = [link for link in LINKS.values() if link.name.startswith(kinds)]
+    possible = [link for link in links if link.bus_bytes_per_s <= (promised or 0.0)]
+    fastest = max(possible, key=lambda link: link.bus_bytes_per_s, default=None)
+    return None if fastest is None else fastest.name
 
 
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
-    """Return the change that a finding advises, None where the replay knows none; of links the fastest not beyond a promise."""
+    """Return the change that a finding advises. Return None if it cannot be simulated.
+
+    A link is the fastest one that data sheets promise.
+    """
     if rule != _SLOW_LINK:
         return ADVICE.get(rule)
-    best = _fastest_link(promised, "nvlink", "pcie")
-    return None if best is None else Knobs(link=best)
+    fastest = _fastest_link(promised, "nvlink", "pcie")
+    return None if fastest is None else Knobs(link=fastest)
 
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
-    """Return the id of the finding that advises a change; None for several, without such a rule, for links beyond its own."""
+    """Return the ID of the finding that advises a change.
+
+    Return None for several changes, without such a finding, and for links that are faster than data
+    sheets promise.
+    """
     names = knobs.given.keys()
     if len(names) != 1:
         return None
-    if not names & _OF_LINKS:
-        return next(
-            (rule for rule, one in ADVICE.items() if names == one.given.keys() and rule in fired),
-            None,
-        )
-    is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
-    return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
+    if names & _LINK_CHANGES:
+        is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
+        return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
+    for rule, change in ADVICE.items():
+        if names == change.given.keys() and rule in fired:
+            return rule
+    return None
 
 
-def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
-    """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then.
+def _limit_bounds(
+    run: Run, rows: Sequence[dict[str, Any]], opened: Replay | str
+) -> list[dict[str, Any]]:
+    """Return findings whose bounds are at most what zero communication time saves.
 
-    Where that is nothing there is nothing to change. A replay of one of several captures bounds
-    nothing.
+    If that is nothing, there is nothing to change, and the finding is left out. The simulation of
+    one of several captures is no bound.
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
-        return
-    if opened.n_steps < run.summary()["n_summary_steps"][0].as_py():
-        return
-    limit = opened.limit_gain_ns
+        return [*rows]
+    (summary,) = run.summary().to_pylist()
+    if opened.n_steps < summary["n_summary_steps"]:
+        return [*rows]
+    limited = []
     for row in rows:
-        if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
-            evidence = json.loads(row["evidence"])
-            parts = evidence.get(_PARTS, {"by_breakdown": saving})
-            parts["left_by_replay"] = (
-                parts.get("left_by_replay", 0.0) + limit - saving
-            )  # a saved run has it
-            row |= {
-                "saving_ns_per_step": limit,
-                "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False),
-            }
-            row["severity"] = severity_of(
-                limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9
-            )
-    rows[:] = [
-        row for row in rows if row["id"] not in _OF_TRANSFER or row["saving_ns_per_step"] != 0
-    ]
+        if row["id"] in _TRANSFER_RULES:
+            limited_row = _limit_bound(row, opened.limit_gain_ns, summary["throughput_steps_per_s"])
+            if limited_row["saving_ns_per_step"] != 0:
+                limited.append(limited_row)
+        else:
+            limited.append(row)
+    return limited
+
+
+def _limit_bound(
+    row: dict[str, Any], limit_ns: float, throughput_steps_per_s: float
+) -> dict[str, Any]:
+    """Return a finding with a bound of at most a limit, and the difference as a part of it."""
+    saving_ns = row["saving_ns_per_step"] or 0.0
+    if limit_ns >= saving_ns:
+        return row
+    evidence = json.loads(row["evidence"])
+    parts = evidence.get(_PARTS, {"by_breakdown": saving_ns})
+    # A saved run already has the part.
+    parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit_ns - saving_ns
+    evidence[_PARTS] = parts
+    return row | {
+        "saving_ns_per_step": limit_ns,
+        "evidence": json.dumps(evidence, allow_nan=False),
+        "severity": severity_of(limit_ns * throughput_steps_per_s / 1e9),
+    }
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class AnsweredRun(ReportRun):
-    """A run whose findings come with what a replay of their advice brings."""
+    """A run whose findings have the expected savings of their advice."""
 
     def _make(self, name: str) -> pa.Table:
         if name != "findings":
             return super()._make(name)
-        made = with_expected_savings(self, self.judged_findings())
-        if (
-            self._stale()
-        ):  # it may lack what is likely: problems that were told before are told anew
+        findings = with_expected_savings(self, self.judged_findings())
+        if self._stale():
+            # Problems that were read before may change, so they are read again.
             self._made.pop("problems", None)
-        return made
+        return findings
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
-    """Return findings with what a replay of each one's advice brings, as `whatif` answers it, by `findings.judge.in_order`.
+    """Return findings with the simulated saving of each one's advice, in `findings.judge.in_order`.
 
-    Bounds on what transfers cost are no more than what the replay gains if these took no time.
-    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound,
-    whatever that says. Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``,
-    ``_high_``; or ``replay_refused``, why not. Nothing is expected of ``comm-bound``, as perfect
-    overlap is no setting, nor of what is conditional: what they gain is
-    ``replay_limit_ns_per_step`` and ``replay_conditional_ns_per_step``.
+    The expected saving is the captured minus the predicted step time, a mean over steps as for the
+    bound, whatever the bound is. Bounds on transfer times are at most what zero communication time
+    saves. Evidence has ``replay_change``, and the medians ``replay_step_time_ns``, ``_low_`` and
+    ``_high_``, or the reason ``replay_refused``.
+
+    ``comm-bound`` has no expected saving, because perfect overlap is no setting. Conditional
+    findings have none either. Their savings are ``replay_limit_ns_per_step`` and
+    ``replay_conditional_ns_per_step``.
     """
     promised = nvlink_promise(run.header.gpu_names)
     rows = findings.to_pylist()
     changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
-    if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
+    if not any(changes.values()) and _TRANSFER_RULES.isdisjoint(changes):
         return findings
-    n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    opened: Replay | str = (
-        f"not simulated here, because {n_operations:,} kernels take long (run nsyspipe whatif)"
-    )
-    if n_operations <= _MOST_OPERATIONS:
-        try:
-            opened = opened_replay(run)
-        except NsyspipeError as error:  # an answer without it is better than none
-            opened = (
-                f"{error.lines()[0]}, and a replay reads the reports again: analyze them while "
-                "they are there"
-            )
-    _limit_bounds(run, rows, opened)
-    for row, change in (
-        (row, change) for row in rows if (change := changes[row["id"]]) is not None
-    ):
-        evidence = json.loads(row["evidence"]) | {"replay_change": change.label}
-        refused = why_refused(opened, change)
-        row["expected_ns_per_step"] = None
-        if isinstance(opened, str) or refused is not None:
-            evidence["replay_refused"] = refused
+    opened = _open_if_quick(run)
+    expected_rows = []
+    for row in _limit_bounds(run, rows, opened):
+        change = changes[row["id"]]
+        expected_rows.append(row if change is None else row | _expect(row, change, opened))
+    return schema.FINDINGS.from_rows(in_order(expected_rows))
+
+
+def _open_if_quick(run: Run) -> Replay | str:
+    """Return a run ready to simulate changes, or the reason why it is not, such as many kernels."""
+    n_kernels = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    if n_kernels > _MAX_KERNELS:
+        return f"not simulated here, because {n_kernels:,} kernels take long (run nsyspipe whatif)"
+    try:
+        return opened_replay(run)
+    except NsyspipeError as error:
+        # Findings without expected savings are better than none.
+        return (
+            f"{error.lines()[0]}, and a replay reads the reports again: analyze them while "
+            "they are there"
+        )
+
+
+def _expect(row: Mapping[str, Any], change: Knobs, opened: Replay | str) -> dict[str, Any]:
+    """Return the columns of a finding about the simulation of the change that it advises."""
+    evidence = json.loads(row["evidence"]) | {"replay_change": change.label}
+    expected_ns = None
+    reason = why_refused(opened, change)
+    if isinstance(opened, str) or reason is not None:
+        evidence["replay_refused"] = reason
+    else:
+        predicted = opened.predict(change)
+        if row["id"] == EXPOSURE:
+            evidence["replay_limit_ns_per_step"] = predicted.mean_gain_ns
+        elif is_conditional(row):
+            evidence["replay_conditional_ns_per_step"] = predicted.mean_gain_ns
         else:
-            *times, gain = opened.predict(change)
-            if row["id"] == EXPOSURE or is_conditional(row):
-                evidence[
-                    f"replay_{'limit' if row['id'] == EXPOSURE else 'conditional'}_ns_per_step"
-                ] = gain
-            else:
-                row["expected_ns_per_step"] = gain
-            evidence |= zip(
-                (f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True
-            )
-            evidence |= (
-                {"replay_assumes": FASTER_HOSTS}
-                if opened.step_time_ns - times[0] > opened.lead_ns
-                else {}
-            )
-        row["evidence"] = json.dumps(evidence, allow_nan=False)
-    return schema.FINDINGS.from_rows(in_order(rows))
+            expected_ns = predicted.mean_gain_ns
+        evidence["replay_step_time_ns"] = predicted.step_time_ns
+        evidence["replay_step_time_low_ns"] = predicted.low_ns
+        evidence["replay_step_time_high_ns"] = predicted.high_ns
+        if opened.step_time_ns - predicted.step_time_ns > opened.lead_ns:
+            evidence["replay_assumes"] = FASTER_HOSTS
+    return {
+        "expected_ns_per_step": expected_ns,
+        "evidence": json.dumps(evidence, allow_nan=False),
+    }

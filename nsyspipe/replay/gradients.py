@@ -1,4 +1,4 @@
-"""The gradients of each step: how large, when ready, and which go into one bucket."""
+"""The gradients of each step: their sizes, when they are ready, and their buckets."""
 
 from typing import NamedTuple, cast
 
@@ -7,271 +7,360 @@ from msgspec import Struct
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.names import PHASES
-from nsyspipe.model.table import Float64, Int64
-from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
+from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.replay.program import CapturedSteps, RankMarkers
+from nsyspipe.replay.timelines import BEFORE_ALL_NS, RankTimeline, durations_ns
 
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
-_LEAST_CORRELATION = 0.8  # such kernels are as long as their gradients are large
-# a collective that is shorter than this share of the longest may be of something else, as the loss
-_LARGE = 0.02
-_MOST_COPIES = 20_000
-_EVEN_PARTS = 512
-_FEWEST = 2  # one copy alone may be of anything
-_FEW_KERNELS = 4
-_MOST_EXTRA = 3  # the model may use the same kernel for other things too
+# Kernels belong to gradients if their durations follow the gradient sizes as closely as this.
+_MIN_CORRELATION = 0.8
+# A shorter collective, as a share of the longest one, may be of something else, such as the loss.
+_MIN_SHARE_OF_LONGEST = 0.02
+_MAX_COPIES = 20_000
+# If nothing shows when gradients are ready, a step has about so many equal ones.
+_N_EVEN_PARTS = 512
+# A single copy may be of anything.
+_MIN_COPIES = 2
+_MIN_KERNELS_PER_BUCKET = 4
+# The model may use the same kernel for other things too: this often per gradient at most.
+_MAX_KERNELS_PER_GRADIENT = 3
+# The least weight of a kernel, as a share of the longest kernel.
+_MIN_KERNEL_WEIGHT = 0.02
+_EMPTY = np.empty(0, np.int64)
 
 
-def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
-    """Return the operations of the step like the one before its last large collective, up to it: a gradient's each."""
-    found = timeline.collectives
-    lengths = (found.end - found.start)[own]
-    large = own[lengths >= _LARGE * lengths.max()]
-    last = large[np.argmax(found.launch[large])]
-    at = int(np.searchsorted(timeline.launched, found.launch[last])) - 1
-    if at < 0:
-        return np.empty(0, np.int64)
-    span = slice(
-        int(np.searchsorted(np.maximum.accumulate(timeline.step), found.step[last])), at + 1
-    )
-    # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
-    word = timeline.names[timeline.name[at]]
-    word = word[max(word.find("["), 0) :].lower()
-    is_like = np.array([word in name.lower() for name in timeline.names], np.bool_)
-    chosen = is_like[timeline.name[span]] & (timeline.step[span] == found.step[last])
-    if found.phase[last] == _BACKWARD:
-        chosen &= timeline.phase[span] == _BACKWARD
-    return np.flatnonzero(chosen) + span.start
+def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
+    """Return the operations that scale the gradients of a step, one per gradient.
+
+    They are those like the last operation before the last large all-reduce of the step.
+    """
+    comm = timeline.collectives
+    lengths = (comm.end - comm.start)[all_reduces]
+    large = all_reduces[lengths >= _MIN_SHARE_OF_LONGEST * lengths.max()]
+    last_large = large[np.argmax(comm.launch[large])]
+    step = comm.step[last_large]
+    n_launched = int(np.searchsorted(timeline.latest_launch, comm.launch[last_large]))
+    if n_launched == 0:
+        return _EMPTY
+    first = int(np.searchsorted(np.maximum.accumulate(timeline.step), step))
+    span = slice(first, n_launched)
+    name = timeline.names[timeline.name[n_launched - 1]]
+    is_like = _are_like(timeline.names, name)
+    is_scaling = is_like[timeline.name[span]] & (timeline.step[span] == step)
+    if comm.phase[last_large] == _BACKWARD:
+        is_scaling &= timeline.phase[span] == _BACKWARD
+    return np.flatnonzero(is_scaling) + first
+
+
+def _are_like(names: tuple[str, ...], name: str) -> Flags:
+    """Tell which kernels apply the same functor.
+
+    A functor has several kernels, for aligned and for other arrays. Their names are
+    ``kernel [functor]``.
+    """
+    functor = name[max(name.find("["), 0) :].lower()
+    return np.array([functor in candidate.lower() for candidate in names], np.bool_)
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
-    """Return which of more kernels are the gradients', as places in order: the sum of |log(length / expected)| is the least.
+    """Return which kernels belong to the gradients, if there are more kernels than gradients.
 
-    Expected is proportional to the size, by the largest, but for what makes the smallest as long as
-    the shortest kernel.
+    The kernels are in the order of the gradients, and the sum of |log(length / expected length)| is
+    the least possible. Return their places.
     """
-    n = sizes.size
-    shortest = lengths.min()
-    largest = max(n // 4, 1)
-    per_byte = np.sort(lengths)[-largest:].sum() / np.sort(sizes)[-largest:].sum()
-    expected = np.log(max(shortest - sizes.min() * per_byte, 0.0) + sizes * per_byte)
-    cost = np.abs(np.log(np.maximum(lengths, 1.0)) - expected[:, np.newaxis])
-    best = cost[0]
-    came_from = np.zeros(cost.shape, np.int64)
-    places = np.arange(lengths.size)
-    for at in range(1, n):
-        least = np.minimum.accumulate(
-            best
-        )  # so far; where it stands is the place that it came from
-        came_from[at, 1:] = np.maximum.accumulate(np.where(best == least, places, 0))[:-1]
-        best = np.concatenate(([np.inf], least[:-1])) + cost[at]
-    chosen = [int(np.argmin(best))]
-    for at in range(n - 1, 0, -1):
-        chosen.append(int(came_from[at, chosen[-1]]))
-    return np.array(chosen[::-1], np.int64)
+    cost = _matching_cost(lengths, sizes)
+    n_gradients, n_kernels = cost.shape
+    # The least cost of the gradients so far, if the kernel at each place is that of the last one.
+    total_cost = cost[0]
+    previous_place = np.zeros(cost.shape, np.int64)
+    places = np.arange(n_kernels)
+    for gradient in range(1, n_gradients):
+        least_so_far = np.minimum.accumulate(total_cost)
+        is_least = total_cost == least_so_far
+        place_of_least = np.maximum.accumulate(np.where(is_least, places, 0))
+        previous_place[gradient, 1:] = place_of_least[:-1]
+        cost_before = np.concatenate(([np.inf], least_so_far[:-1]))
+        total_cost = cost_before + cost[gradient]
+    matched = [int(np.argmin(total_cost))]
+    for gradient in range(n_gradients - 1, 0, -1):
+        matched.append(int(previous_place[gradient, matched[-1]]))
+    return np.array(matched[::-1], np.int64)
+
+
+def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
+    """Return |log(length / expected length)| for each gradient (row) and each kernel (column).
+
+    The expected length is proportional to the size, by the largest gradients and kernels. A
+    constant makes that of the smallest gradient at least as long as the shortest kernel.
+    """
+    n_largest = max(sizes.size // 4, 1)
+    largest_ns = np.sort(lengths)[-n_largest:].sum()
+    ns_per_byte = largest_ns / np.sort(sizes)[-n_largest:].sum()
+    constant_ns = max(lengths.min() - sizes.min() * ns_per_byte, 0.0)
+    expected_log = np.log(constant_ns + sizes * ns_per_byte)
+    length_log = np.log(np.maximum(lengths, 1.0))
+    cost: Float64 = np.abs(length_log - expected_log[:, np.newaxis])
+    return cost
 
 
 def is_alike(lengths: Float64, sizes: Float64) -> bool:
-    """Tell whether kernels are the longer the larger the gradients; of equal gradients nothing can be told."""
+    """Tell whether kernels are longer for larger gradients. Equal gradients do not tell."""
     if not np.ptp(sizes):
         return True
-    return bool(np.ptp(lengths) and np.corrcoef(lengths, sizes)[0, 1] >= _LEAST_CORRELATION)
+    if not np.ptp(lengths):
+        return False
+    return bool(np.corrcoef(lengths, sizes)[0, 1] >= _MIN_CORRELATION)
 
 
 class GradientCopies(NamedTuple):
-    """The copies of one step and rank from the buckets to the gradients."""
+    """The copies from the buckets to the gradients in one step of one rank."""
 
-    rows: Int64  # places among the rank's operations
-    n_bytes: Float64  # of a copy that is a kernel, what its length says
+    # Places among the rank's operations.
+    rows: Int64
+    # If a kernel copies, the size follows from its duration.
+    n_bytes: Float64
 
 
-def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
-    """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
+def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCopies:
+    """Find the copies of DDP without bucket view.
+
+    They are in sequence, from the first copy that waits for a collective of each burst.
+    """
     timeline = captured.timelines[rank]
-    own = captured.gradients_by_step[step]
-    of_bursts = np.split(captured.ranks[rank].join[own], run_starts(captured.burst[own])[1:])
-    rows = np.unique(np.concatenate([_row(timeline, joins) for joins in of_bursts]))
+    all_reduces = captured.gradients_by_step[step]
+    joins = captured.ranks[rank].join[all_reduces]
+    first_of_bursts = run_starts(captured.burst[all_reduces])
+    joins_of_bursts = np.split(joins, first_of_bursts[1:])
+    rows = np.unique(np.concatenate([_copies_after(timeline, joins) for joins in joins_of_bursts]))
     is_copy = timeline.is_copy[rows]
-    lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
-    n_bytes = timeline.n_bytes[rows].astype(np.float64)
-    per_ns = n_bytes[is_copy].sum() / max(lengths[is_copy].sum(), 1.0)
-    return GradientCopies(rows, np.where(is_copy, n_bytes, lengths * per_ns))
+    lengths = durations_ns(timeline, rows)
+    recorded_bytes = timeline.n_bytes[rows].astype(np.float64)
+    bytes_per_ns = recorded_bytes[is_copy].sum() / max(lengths[is_copy].sum(), 1.0)
+    return GradientCopies(rows, np.where(is_copy, recorded_bytes, lengths * bytes_per_ns))
 
 
-def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
-    """Return what scales gradients into buckets and copies them out in all passes of a step but the last: one of each, or none."""
+def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
+    """Return the operations that scale and copy gradients in all passes of a step but the last.
+
+    Scaling operations count only if there is one per copy.
+    """
     timeline = captured.timelines[rank]
-    own = captured.gradients_by_step[step]
-    rows = [np.empty(0, np.int64)]
-    for one in np.unique(captured.burst[own]).tolist()[:-1]:
-        of_pass = own[captured.burst[own] == one]
-        copies = _row(timeline, captured.ranks[rank].join[of_pass])
-        # All since the collective before the first of the pass.
-        before = timeline.collectives.launch[of_pass[0] - 1] if of_pass[0] else NEVER
+    all_reduces = captured.gradients_by_step[step]
+    rows = [_EMPTY]
+    burst = captured.burst[all_reduces]
+    for early_burst in np.unique(burst).tolist()[:-1]:
+        of_pass = all_reduces[burst == early_burst]
+        copies = _copies_after(timeline, captured.ranks[rank].join[of_pass])
+        rows.append(copies)
         scaling = _scaling_rows(timeline, of_pass)
-        scaling = scaling[timeline.launch[scaling] > before]
-        rows += (
-            [copies, scaling]
-            if scaling.size == np.count_nonzero(timeline.is_copy[copies])
-            else [copies]
-        )
+        first = of_pass[0]
+        launch_before = timeline.collectives.launch[first - 1] if first else BEFORE_ALL_NS
+        scaling = scaling[timeline.launch[scaling] > launch_before]
+        if scaling.size == np.count_nonzero(timeline.is_copy[copies]):
+            rows.append(scaling)
     return np.unique(np.concatenate(rows))
 
 
-def _row(timeline: RankTimeline, joins: Int64) -> Int64:
-    """Return the copies in a row that follow the waits for one burst; none where there are kernels alone."""
+def _copies_after(timeline: RankTimeline, joins: Int64) -> Int64:
+    """Return the sequence of copies that follows the waits for one burst.
+
+    It begins with a memcpy, and is empty if only kernels wait.
+    """
     waiting = joins[joins < timeline.start.size]
     waiting = waiting[timeline.is_copy[waiting]]
     if not waiting.size:
-        return np.empty(0, np.int64)
+        return _EMPTY
     first = int(waiting.min())
-    return np.arange(first, min(first + _MOST_COPIES, int(timeline.copies_until[first])))
+    end = min(first + _MAX_COPIES, int(timeline.end_of_copies[first]))
+    return np.arange(first, end)
 
 
 class Gradients(Struct, frozen=True):
     """The gradients of one step on all ranks, in order of their buckets."""
 
     n_bytes: Float64
-    ready: Float64  # row per gradient, column per rank: when it was ready, aligned ns
-    # whether sizes and times were seen; else the bytes of each bucket are taken to become ready
-    # evenly
+    # A row per gradient, a column per rank: when it was ready, aligned ns.
+    ready: Float64
+    # Whether the capture shows the sizes and times. If not, they are estimated from the buckets.
     is_exact: bool
 
 
 def gradients_of(
-    captured: Captured, step: int, n_bytes: float | None, skew: float | None = None
+    captured: CapturedSteps, step: int, n_bytes: float | None, skew: float | None = None
 ) -> Gradients | None:
-    """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
+    """Return the gradients of a step. Return None if their sizes are not known.
 
-    The bytes are `n_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view
-    each gradient is copied out of its bucket after the collectives, in bucket order, and scaled
-    into it when it is ready by one kernel: as many kernels of that name in the backward pass as
-    there are copies, longer for larger ones, are the ready times. Else `skew` is the share of each
-    bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
+    Without bucket view, DDP scales each gradient into its bucket with one kernel when it is ready,
+    and copies it out after the collectives, in the same order. If there are as many kernels of one
+    name as copies, and they are longer for larger copies, they show when gradients were ready.
+
+    Parameters
+    ----------
+    step
+        The place among the windows.
+    n_bytes
+        The size of all gradients. By default, it is the message size, or the size of the copies.
+    skew
+        If given, each bucket has this share of its bytes ready at its end (negative: at its begin),
+        and the rest evenly. By default, the times are the most likely ones.
     """
-    own = captured.gradients_by_step[step]
-    if not own.size:
+    all_reduces = captured.gradients_by_step[step]
+    if not all_reduces.size:
         return None
     copies = [gradient_copies(captured, step, rank) for rank in range(captured.program.n_ranks)]
     sizes = copies[0].n_bytes
-    if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
-        return Gradients(
-            sizes * (1.0 if n_bytes is None else n_bytes / sizes.sum()), exact, is_exact=True
-        )
-    per_bucket = _bucket_bytes(captured, own, sizes, n_bytes)
-    if per_bucket is None:
+    if skew is None:
+        ready = _ready_by_scaling(captured, all_reduces, copies, sizes)
+        if ready is not None:
+            scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()
+            return Gradients(sizes * scale, ready, is_exact=True)
+    bucket_bytes = _bucket_bytes(captured, all_reduces, sizes, n_bytes)
+    if bucket_bytes is None:
         return None
-    likely = _by_kernels(captured, own, per_bucket) if skew is None else None
-    return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
+    if skew is not None:
+        return _spread_evenly(captured, all_reduces, bucket_bytes, skew)
+    by_kernels = _gradients_by_kernels(captured, all_reduces, bucket_bytes)
+    return by_kernels or _spread_evenly(captured, all_reduces, bucket_bytes, skew=0.0)
 
 
-def _scaled(
-    captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64
+def _ready_by_scaling(
+    captured: CapturedSteps, all_reduces: Int64, copies: list[GradientCopies], sizes: Float64
 ) -> Float64 | None:
-    """Return when each gradient was ready on each rank, by the kernels that scaled them; None if they are not found."""
-    if sizes.size < max(own.size, _FEWEST) or (sizes <= 0).any():
+    """Return when each gradient was ready on each rank, by the end of the kernel that scales it.
+
+    Return None if the kernels do not belong to the gradients.
+    """
+    if sizes.size < max(all_reduces.size, _MIN_COPIES) or (sizes <= 0).any():
         return None
     columns = []
-    for timeline, one in zip(captured.timelines, copies, strict=True):
-        rows = _scaling_rows(timeline, own)
-        if not sizes.size <= rows.size <= _MOST_EXTRA * sizes.size or one.rows.size != sizes.size:
+    for timeline, rank_copies in zip(captured.timelines, copies, strict=True):
+        rows = _scaling_rows(timeline, all_reduces)
+        has_enough_kernels = sizes.size <= rows.size <= _MAX_KERNELS_PER_GRADIENT * sizes.size
+        if not has_enough_kernels or rank_copies.rows.size != sizes.size:
             return None
-        lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
         if rows.size > sizes.size:
-            chosen = matched_in_order(lengths, sizes)
-            rows = rows[chosen]
-            lengths = lengths[chosen]
-        if not is_alike(lengths, sizes):
+            rows = rows[matched_in_order(durations_ns(timeline, rows), sizes)]
+        if not is_alike(durations_ns(timeline, rows), sizes):
             return None
         columns.append(timeline.end[rows].astype(np.float64))
     return np.stack(columns, axis=1)
 
 
 def _bucket_bytes(
-    captured: Captured, own: Int64, copied: Float64, total_bytes: float | None
+    captured: CapturedSteps, all_reduces: Int64, copied: Float64, total_bytes: float | None
 ) -> Float64 | None:
-    """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
+    """Return the size of each captured bucket. Return None if nothing shows it, or if it is 0."""
     program = captured.program
-    known = program.n_bytes[own]
-    shares = np.maximum(program.transfer_ns[own].mean(axis=1), 1.0)
-    if known.sum() > 0:  # not of what holds a NaN
-        return known if total_bytes is None else known * (total_bytes / known.sum())
+    recorded = program.n_bytes[all_reduces]
+    # A size that was not recorded is NaN, and so is the sum.
+    if recorded.sum() > 0:
+        return recorded if total_bytes is None else recorded * (total_bytes / recorded.sum())
     if total_bytes is None:
-        if copied.size < max(own.size, _FEWEST) or not copied.sum() > 0:
+        if copied.size < max(all_reduces.size, _MIN_COPIES) or not copied.sum() > 0:
             return None
         total_bytes = float(copied.sum())
-    return cast("Float64", shares * (total_bytes / shares.sum()))
+    transfer_ns = np.maximum(program.transfer_ns[all_reduces].mean(axis=1), 1.0)
+    return cast("Float64", transfer_ns * (total_bytes / transfer_ns.sum()))
 
 
-def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradients | None:
-    """Take the kernels that scale gradients for the gradients, as large as they are long; None where there are few."""
+def _gradients_by_kernels(
+    captured: CapturedSteps, all_reduces: Int64, bucket_bytes: Float64
+) -> Gradients | None:
+    """Return a gradient for each kernel that scales gradients. Return None if there are few.
+
+    The size of a gradient follows from the duration of its kernel on the first rank.
+    """
     columns: list[Int64] = []
     sizes = np.empty(0)
     for timeline in captured.timelines:
-        rows = _scaling_rows(timeline, own)
-        bucket = np.searchsorted(timeline.collectives.launch[own], timeline.launch[rows])
-        counts = np.bincount(bucket, minlength=own.size)
-        if counts.size > own.size or counts.min() < 1 or rows.size < _FEW_KERNELS * own.size:
+        rows = _scaling_rows(timeline, all_reduces)
+        bucket_launch = timeline.collectives.launch[all_reduces]
+        bucket = np.searchsorted(bucket_launch, timeline.launch[rows])
+        n_kernels = np.bincount(bucket, minlength=all_reduces.size)
+        has_all_buckets = n_kernels.size <= all_reduces.size and n_kernels.min() >= 1
+        if not has_all_buckets or rows.size < _MIN_KERNELS_PER_BUCKET * all_reduces.size:
             return None
         if not columns:
-            lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
-            # The shortest say how long a kernel takes that does next to nothing.
-            weights = np.maximum(lengths - lengths.min(), 0.02 * lengths.max())
-            sizes = (
-                per_bucket[bucket]
-                * weights
-                / np.bincount(bucket, weights=weights, minlength=own.size)[bucket]
-            )
+            sizes = _sizes_by_durations(durations_ns(timeline, rows), bucket, bucket_bytes)
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])
     return Gradients(sizes, np.stack(columns, axis=1).astype(np.float64), is_exact=False)
 
 
-def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: float) -> Gradients:
-    """Let the bytes of each bucket become ready evenly from the bucket before on; of the first, from its pass's begin."""
-    counts = np.maximum(np.round(_EVEN_PARTS * (per_bucket / per_bucket.sum())).astype(np.int64), 1)
-    # When each of a bucket's equal parts is ready, as shares of the time that the bucket has.
-    even = np.concatenate([np.arange(1, n + 1) / n for n in counts.tolist()])
-    shares = np.clip((even + min(skew, 0.0)) / (1 - abs(skew)), 0.0, 1.0)
+def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) -> Float64:
+    """Divide the size of each bucket among its kernels by their duration.
+
+    The shortest kernel shows how long a kernel takes that does almost nothing.
+    """
+    min_weight = _MIN_KERNEL_WEIGHT * lengths.max()
+    weights = np.maximum(lengths - lengths.min(), min_weight)
+    bucket_weights = np.bincount(bucket, weights=weights, minlength=bucket_bytes.size)
+    sizes: Float64 = bucket_bytes[bucket] * weights / bucket_weights[bucket]
+    return sizes
+
+
+def _spread_evenly(
+    captured: CapturedSteps, all_reduces: Int64, bucket_bytes: Float64, skew: float
+) -> Gradients:
+    """Let the bytes of each bucket become ready evenly, from the previous bucket on.
+
+    Those of the first bucket become ready from the beginning of the backward pass.
+    """
+    bucket_shares = bucket_bytes / bucket_bytes.sum()
+    n_parts = np.maximum(np.round(_N_EVEN_PARTS * bucket_shares).astype(np.int64), 1)
+    # When each of a bucket's equal parts is ready, as a share of the bucket's time.
+    even_shares = np.concatenate([np.arange(1, n + 1) / n for n in n_parts.tolist()])
+    skewed_shares = (even_shares + min(skew, 0.0)) / (1 - abs(skew))
+    shares = np.clip(skewed_shares, 0.0, 1.0)
     columns = []
     for timeline, markers in zip(captured.timelines, captured.ranks, strict=True):
-        edges = np.append(
-            _begin_of_pass(timeline, markers, own), markers.ready[own].astype(np.float64)
-        )
-        columns.append(np.repeat(edges[:-1], counts) + np.repeat(np.diff(edges), counts) * shares)
-    return Gradients(
-        np.repeat(per_bucket / counts, counts), np.stack(columns, axis=1), is_exact=False
-    )
+        bucket_ready = markers.ready[all_reduces].astype(np.float64)
+        begin = _begin_of_pass(timeline, markers, all_reduces)
+        edges = np.append(begin, bucket_ready)
+        begin_of_part = np.repeat(edges[:-1], n_parts)
+        duration_of_part = np.repeat(np.diff(edges), n_parts)
+        columns.append(begin_of_part + duration_of_part * shares)
+    sizes = np.repeat(bucket_bytes / n_parts, n_parts)
+    return Gradients(sizes, np.stack(columns, axis=1), is_exact=False)
 
 
-def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> float:
-    """Return when the backward pass began; not marked: a third into the step, since backward takes twice forward."""
-    step = timeline.step == timeline.collectives.step[own[0]]
-    first_ready = float(markers.ready[own[0]])
-    backward = np.flatnonzero(step & (timeline.phase == _BACKWARD) & timeline.is_compute)
+def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, all_reduces: Int64) -> float:
+    """Return when the backward pass begins.
+
+    If no phase marks it, it begins a third into the step, since backward takes twice as long as
+    forward.
+    """
+    is_in_step = timeline.step == timeline.collectives.step[all_reduces[0]]
+    first_ready = float(markers.ready[all_reduces[0]])
+    is_backward = is_in_step & (timeline.phase == _BACKWARD) & timeline.is_compute
+    backward = np.flatnonzero(is_backward)
     if backward.size:
         return min(float(timeline.start[backward[0]]), first_ready)
-    rows = np.flatnonzero(step & (timeline.launch != NEVER))
-    if not rows.size:
+    launched = np.flatnonzero(is_in_step & (timeline.launch != BEFORE_ALL_NS))
+    if not launched.size:
         return first_ready
-    begin = float(timeline.start[rows[0]])
-    return min(begin + (float(markers.ready[own].max()) - begin) / 3, first_ready)
+    begin = float(timeline.start[launched[0]])
+    last_ready = float(markers.ready[all_reduces].max())
+    return min(begin + (last_ready - begin) / 3, first_ready)
 
 
 def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
-    """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
+    """Return the last gradient of each bucket by the rule of DDP.
 
-    Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP
-    counts in MiB.
+    A bucket is closed by the gradient that fills it. Gradients are in the order in which they are
+    ready. The cap is ``bucket_cap_mb``, which DDP counts in MiB.
     """
-    reached = np.cumsum(n_bytes)
-    before = 0.0
+    bytes_until = np.cumsum(n_bytes)
+    bytes_in_buckets = 0.0
     ends: list[int] = []
-    while before < reached[-1]:
-        # Half a byte: sums of floats may fall short of a cap that is met exactly.
-        at = int(np.searchsorted(reached, before + cap_mib * MIB - 0.5))
-        at = min(max(at, ends[-1] + 1 if ends else 0), reached.size - 1)
-        ends.append(at)
-        before = reached[at]
+    while bytes_in_buckets < bytes_until[-1]:
+        # Half a byte less, because a sum of floats may be below a cap that is met exactly.
+        full = bytes_in_buckets + cap_mib * MIB - 0.5
+        last_gradient = int(np.searchsorted(bytes_until, full))
+        next_gradient = ends[-1] + 1 if ends else 0
+        last_gradient = min(max(last_gradient, next_gradient), bytes_until.size - 1)
+        ends.append(last_gradient)
+        bytes_in_buckets = bytes_until[last_gradient]
     return np.array(ends, np.int64)

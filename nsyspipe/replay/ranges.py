@@ -1,4 +1,4 @@
-"""What captured steps say of their communication, and of how much it slows the work beside it."""
+"""What the captured steps show about communication and its slowdown of concurrent work."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,55 +15,76 @@ from nsyspipe.analysis.kernels import ENOUGH_GAPS, Compared, Slowing, gaps_befor
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.model.problems import WITH_BLOBS
-from nsyspipe.model.table import Flags, Float64
+from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs, Starving
-from nsyspipe.replay.program import SIDES, Captured
-from nsyspipe.replay.simulate import NOTHING
+from nsyspipe.replay.knobs import Knobs
+from nsyspipe.replay.program import CapturedSteps, RankMarkers
+from nsyspipe.replay.simulate import NO_SLOWING
+from nsyspipe.replay.starving import MAX_STARVED_SHARE, Starving
+from nsyspipe.replay.timelines import SHARD_COLLECTIVES, RankTimeline, durations_ns
 from nsyspipe.run.rank_names import RankNames
 
-OVERHEADS_NS = (
-    10_000.0,
-    30_000.0,
-    80_000.0,
-)  # least, likeliest, most: what a collective takes besides its bytes
+# What a collective takes besides the time for its bytes.
+MIN_OVERHEAD_NS = 10_000.0
+LIKELY_OVERHEAD_NS = 30_000.0
+MAX_OVERHEAD_NS = 80_000.0
 
-# a slowdown that is measured in the capture needs this share of the work beside communication
-_LEAST_COVERED = 0.02
-_MOST_POSSIBLE = (
-    1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
-)
-# how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
-_SAME_WIDTH = 0.1
-_NARROW_IN_OPERATION_NS = (
-    3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
-)
-_OF_MEDIAN = 1.2533  # standard error of a median over the mean's, of normal steps: sqrt(pi / 2)
-_SAME_LINK = 0.2  # a link is the captured one when its bandwidth is within this of it
+# A slowdown is measured only if this share of the work is during communication.
+_MIN_COVERED_SHARE = 0.02
+# No kernels were ever seen to take so much longer. A larger ratio has another cause.
+_MAX_KERNEL_SLOWDOWN = 1.5
+# A measured slowdown also holds for a link this far from the measured one. From shared memory to
+# NVLink the distance is 1.
+_MAX_LINK_DISTANCE = 0.1
+# Over shared memory, this part of the delay makes the operation longer, and not the gap before it.
+_NARROW_IN_OPERATION_NS = 3_800.0
+# The standard error of a median over that of the mean, for normal values: sqrt(pi / 2).
+_MEDIAN_ERROR_FACTOR = 1.2533
+# A link is the captured one if its bandwidth differs by at most this share.
+_MAX_SAME_LINK_DIFFERENCE = 0.2
+_LEAD_PERCENTILE = 5
 
 
 class Contention(NamedTuple):
-    """What the capture says of work beside communication."""
+    """What the capture shows about work during communication."""
 
     compared: Compared
-    # How much later an operation begins after the one before than without communication (None: few
-    # did); and without it.
+    # How much later an operation starts after its predecessor than without communication. None if
+    # there are few such operations.
     delay_ns: float | None
+    # The gap between two operations without communication.
     free_gap_ns: float
-    # Work that was beside communication: its share of all, its time, and how many operations it
-    # began.
+    # The work during communication: its share of all work, its time, and the number of operations
+    # that started in it.
     covered_share: float
     covered_ns: float
     n_covered: float
 
 
-class Slowdowns(NamedTuple):
-    """The slowdown of work beside communication, in the capture and in the replay."""
+class SlowingPair(NamedTuple):
+    """The slowdown by communication in the capture, and in the simulation."""
 
-    pairs: tuple[
-        tuple[Slowing, Slowing], ...
-    ]  # the likeliest, then those that make the step shortest and longest
-    is_measured: bool  # in the capture, over about the same link
+    before: Slowing
+    after: Slowing
+
+
+class Slowdowns(NamedTuple):
+    """The slowdowns to simulate with."""
+
+    # The most likely pair, then those of the shortest and of the longest step.
+    pairs: tuple[SlowingPair, ...]
+    # Whether the capture shows the slowdown, over about the same link.
+    is_measured: bool
+
+
+class _CapturedSlowing(NamedTuple):
+    slowing: Slowing
+    is_measured: bool
+
+
+class _SlowingBounds(NamedTuple):
+    least: Slowing
+    most: Slowing
 
 
 def slowdowns(
@@ -72,110 +93,185 @@ def slowdowns(
     target_bytes_per_s: float | None,
     operations_per_ns: float = 0.0,
 ) -> Slowdowns:
-    """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
+    """Return the slowdowns to simulate with.
 
-    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one
-    of the target. Where the captured link is not known either, it may be any: that which slows so
-    many operations least, or most.
+    On the way from a narrow link to a wide one, the measured slowdown gives way to the assumed one
+    of the target.
+
+    Parameters
+    ----------
+    measured
+        What the capture shows, if anything.
+    captured_bytes_per_s
+        The bus bandwidth in the capture, if known.
+    target_bytes_per_s
+        The bus bandwidth in the simulation. By default, it stays the same.
+    operations_per_ns
+        How dense the operations are that communication slows down.
     """
-    before, is_measured = _of_capture(measured, captured_bytes_per_s)
-    within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
-    of_delay = within if measured is None or measured.delay_ns is None else slowdown.MEASURED_WITHIN
-    scales = [(1 + sign * within, 1 + sign * of_delay) for sign in (-1, 1)]
-    ends = [before, before]
-    if before == slowdown.assumed(None) and captured_bytes_per_s is None:
-        ends = sorted(
-            (slowdown.NARROW, slowdown.WIDE), key=lambda one: one.total(operations_per_ns)
-        )
-    scaled = zip(ends, scales, strict=True)
-    least, most = (
-        Slowing(of_ratio * end.ratio, of_delay * end.delay_ns)
-        for end, (of_ratio, of_delay) in scaled
-    )
+    captured = _slowing_in_capture(measured, captured_bytes_per_s)
+    before = captured.slowing
+    least, most = _slowing_bounds(captured, measured, captured_bytes_per_s, operations_per_ns)
     if target_bytes_per_s is None:
-        return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
-    width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
-    moved = abs(slowdown.link_width(target_bytes_per_s) - width)
-    after = before.blended(slowdown.assumed(target_bytes_per_s), moved if is_measured else 1.0)
-    within += moved * (slowdown.ASSUMED_WITHIN - within)
+        same = tuple(SlowingPair(slowing, slowing) for slowing in (before, least, most))
+        return Slowdowns(same, captured.is_measured)
+    captured_width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
+    distance = abs(slowdown.link_width(target_bytes_per_s) - captured_width)
+    assumed_share = distance if captured.is_measured else 1.0
+    after = before.blended(slowdown.assumed(target_bytes_per_s), assumed_share)
+    within = _ratio_within(captured)
+    within += distance * (slowdown.ASSUMED_WITHIN - within)
     pairs = (
-        (before, after),
-        (most, NOTHING.blended(after, 1 - within)),
-        (least, NOTHING.blended(after, 1 + within)),
+        SlowingPair(before, after),
+        SlowingPair(most, NO_SLOWING.blended(after, 1 - within)),
+        SlowingPair(least, NO_SLOWING.blended(after, 1 + within)),
     )
-    return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
+    return Slowdowns(pairs, captured.is_measured and distance <= _MAX_LINK_DISTANCE)
 
 
-def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
+def _ratio_within(captured: _CapturedSlowing) -> float:
+    """Return the share by which the ratio of a slowing may be wrong."""
+    return slowdown.MEASURED_WITHIN if captured.is_measured else slowdown.ASSUMED_WITHIN
+
+
+def _slowing_bounds(
+    captured: _CapturedSlowing,
+    measured: Contention | None,
+    captured_bytes_per_s: float | None,
+    operations_per_ns: float,
+) -> _SlowingBounds:
+    """Return the least and the most that communication may slow work down in the capture.
+
+    If the captured link is not known, the bounds are those of all links.
+    """
+    ratio_within = _ratio_within(captured)
+    has_delay = measured is not None and measured.delay_ns is not None
+    delay_within = slowdown.MEASURED_WITHIN if has_delay else ratio_within
+    least = most = captured.slowing
+    if captured_bytes_per_s is None and captured.slowing == slowdown.assumed(None):
+        links = (slowdown.NARROW, slowdown.WIDE)
+        least, most = sorted(links, key=lambda slowing: slowing.total(operations_per_ns))
+    return _SlowingBounds(
+        least=_scaled_slowing(least, 1 - ratio_within, 1 - delay_within),
+        most=_scaled_slowing(most, 1 + ratio_within, 1 + delay_within),
+    )
+
+
+def _scaled_slowing(slowing: Slowing, ratio_scale: float, delay_scale: float) -> Slowing:
+    return Slowing(ratio_scale * slowing.ratio, delay_scale * slowing.delay_ns)
+
+
+def _slowing_in_capture(measured: Contention | None, bytes_per_s: float | None) -> _CapturedSlowing:
+    """Return the slowdown in the capture: measured as far as possible, and otherwise assumed."""
     assumed = slowdown.assumed(bytes_per_s)
-    if measured is None or measured.covered_share < _LEAST_COVERED:
-        return assumed, False
-    found = assumed
-    longer = measured.compared.slowdown_ratio
-    is_measured = longer is not None and measured.compared.is_enough and longer <= _MOST_POSSIBLE
-    in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
-    # One operation beside communication, without the gap before it and what it is slower.
-    each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
-    each = (each - assumed.delay_ns) / (1 + assumed.ratio)
-    ratio = assumed.ratio + in_operation / max(each, in_operation, 1.0)
-    if is_measured and longer is not None:
-        ratio += measured.compared.share * (max(longer, 0.0) - ratio)
+    if measured is None or measured.covered_share < _MIN_COVERED_SHARE:
+        return _CapturedSlowing(assumed, is_measured=False)
+    compared = measured.compared
+    delay_in_operation_ns = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
+    operation_ns = _free_operation_ns(measured, assumed)
+    operation_ns = max(operation_ns, delay_in_operation_ns, 1.0)
+    ratio = assumed.ratio + delay_in_operation_ns / operation_ns
+    kernel_ratio = compared.slowdown_ratio if compared.is_enough else None
+    if kernel_ratio is not None and kernel_ratio > _MAX_KERNEL_SLOWDOWN:
+        kernel_ratio = None
+    if kernel_ratio is not None:
+        ratio += compared.share * (max(kernel_ratio, 0.0) - ratio)
+    slowing = assumed
     if measured.delay_ns is not None:
-        # The gap between two operations is no work that could be slower.
-        found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
-    elif is_measured:
-        found = Slowing(ratio, assumed.delay_ns - in_operation)
-    return found, is_measured
+        # The gap between two operations is no work that could take longer.
+        slowing = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
+    elif kernel_ratio is not None:
+        slowing = Slowing(ratio, assumed.delay_ns - delay_in_operation_ns)
+    return _CapturedSlowing(slowing, is_measured=kernel_ratio is not None)
+
+
+def _free_operation_ns(measured: Contention, assumed: Slowing) -> float:
+    """Return how long an operation takes without communication, without the gap before it."""
+    covered_ns = measured.covered_ns / max(measured.n_covered, 1.0)
+    operation_ns = covered_ns - measured.free_gap_ns
+    return (operation_ns - assumed.delay_ns) / (1 + assumed.ratio)
+
+
+class _Gaps(NamedTuple):
+    """Gaps between operations of the main stream, ns."""
+
+    free: Int64
+    # During communication.
+    covered: Int64
+
+
+def _measure_gaps(timeline: RankTimeline, markers: RankMarkers) -> _Gaps:
+    """Return the gaps before operations of a rank that wait for no collective."""
+    comm = timeline.collectives
+    active = union(comm.start, comm.end)
+    gaps = gaps_before(timeline.start, timeline.end, timeline.launch, active)
+    waits_for_none = ~np.isin(gaps.place, markers.join)
+    return _Gaps(
+        free=gaps.gap_ns[waits_for_none & gaps.is_free],
+        covered=gaps.gap_ns[waits_for_none & gaps.is_covered],
+    )
+
+
+def _measure_progress(timeline: RankTimeline, markers: RankMarkers) -> Float64:
+    """Return the rows of `StepProgram.progress` from the first operation of a rank to the last."""
+    if not timeline.start.size:
+        return np.zeros(4)
+    ends = np.array([timeline.start[0], timeline.end.max()])
+    return np.diff(markers.measure_progress(ends))[:, 0]
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for."""
+class CapturedFacts:
+    """What captured steps show about their communication. Figures are computed on first use."""
 
-    captured: Captured
-    given_bytes: float | None  # of gradients per step, as the user says
-    # As NCCL's kernels name those of the gradients' all-reduces, None for one not told; the bytes
-    # of an element, if of one.
+    captured: CapturedSteps
+    # The size of the gradients per step, if the user gives it.
+    given_bytes: float | None
+    # The datatypes of the gradient all-reduces, by NCCL's kernels. None is an unknown datatype.
     datatypes: frozenset[str | None]
+    # The size of an element, if all of these datatypes have the same.
     element_bytes: int | None
-    starved_shares: Float64  # of each rank's step: its GPU waits for launches
+    # By rank: the share of the median step in which its GPU waits for launches.
+    starved_shares: Float64
     starving: Starving
-    starved_causes: Sequence[tuple[str, ...]]  # of each rank, as `knobs.starved_causes` words them
-    longest_work_ns: float  # per step of the rank that works longest, waiting for others apart
-    fastest_launch_ns: (
-        Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
-    )
-    recorded_bytes_per_s: Mapping[
-        str, float | None
-    ]  # bus bandwidth by NCCL's payload, by role of the communicators
+    # By rank: the causes as `starving.starved_causes` words them.
+    starved_causes: Sequence[tuple[str, ...]]
+    # The work time per step of the rank that works longest, without wait time for other ranks.
+    longest_work_ns: float
+    # By step used: the launch time of the fastest CPU, 0 if it is not known.
+    fastest_launch_ns: Float64
+    # By parallelism: the bus bandwidth that follows from message sizes.
+    recorded_bytes_per_s: Mapping[str, float | None]
     compared: Compared
-    operations_per_ns: float  # how dense the kernels are that communication may slow
-    nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
-    known_link: (
-        str | None
-    )  # what all ranks use, by NCCL's log; of links whose name is no generation
-    world_size: int  # more than are replayed where some are not among the reports
+    # How dense the kernels are that communication may slow down.
+    operations_per_ns: float
+    # The peak bandwidth of the fastest interconnect of these GPUs.
+    nominal_bytes_per_s: float | None
+    # The interconnect that all ranks use by NCCL's log, if its name stands for one bandwidth.
+    known_link: str | None
+    # The number of ranks of the job. Some may not be among the reports.
+    world_size: int
     rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
-    is_hybrid_sharded: bool = field(
-        default=False, kw_only=True
-    )  # all-reduces of gradients are of their shards
-    sizes_recorded_by: str = field(
-        default=WITH_BLOBS, kw_only=True
-    )  # what records message sizes, where they are not
+    # Whether all-reduces of gradients are of their shards.
+    is_hybrid_sharded: bool = field(default=False, kw_only=True)
+    # What records message sizes that were not recorded.
+    sizes_recorded_by: str = field(default=WITH_BLOBS, kw_only=True)
 
     @cached_property
     def is_sharded(self) -> bool:
-        """Whether parameters are gathered and gradients scattered beside the work, as of FSDP: who waits then is not all known."""
-        first = self.captured.timelines[0].collectives
-        return bool(
-            (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any()
-            or SHARDED in self.captured.uses.role
-        )
+        """Whether parameters are gathered and gradients scattered during compute, as with FSDP.
+
+        Then it is not completely known what waits for communication.
+        """
+        comm = self.captured.timelines[0].collectives
+        is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES])
+        has_concurrent_ones = bool((is_shard_collective & ~comm.is_inline).any())
+        return has_concurrent_ones or SHARDED in self.captured.uses.role
 
     @property
     def n_steps(self) -> int:
-        """Steps that are replayed and count: of several captures those of one."""
-        return int(np.count_nonzero(self.captured.windows.counts))
+        """The number of simulated steps that are used; of several captures those of one."""
+        return int(np.count_nonzero(self.captured.windows.is_used))
 
     @cached_property
     def has_gradients(self) -> bool:
@@ -184,61 +280,48 @@ class Facts:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """What the communicators are for, that of the gradients' first, else that with most transfer."""
+        """The kinds of parallelism: that of the gradients, then by transfer time."""
         program = self.captured.program
-        weights = program.transfer_ns.mean(axis=1) + np.where(program.is_gradient, np.inf, 0.0)
-        sums = {
-            one: float(weights[program.role == one].sum())
-            for one in sorted({*program.role.tolist()})
-        }
-        return tuple(sorted(sums, key=lambda one: -sums[one]))
+        first_place = np.where(program.is_gradient, np.inf, 0.0)
+        weights = program.transfer_ns.mean(axis=1) + first_place
+        roles = sorted({*program.role.tolist()})
+        sums = {role: float(weights[program.role == role].sum()) for role in roles}
+        return tuple(sorted(roles, key=lambda role: -sums[role]))
 
     @cached_property
     def contention(self) -> Contention | None:
-        """What the capture says of work beside communication, None where sharded: how much later operations begin there, in the mean.
-
-        Of those of the main stream that `gaps_before` has and that wait for no collective.
-        """
+        """What the capture shows about work during communication. None with FSDP."""
         if self.is_sharded:
             return None
-        pairs = list(zip(self.captured.timelines, self.captured.ranks, strict=True))
-        gaps = []
-        for rank, markers in pairs:
-            busy = union(rank.collectives.start, rank.collectives.end)
-            place, gap, is_free, is_beside = gaps_before(rank.start, rank.end, rank.launch, busy)
-            own = ~np.isin(place, markers.join)
-            gaps.append((gap[own & is_free], gap[own & is_beside]))
-        free, beside = (np.concatenate(own) for own in zip(*gaps, strict=True))
-        # How far each rank came from its first operation to its last.
-        ends = [
-            (markers, np.array([rank.start[0], rank.end.max()]))
-            for rank, markers in pairs
-            if rank.start.size
-        ]
-        came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
-        work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
-        delay_ns = (
-            float(beside.mean() - free.mean())
-            if min(free.size, beside.size) >= ENOUGH_GAPS
-            else None
-        )
-        free_gap_ns = float(free.mean()) if free.size else 0.0
+        ranks = list(zip(self.captured.timelines, self.captured.ranks, strict=True))
+        gaps = [_measure_gaps(timeline, markers) for timeline, markers in ranks]
+        free_ns = np.concatenate([rank_gaps.free for rank_gaps in gaps])
+        covered_gap_ns = np.concatenate([rank_gaps.covered for rank_gaps in gaps])
+        has_enough_gaps = min(free_ns.size, covered_gap_ns.size) >= ENOUGH_GAPS
+        delay_ns = float(covered_gap_ns.mean() - free_ns.mean()) if has_enough_gaps else None
+        progress = [_measure_progress(timeline, markers) for timeline, markers in ranks]
+        work_ns, covered_ns, _, n_covered = np.sum(progress, axis=0).tolist()
         return Contention(
-            self.compared, delay_ns, free_gap_ns, covered / max(work, 1.0), covered, n_covered
+            compared=self.compared,
+            delay_ns=delay_ns,
+            free_gap_ns=float(free_ns.mean()) if free_ns.size else 0.0,
+            covered_share=covered_ns / max(work_ns, 1.0),
+            covered_ns=covered_ns,
+            n_covered=n_covered,
         )
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
-        """Those of each step; None where their bytes are not known."""
+        """The gradients of each step. None if their sizes are not known."""
         return self.gradients_with(None)
 
     @property
     def is_exact(self) -> bool:
-        """Whether sizes and ready times of all of them were seen."""
-        return all(gradient is not None and gradient.is_exact for gradient in self.gradients)
+        """Whether the capture shows the sizes and ready times of all gradients."""
+        return all(gradients is not None and gradients.is_exact for gradients in self.gradients)
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
-        """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
+        """Return the gradients, with the skew of `gradients.gradients_of`."""
         return tuple(
             gradients_of(self.captured, step, self.given_bytes, skew)
             for step in self.captured.steps
@@ -246,144 +329,173 @@ class Facts:
 
     @cached_property
     def gradient_bytes(self) -> float | None:
-        """Bytes of gradients per step, the median over steps; None if not known for all."""
-        known = [gradient.n_bytes.sum() for gradient in self.gradients if gradient is not None]
-        return float(np.median(known)) if known and len(known) == len(self.gradients) else None
+        """The size of the gradients per step, a median. None if a step lacks it."""
+        known = [gradients.n_bytes.sum() for gradients in self.gradients if gradients is not None]
+        if not known or len(known) != len(self.gradients):
+            return None
+        return float(np.median(known))
 
     @cached_property
     def bus_bytes_per_s(self) -> float | None:
-        """Bus bandwidth: bytes x factor / transfer of the gradients' all-reduces, or as recorded; None if not known."""
+        """The bus bandwidth of the gradient all-reduces, or as recorded. None if not known.
+
+        It is bytes x factor / transfer time.
+        """
         program = self.captured.program
         if program.n_ranks <= 1:
             return None
         if self.gradient_bytes is None or self.is_sharded:
             return self.recorded_bytes_per_s.get(self.roles[0])
-        factor = float(bus_factor("all_reduce", np.array([self.world_size], np.float64))[0])
-        own = program.is_gradient
-        transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
-        return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+        world_size = np.array([self.world_size], np.float64)
+        factor = float(bus_factor("all_reduce", world_size)[0])
+        mean_ns = program.transfer_ns[program.is_gradient].mean(axis=1)
+        step_ns = np.bincount(program.step[program.is_gradient], weights=mean_ns)
+        median_ns = max(float(np.median(step_ns)), 1.0)
+        return self.gradient_bytes * factor / median_ns * 1e9
 
-    def bus_of(self, role: str) -> float | None:
-        """Return the bus bandwidth of the communicators of a role; None if not known."""
-        return (
-            self.bus_bytes_per_s if role == self.roles[0] else self.recorded_bytes_per_s.get(role)
-        )
+    def bus_bandwidth_of(self, role: str) -> float | None:
+        """Return the bus bandwidth of a kind of parallelism. None if not known."""
+        if role == self.roles[0]:
+            return self.bus_bytes_per_s
+        return self.recorded_bytes_per_s.get(role)
 
-    def least_compute_ns(self, most_slower: float) -> float:
-        """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
+    def least_compute_ns(self, max_slowdown: float) -> float:
+        """Return the least compute time of a step on the rank with the most, a median over steps.
+
+        Compute during communication may have taken so much longer.
+        """
         windows = self.captured.windows
-        rows = []
-        for one, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
-            busy = union(one.start[one.is_compute], one.end[one.is_compute])
-            covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(
-                edges[:-1], edges[1:]
-            )
-            rows.append(
-                busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered
-            )
-        return float(np.median(np.max(rows, axis=0)[windows.counts]))
+        times = []
+        for timeline, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
+            comm = timeline.collectives
+            active = union(comm.start, comm.end)
+            is_compute = timeline.is_compute
+            compute = union(timeline.start[is_compute], timeline.end[is_compute])
+            compute_ns = compute.lengths(edges[:-1], edges[1:])
+            covered_ns = compute.intersect(active).lengths(edges[:-1], edges[1:])
+            times.append(compute_ns - max_slowdown / (1 + max_slowdown) * covered_ns)
+        longest_ns = np.max(times, axis=0)[windows.is_used]
+        return float(np.median(longest_ns))
 
     def is_waited_for(self, role: str) -> bool:
-        """Tell whether it is known what waits for the communication of a role: the gradients', or what is on the main stream."""
+        """Tell whether it is known what waits for the communication of a kind of parallelism.
+
+        It is known for gradients, and for communication on the main stream.
+        """
         if role == OTHER or (role == self.roles[0] and self.has_gradients):
             return True
-        own = self.captured.uses.role == role
-        return bool(
-            (self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient)[
-                own
-            ].all()
-        )
+        uses = self.captured.uses
+        is_inline = self.captured.timelines[0].collectives.is_inline
+        is_known = is_inline | uses.is_gradient
+        return bool(is_known[uses.role == role].all())
 
     @cached_property
     def is_prefetched(self) -> Flags:
-        """Which collectives could be begun earlier: the all-gathers of shards beside the work."""
-        first = self.captured.timelines[0].collectives
-        role = self.captured.uses.role
-        gathers: Flags = (first.kind == "all_gather") & ~first.is_inline & (role == SHARDED)
+        """Which collectives could start earlier: the all-gathers of shards during compute."""
+        comm = self.captured.timelines[0].collectives
+        is_sharded = self.captured.uses.role == SHARDED
+        gathers: Flags = (comm.kind == "all_gather") & ~comm.is_inline & is_sharded
         return gathers
 
     @cached_property
     def n_bursts(self) -> int:
-        """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
+        """How often the gradients of a step are sent at most.
+
+        With gradient accumulation, they may be sent after each micro-batch.
+        """
         program = self.captured.program
-        burst = self.captured.burst
-        own = program.is_gradient
-        steps, _ = np.unique(np.stack((program.step[own], burst[own])), axis=1)
-        return int(np.bincount(steps).max(initial=0))
+        step = program.step[program.is_gradient]
+        burst = self.captured.burst[program.is_gradient]
+        step_of_burst, _ = np.unique(np.stack((step, burst)), axis=1)
+        return int(np.bincount(step_of_burst).max(initial=0))
 
     @cached_property
     def lag_share(self) -> float:
-        """Median time from when gradients' all-reduces could begin to their start, of the latest rank, over their transfer."""
+        """How late gradient all-reduces start after they could, as a share of their transfer time.
+
+        Both are medians, the lag that of the latest rank.
+        """
         program = self.captured.program
-        own = self.captured.program.is_gradient
-        if not own.any():
+        if not self.has_gradients:
             return 0.0
-        transfer = np.median(program.transfer_ns[own].mean(axis=1))
-        return float(max(np.median(program.lag_ns[own], axis=0).max(), 0.0) / max(transfer, 1.0))
+        mean_transfer_ns = program.transfer_ns[program.is_gradient].mean(axis=1)
+        rank_lag_ns = np.median(program.lag_ns[program.is_gradient], axis=0)
+        lag_ns = max(rank_lag_ns.max(), 0.0)
+        return float(lag_ns / max(np.median(mean_transfer_ns), 1.0))
 
     @cached_property
     def _copies(self) -> list[list[GradientCopies]]:
+        """The copies of gradients, by step and rank."""
+        return [self._copies_of_step(step) for step in self.captured.steps]
+
+    def _copies_of_step(self, step: int) -> list[GradientCopies]:
         ranks = range(self.captured.program.n_ranks)
-        return [
-            [gradient_copies(self.captured, step, rank) for rank in ranks]
-            for step in self.captured.steps
-        ]
+        return [gradient_copies(self.captured, step, rank) for rank in ranks]
 
     @cached_property
     def copies_ns(self) -> float:
-        """Time of the copies from buckets to gradients per step: the mean over ranks, of steps the median."""
-        lengths = [timeline.end - timeline.start for timeline in self.captured.timelines]
-        times = [
-            [own[one.rows].sum() for own, one in zip(lengths, step, strict=True)]
-            for step in self._copies
-        ]
-        return float(np.median(np.mean(times, axis=1)))
+        """The time of the copies of gradients per step: mean over ranks, median over steps."""
+        step_times = []
+        for step_copies in self._copies:
+            ranks = zip(self.captured.timelines, step_copies, strict=True)
+            step_times.append([durations_ns(rank, copies.rows).sum() for rank, copies in ranks])
+        return float(np.median(np.mean(step_times, axis=1)))
 
     @cached_property
     def n_copies(self) -> int:
-        """Such copies per step: the fewest of any step and rank."""
-        return min(one.rows.size for step in self._copies for one in step)
+        """The number of copies of gradients per step: the fewest of any step and rank."""
+        return min(copies.rows.size for step_copies in self._copies for copies in step_copies)
 
     @cached_property
     def sent_share(self) -> float | None:
-        """Bytes that NCCL's payload says over those copied to the gradients, medians over steps; None without either."""
+        """The bytes sent over the bytes copied to the gradients. None if one is not known.
+
+        Both are medians over steps.
+        """
         program = self.captured.program
-        copies = self._copies
-        own = program.is_gradient
-        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=len(copies))
-        copied = float(np.median([one.n_bytes.sum() for step in copies for one in step]))
-        share = float(np.median(sent)) / copied if copied else np.nan
+        step = program.step[program.is_gradient]
+        n_bytes = program.n_bytes[program.is_gradient]
+        sent = np.bincount(step, weights=n_bytes, minlength=len(self._copies))
+        copied = [copies.n_bytes.sum() for step_copies in self._copies for copies in step_copies]
+        median_copied = float(np.median(copied))
+        if not median_copied:
+            return None
+        share = float(np.median(sent)) / median_copied
+        # It is NaN if a message size was not recorded.
         return share if share > 0 else None
 
     @cached_property
     def lead_ns(self) -> float:
-        """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
+        """How far CPUs are ahead of their GPUs, the least over ranks.
+
+        It is the 5th percentile of start - launch.
+        """
         leads = [
-            timeline.start - timeline.launch
+            np.percentile(timeline.start - timeline.launch, _LEAD_PERCENTILE)
             for timeline in self.captured.timelines
             if timeline.start.size
         ]
-        return float(max(min((np.percentile(one, 5) for one in leads), default=0.0), 0.0))
+        return float(max(min(leads, default=0.0), 0.0))
 
     @cached_property
     def launching_ns(self) -> float | None:
-        """How long the host of the middle rank (of two the faster) takes to launch a step, at least; None of fewer than 3 steps.
+        """How long the CPU of the median rank takes at least to launch a step, a mean over steps.
 
-        From one launch to the next, but for 2 ms and more, a wait perhaps; mean over steps; of
-        ranks whose GPUs lack none.
+        With two ranks, it is the faster one. Ranks count whose GPUs do not wait for launches. None
+        with few steps.
         """
-        steps = self.captured.windows.steps[self.captured.windows.counts]
+        windows = self.captured.windows
+        steps = windows.steps[windows.is_used]
         if steps.size < FEW_STEPS:
             return None
-        means = []
-        for share, rank in zip(self.starved_shares, self.captured.timelines, strict=True):
-            launch = np.concatenate((rank.launch, rank.collectives.launch))
-            order = np.argsort(launch, kind="stable")
-            gaps = np.diff(launch[order])
-            step = np.concatenate((rank.step, rank.collectives.step))[order[:-1]]
-            if share <= LARGEST_STARVED_SHARE:
-                means.append(gaps[(gaps < PAUSE_NS) & np.isin(step, steps)].sum() / steps.size)
-        return float(np.sort(means)[(len(means) - 1) // 2]) if means else None
+        launch_times = []
+        ranks = zip(self.starved_shares, self.captured.timelines, strict=True)
+        for starved_share, timeline in ranks:
+            if starved_share <= MAX_STARVED_SHARE:
+                launch_times.append(_mean_launch_time(timeline, steps))
+        if not launch_times:
+            return None
+        return float(np.sort(launch_times)[(len(launch_times) - 1) // 2])
 
     @cached_property
     def step_time_ns(self) -> float:
@@ -391,42 +503,60 @@ class Facts:
         return float(np.median(self.captured.windows.step_times()))
 
     def slowdowns(self, target: float | None) -> Slowdowns:
-        """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
+        """Return the slowdowns for a bus bandwidth. None keeps the captured one."""
         if self.is_sharded:
-            return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
+            return Slowdowns((SlowingPair(NO_SLOWING, NO_SLOWING),), is_measured=False)
         return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
-        """Return the bus bandwidth asked for of a role (the first); None for the captured one.
+        """Return the requested bus bandwidth of a kind of parallelism, by default of the first.
 
-        A link leaves that which about reaches it, and the one that NCCL's log says ranks use: it
-        gives what it gave.
+        Return None if it stays the captured one. This is so if the requested link is about as fast,
+        or if it is the one that the ranks use by NCCL's log.
         """
         role = role or self.roles[0]
         if knobs.role not in (None, role):
             return None
-        asked = knobs.target_bytes_per_s
-        own = self.bus_of(role)
+        requested = knobs.target_bytes_per_s
+        captured = self.bus_bandwidth_of(role)
         if knobs.bandwidth_factor is not None:
-            return None if own is None else own * knobs.bandwidth_factor
-        if asked is None or own is None or knobs.link is None:
-            return asked
-        if knobs.link == self.known_link:
-            return None
-        return None if abs(own - asked) <= _SAME_LINK * asked else asked
+            return None if captured is None else captured * knobs.bandwidth_factor
+        if requested is None or captured is None or knobs.link is None:
+            return requested
+        max_difference = _MAX_SAME_LINK_DIFFERENCE * requested
+        is_same_link = abs(captured - requested) <= max_difference
+        return None if is_same_link or knobs.link == self.known_link else requested
 
-    def ratio(self, knobs: Knobs, role: str) -> float:
-        """Return captured over asked bandwidth of the communicators of a role; 1 keeps the captured one."""
+    def bandwidth_ratio(self, knobs: Knobs, role: str) -> float:
+        """Return the captured over the requested bandwidth of a kind of parallelism.
+
+        It is 1 if the bandwidth does not change.
+        """
         if knobs.bandwidth_factor is not None and knobs.role in (None, role):
             return 1 / knobs.bandwidth_factor
         target = self.target(knobs, role)
-        own = self.bus_of(role)
-        return 1.0 if target is None or own is None else own / target
+        captured = self.bus_bandwidth_of(role)
+        return 1.0 if target is None or captured is None else captured / target
 
     @cached_property
     def standard_error(self) -> float:
-        """Twice the relative standard error of the median step (1.25 x that of the mean); 0 with fewer than 3 steps."""
+        """Twice the relative standard error of the median step. 0 with few steps."""
         times = self.captured.windows.step_times()
         if times.size < FEW_STEPS:
             return 0.0
-        return float(2 * _OF_MEDIAN * times.std(ddof=1) / np.sqrt(times.size) / self.step_time_ns)
+        deviation_ns = 2 * _MEDIAN_ERROR_FACTOR * times.std(ddof=1)
+        return float(deviation_ns / np.sqrt(times.size) / self.step_time_ns)
+
+
+def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
+    """Return how long a CPU takes to launch one of some steps, ns.
+
+    It is the time from one launch to the next. Longer times may be waits and do not count.
+    """
+    comm = timeline.collectives
+    launch = np.concatenate((timeline.launch, comm.launch))
+    order = np.argsort(launch, kind="stable")
+    gaps_ns = np.diff(launch[order])
+    step = np.concatenate((timeline.step, comm.step))[order[:-1]]
+    is_launching = (gaps_ns < PAUSE_NS) & np.isin(step, steps)
+    return float(gaps_ns[is_launching].sum() / steps.size)

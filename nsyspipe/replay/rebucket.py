@@ -1,240 +1,421 @@
-"""Changes of the program: gradients in buckets of another size or sent once, balanced ranks, 16 bits, no copies, prefetch."""
+"""Changes of a program: bucket size, one send, balanced ranks, 16 bits, no copies, prefetch."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
-from nsyspipe.replay.program import Captured, captured_program
-from nsyspipe.replay.ranges import OVERHEADS_NS
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
+from nsyspipe.replay.program import CapturedSteps, RemovedWork, captured_program
+from nsyspipe.replay.ranges import LIKELY_OVERHEAD_NS
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, WORK_NS, StepProgram
+from nsyspipe.replay.timelines import RankTimeline, durations_ns
 
-# what sizes by the transfers are off by, of the largest; and numbers by these
-_SAME_SIZE = 0.15
-_SAME_NUMBER = 0.06
-_LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
-_LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
-_NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
+# New buckets are the captured ones if their sizes differ by at most this share of the largest. The
+# sizes follow from transfer times.
+_MAX_SIZE_DIFFERENCE = 0.15
+# If the sizes are estimates, the number of buckets may differ by this share.
+_MAX_NUMBER_DIFFERENCE = 0.06
+# How much longer a collective is during compute. Over shared memory and NVLink it is 0 to 6 %.
+_LONGER_DURING_WORK = 0.02
+# A block of a kernel seldom takes longer.
+_MAX_BLOCK_NS = 250_000.0
+
+
+class _NewBuckets(NamedTuple):
+    """The new buckets of one step."""
+
+    step: int
+    # The captured all-reduces, which the new buckets replace.
+    captured: Int64
+    gradients: Gradients
+    # By new bucket: its last gradient, and its size.
+    last_gradient: Int64
+    n_bytes: Float64
+
+
+class _CollectiveColumns(NamedTuple):
+    """The columns of a `StepProgram` that have a row per collective."""
+
+    step: Int64
+    lag_ns: Float64
+    transfer_ns: Float64
+    n_bytes: Float64
+    chain: Int64
+    is_gradient: Flags
+    role: NDArray[np.object_]
+    group: Int64
+    late_during_work_ns: Float64
+    longer_during_work: Float64
+
+
+class _NewMarkers(NamedTuple):
+    """Markers of one kind for the new collectives of a step."""
+
+    kind: int
+    # The collectives whose markers they replace.
+    captured: Int64
+    # As `StepProgram.progress`.
+    progress: Float64
+
+
+class _MarkerColumns(NamedTuple):
+    """The columns of a `StepProgram` that have a row per marker."""
+
+    # What the markers are ordered by.
+    position: Int64 | Float64
+    kind: Int64
+    subject: Int64
+    is_passed: Flags
+    progress: Float64
 
 
 def with_buckets(
-    captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float
-) -> Program:
-    """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
+    captured: CapturedSteps, gradients: Sequence[Gradients | None], cap_mib: float
+) -> StepProgram:
+    """Return the program with the gradients of each step in buckets of another size.
 
-    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were
-    copied out, or where the capture waited. Its transfer: overhead + bytes x (captured transfers
-    less their overheads) / bytes of the step.
+    A step stays as it is if its gradients are not known. All steps stay if the cap gives the
+    captured buckets in half of them. A bucket can be sent when its last gradient is ready. The work
+    waits for it where its gradients were copied out, or otherwise where the captured work waited.
     """
     program = captured.program
-    found = []
-    for step, (own, chosen) in enumerate(zip(gradients, captured.gradients_by_step, strict=True)):
-        if own is not None and chosen.size:
-            ends = bucket_ends(own.n_bytes, cap_mib)
-            sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
-            found.append((step, chosen, own, ends, sizes))
-    if 2 * sum(
-        _is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found
-    ) >= len(found):
+    buckets_of_steps = list(_divide_gradients(captured, gradients, cap_mib))
+    n_unchanged = sum(_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps)
+    if 2 * n_unchanged >= len(buckets_of_steps):
         return program
-    # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their
-    # share of time.
-    lengths = (
-        (timeline.end - timeline.start)[timeline.is_compute].astype(np.float64)
-        for timeline in captured.timelines
-    )
-    halves = [
-        (each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0))
-        for each in lengths
-    ]
-    slot_ns = float(np.mean(halves))
-    is_gone = np.zeros(program.step.size, np.bool_)
-    new = []
+    slot_wait_ns = _mean_slot_wait_ns(captured.timelines)
+    is_removed = np.zeros(program.step.size, np.bool_)
+    collectives = []
     markers = []
-    for step, chosen, own, ends, sizes in found:
-        is_gone[chosen] = True
-        new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
-        for kind, times in (
-            (READY, own.ready[ends]),
-            (JOIN, _join_times(captured, step, chosen, sizes)),
-        ):
-            places = [
-                one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)
-            ]
-            markers.append((kind, chosen, np.stack(places, axis=2)))
-    return _rebuilt(program, is_gone, new, markers)
+    for buckets in buckets_of_steps:
+        is_removed[buckets.captured] = True
+        collectives.append(_bucket_columns(program, buckets, slot_wait_ns))
+        ready = buckets.gradients.ready[buckets.last_gradient]
+        ready_progress = _progress_of_ranks(captured, ready)
+        markers.append(_NewMarkers(READY, buckets.captured, ready_progress))
+        join_progress = _progress_of_ranks(captured, _join_times(captured, buckets))
+        markers.append(_NewMarkers(JOIN, buckets.captured, join_progress))
+    return _with_collectives(program, is_removed, collectives, markers)
 
 
-def _is_own(
-    program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float
-) -> bool:
-    """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
-    captured = program.n_bytes[chosen]
-    if not captured.sum() > 0:  # not of what holds a NaN
-        captured = program.transfer_ns[chosen].mean(axis=1)
-    captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
-    if own.is_exact:
-        return sizes.size == captured.size and bool(
-            (np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all()
-        )
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(
-        initial=np.inf
-    )  # all but the last are full
-    return is_possible and abs(sizes.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
+def _divide_gradients(
+    captured: CapturedSteps, gradients: Sequence[Gradients | None], cap_mib: float
+) -> Iterator[_NewBuckets]:
+    """Yield the new buckets of each step whose gradients are known."""
+    steps = zip(gradients, captured.gradients_by_step, strict=True)
+    for step, (step_gradients, all_reduces) in enumerate(steps):
+        if step_gradients is None or not all_reduces.size:
+            continue
+        last_gradient = bucket_ends(step_gradients.n_bytes, cap_mib)
+        n_bytes_until = np.cumsum(step_gradients.n_bytes)[last_gradient]
+        n_bytes = np.diff(n_bytes_until, prepend=0.0)
+        yield _NewBuckets(step, all_reduces, step_gradients, last_gradient, n_bytes)
 
 
-def _collectives(
-    program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float
-) -> dict[str, Any]:
-    transfer = program.transfer_ns[chosen].mean(axis=1)
-    overhead_ns = OVERHEADS_NS[1]
-    per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
-    shape = (sizes.size, program.n_ranks)
-    is_alone = (
-        chosen.size == 1
-    )  # the captured lags and transfers of several buckets hold what work beside them does
-    return {
-        **{
-            name: np.full(sizes.size, getattr(program, name)[chosen[0]])
-            for name in ("step", "chain", "role")
-        },
-        "lag_ns": np.broadcast_to(
-            np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0), shape
-        ),
-        "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
-        "n_bytes": sizes,
-        "group": np.broadcast_to(program.group[chosen[0]], shape),
-        "is_gradient": np.ones(sizes.size, np.bool_),
-        "late_beside_ns": np.full(sizes.size, slot_ns if is_alone else 0.0),
-        "longer_beside": np.full(sizes.size, _LONGER_BESIDE if is_alone else 0.0),
-    }
+def _are_captured(program: StepProgram, buckets: _NewBuckets, cap_mib: float) -> bool:
+    """Tell whether the new buckets are the captured ones.
+
+    The sizes decide, or the number of buckets if the sizes are estimates.
+    """
+    captured = buckets.captured
+    weights = program.n_bytes[captured]
+    # A size that was not recorded is NaN, and so is the sum.
+    if not weights.sum() > 0:
+        weights = program.transfer_ns[captured].mean(axis=1)
+    n_bytes = buckets.gradients.n_bytes.sum()
+    captured_bytes = weights * (n_bytes / max(float(weights.sum()), 1.0))
+    if buckets.gradients.is_exact:
+        return _are_sizes_equal(buckets.n_bytes, captured_bytes)
+    # All buckets but the last are full.
+    least_full_bytes = captured_bytes[:-1].min(initial=np.inf)
+    is_possible = cap_mib * MIB <= (1 + _MAX_NUMBER_DIFFERENCE) * least_full_bytes
+    max_difference = max(_MAX_NUMBER_DIFFERENCE * captured.size, 1.0)
+    return is_possible and abs(buckets.n_bytes.size - captured.size) <= max_difference
 
 
-def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) -> Float64:
-    """Return where each bucket is waited for: before its first gradient's copy, else where the capture waited last."""
+def _are_sizes_equal(n_bytes: Float64, captured_bytes: Float64) -> bool:
+    if n_bytes.size != captured_bytes.size:
+        return False
+    max_difference = _MAX_SIZE_DIFFERENCE * captured_bytes.max()
+    return bool((np.abs(n_bytes - captured_bytes) <= max_difference).all())
+
+
+def _mean_slot_wait_ns(timelines: Sequence[RankTimeline]) -> float:
+    """Return how long a collective waits for free multiprocessors during compute.
+
+    It is half of a kernel, or half of a block of a long kernel, weighted by their time.
+    """
+    waits = []
+    for timeline in timelines:
+        kernel_ns = durations_ns(timeline, np.flatnonzero(timeline.is_compute))
+        block_ns = np.minimum(kernel_ns, _MAX_BLOCK_NS)
+        waits.append((kernel_ns * block_ns).sum() / (2 * max(kernel_ns.sum(), 1.0)))
+    return float(np.mean(waits))
+
+
+def _bucket_columns(
+    program: StepProgram, buckets: _NewBuckets, slot_wait_ns: float
+) -> _CollectiveColumns:
+    """Return the collectives of new buckets.
+
+    A transfer takes an overhead and a time per byte, which follows from the captured transfers.
+    """
+    captured = buckets.captured
+    captured_ns = program.transfer_ns[captured].mean(axis=1)
+    overhead_ns = np.minimum(LIKELY_OVERHEAD_NS, captured_ns / 2).sum()
+    bytes_ns = max(float(captured_ns.sum() - overhead_ns), 0.0)
+    ns_per_byte = bytes_ns / buckets.gradients.n_bytes.sum()
+    transfer_ns = LIKELY_OVERHEAD_NS + buckets.n_bytes * ns_per_byte
+    lag_ns = np.maximum(np.median(program.lag_ns[captured], axis=0), 0.0)
+    n_buckets = buckets.n_bytes.size
+    shape = (n_buckets, program.n_ranks)
+    # Captured lags and transfers of several buckets include the effect of compute.
+    is_single = captured.size == 1
+    late_ns = slot_wait_ns if is_single else 0.0
+    longer = _LONGER_DURING_WORK if is_single else 0.0
+    templates = _select_collectives(program, np.full(n_buckets, captured[0]))
+    return templates._replace(
+        lag_ns=np.broadcast_to(lag_ns, shape),
+        transfer_ns=np.broadcast_to(transfer_ns[:, np.newaxis], shape),
+        n_bytes=buckets.n_bytes,
+        late_during_work_ns=np.full(n_buckets, late_ns),
+        longer_during_work=np.full(n_buckets, longer),
+    )
+
+
+def _select_collectives(program: StepProgram, rows: Int64) -> _CollectiveColumns:
+    columns = (getattr(program, name)[rows] for name in _CollectiveColumns._fields)
+    return _CollectiveColumns(*columns)
+
+
+def _progress_of_ranks(captured: CapturedSteps, times: Float64) -> Float64:
+    """Return the progress of each rank at times, which have a column per rank."""
+    whole_ns = times.astype(np.int64)
+    progress = [
+        markers.measure_progress(rank_times)
+        for markers, rank_times in zip(captured.ranks, whole_ns.T, strict=True)
+    ]
+    return np.stack(progress, axis=2)
+
+
+def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
+    """Return where each rank waits for each new bucket.
+
+    It waits before the copy of the bucket's first gradient. Without copies, it waits where the
+    captured work waited last.
+    """
     columns = []
-    for rank, (timeline, markers) in enumerate(
-        zip(captured.timelines, captured.ranks, strict=True)
-    ):
-        rows, n_bytes = gradient_copies(captured, step, rank)
-        if rows.size:
-            copied = np.cumsum(n_bytes)
-            before = (np.cumsum(sizes) - sizes) / sizes.sum() * copied[-1]
-            places = rows[np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)]
-        else:
-            places = np.full(sizes.size, min(int(markers.join[chosen].max()), timeline.start.size))
-        columns.append(np.maximum(timeline.free_until[places], captured.windows.edges[0, rank]))
+    for rank, timeline in enumerate(captured.timelines):
+        waiting = _waiting_operations(captured, buckets, rank)
+        first_edge = captured.windows.edges[0, rank]
+        columns.append(np.maximum(timeline.end_before[waiting], first_edge))
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def sent_once(program: Program, burst: Int64) -> Program:
-    """Return the program with the gradients of each step sent once, in the last of its bursts, as under ``no_sync()``."""
-    last = np.zeros(int(program.step.max(initial=0)) + 1, np.int64)
-    np.maximum.at(last, program.step[program.is_gradient], burst[program.is_gradient])
-    return _rebuilt(program, program.is_gradient & (burst < last[program.step]), [], [])
+def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int) -> Int64:
+    """Return the place of the operation of a rank that waits for each new bucket."""
+    n_bytes = buckets.n_bytes
+    copies = gradient_copies(captured, buckets.step, rank)
+    if copies.rows.size:
+        copied = np.cumsum(copies.n_bytes)
+        share_before = (np.cumsum(n_bytes) - n_bytes) / n_bytes.sum()
+        first_copy = np.searchsorted(copied, share_before * copied[-1], side="right")
+        waiting: Int64 = copies.rows[np.minimum(first_copy, copies.rows.size - 1)]
+        return waiting
+    last_join = int(captured.ranks[rank].join[buckets.captured].max())
+    n_operations = captured.timelines[rank].start.size
+    return np.full(n_bytes.size, min(last_join, n_operations))
 
 
-def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
-    """Return the program where each of these collectives may begin when the one of them before it in its step may."""
-    ready = np.flatnonzero(
-        (program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)]
+def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
+    """Return the program with one burst of gradients per step, the last, as with ``no_sync()``."""
+    is_gradient = program.is_gradient
+    n_steps = int(program.step.max(initial=0)) + 1
+    last_burst = np.zeros(n_steps, np.int64)
+    np.maximum.at(last_burst, program.step[is_gradient], burst[is_gradient])
+    is_early = burst < last_burst[program.step]
+    return _with_collectives(program, is_gradient & is_early, [], [])
+
+
+def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
+    """Return the program in which collectives can start when their predecessors can.
+
+    This holds for the prefetched collectives. The predecessor is the one before in the same step.
+    """
+    is_ready = program.kind == READY
+    collective = np.where(is_ready, program.subject, 0)
+    gathers = np.flatnonzero(is_ready & is_prefetched[collective])
+    step = program.step[program.subject[gathers]]
+    has_predecessor = np.flatnonzero(np.diff(step) == 0) + 1
+    moved = gathers[has_predecessor]
+    predecessor = gathers[has_predecessor - 1]
+    position = np.arange(program.kind.size, dtype=np.float64)
+    position[moved] = predecessor + 0.5
+    progress = program.progress.copy()
+    progress[:, moved] = program.progress[:, predecessor]
+    return _with_markers(
+        program,
+        _MarkerColumns(
+            position=position,
+            kind=program.kind,
+            subject=program.subject,
+            is_passed=program.is_passed,
+            progress=progress,
+        ),
     )
-    follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
-    key = np.arange(program.kind.size, dtype=np.float64)
-    places = program.places.copy()
-    key[ready[follows]] = ready[follows - 1] + 0.5
-    places[:, ready[follows]] = program.places[:, ready[follows - 1]]
-    order = np.argsort(key, kind="stable")
-    markers = {name: getattr(program, name)[order] for name in ("kind", "which", "passes")}
-    return replace(program, **markers, places=places[:, order])
 
 
-def _rebuilt(
-    program: Program,
-    is_gone: Flags,
-    new: Sequence[dict[str, Any]],
-    markers: Sequence[tuple[int, Int64, Float64]],
-) -> Program:
-    """Return the program without some collectives, with new ones, and their markers where the last of the old ones stood."""
-    names = (name for name in program.__struct_fields__ if name not in _NOT_PER_COLLECTIVE)
-    columns = {
-        name: np.concatenate([getattr(program, name)[~is_gone], *(one[name] for one in new)])
-        for name in names
-    }
-    is_comm = program.kind != WINDOW
-    collective = np.where(is_comm, program.which, 0)
-    rows = np.flatnonzero(~(is_comm & is_gone[collective]))
-    which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
-    # Of each part of the new order: what it is sorted by, kind, which, who passes it, places.
-    parts = [(rows, program.kind[rows], which[rows], program.passes[rows], program.places[:, rows])]
-    counts = dict.fromkeys((READY, JOIN), int(np.count_nonzero(~is_gone)))
-    for kind, chosen, found in markers:
-        n_new = found.shape[1]
-        at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()
-        new_which = counts[kind] + np.arange(n_new)
-        passes = np.ones(found.shape[1:], np.bool_)
-        parts.append((np.full(n_new, at), np.full(n_new, kind), new_which, passes, found))
-        counts[kind] += n_new
-    *firsts, places = zip(*parts, strict=True)
-    key, kinds, which, passes = map(np.concatenate, firsts)
-    order = np.lexsort((which, key))
-    columns |= {"kind": kinds[order], "which": which[order], "passes": passes[order]}
-    return replace(program, **columns, places=np.concatenate(places, axis=1)[:, order])
+def _with_collectives(
+    program: StepProgram,
+    is_removed: Flags,
+    collectives: Sequence[_CollectiveColumns],
+    markers: Sequence[_NewMarkers],
+) -> StepProgram:
+    """Return the program without some collectives and with new ones.
+
+    New markers stand where the last of the markers stood that they replace.
+    """
+    remaining = _select_collectives(program, np.flatnonzero(~is_removed))
+    collective_parts = zip(remaining, *collectives, strict=True)
+    columns = _CollectiveColumns(*map(np.concatenate, collective_parts))
+    n_remaining = remaining.step.size
+    next_collective = {READY: n_remaining, JOIN: n_remaining}
+    marker_parts = [_remaining_markers(program, is_removed)]
+    for new_markers in markers:
+        part = _marker_columns(program, new_markers, next_collective[new_markers.kind])
+        next_collective[new_markers.kind] += part.kind.size
+        marker_parts.append(part)
+    with_columns = replace(program, **columns._asdict())
+    return _with_markers(with_columns, _join_markers(marker_parts))
 
 
-def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
-    """Return a program of one rank that works as all do: in each step as the middle one of those trusted, of two the faster."""
-    work = program.free_work(slowing)
-    at_edges = np.flatnonzero(program.kind == WINDOW)
-    candidates = np.flatnonzero(trusted)
-    order = np.argsort(np.diff(work[at_edges], axis=0)[:, candidates], axis=1, kind="stable")
-    chosen = candidates[order[:, (candidates.size - 1) // 2]]
-    # What leads up to a marker belongs to the step that the marker before it is in.
-    ranks = chosen[
-        np.clip(np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1, 0, chosen.size - 1)
-    ]
-    of_collective = chosen[program.step][:, np.newaxis]
-    at = np.arange(ranks.size)
-    pieces = np.diff(program.places, axis=1)[:, at, ranks]
+def _join_markers(parts: Sequence[_MarkerColumns]) -> _MarkerColumns:
+    """Return the markers of all parts. Their progress has a column per marker, and not a row."""
+    position = np.concatenate([part.position for part in parts])
+    kind = np.concatenate([part.kind for part in parts])
+    subject = np.concatenate([part.subject for part in parts])
+    is_passed = np.concatenate([part.is_passed for part in parts])
+    progress = np.concatenate([part.progress for part in parts], axis=1)
+    return _MarkerColumns(position, kind, subject, is_passed, progress)
+
+
+def _with_markers(program: StepProgram, markers: _MarkerColumns) -> StepProgram:
+    """Return the program with these markers, ordered by position and by collective."""
+    order = np.lexsort((markers.subject, markers.position))
+    return replace(
+        program,
+        kind=markers.kind[order],
+        subject=markers.subject[order],
+        is_passed=markers.is_passed[order],
+        progress=markers.progress[:, order],
+    )
+
+
+def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumns:
+    """Return the markers of the remaining collectives, which get new numbers."""
+    is_of_collective = program.kind != WINDOW
+    collective = np.where(is_of_collective, program.subject, 0)
+    rows = np.flatnonzero(~(is_of_collective & is_removed[collective]))
+    new_number = np.cumsum(~is_removed) - 1
+    subject = np.where(is_of_collective, new_number[collective], program.subject)
+    return _MarkerColumns(
+        position=rows,
+        kind=program.kind[rows],
+        subject=subject[rows],
+        is_passed=program.is_passed[rows],
+        progress=program.progress[:, rows],
+    )
+
+
+def _marker_columns(
+    program: StepProgram, markers: _NewMarkers, first_collective: int
+) -> _MarkerColumns:
+    """Return markers of one kind for new collectives, which are numbered from the first one."""
+    is_replaced = (program.kind == markers.kind) & np.isin(program.subject, markers.captured)
+    last_replaced = np.flatnonzero(is_replaced).max()
+    n_new = markers.progress.shape[1]
+    is_passed = np.ones(markers.progress.shape[1:], np.bool_)
+    return _MarkerColumns(
+        position=np.full(n_new, last_replaced),
+        kind=np.full(n_new, markers.kind),
+        subject=first_collective + np.arange(n_new),
+        is_passed=is_passed,
+        progress=markers.progress,
+    )
+
+
+def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> StepProgram:
+    """Return a program of one rank that works in each step as the median of the trusted ranks.
+
+    Of two ranks, it works as the faster one.
+    """
+    window_markers = np.flatnonzero(program.kind == WINDOW)
+    trusted = np.flatnonzero(is_trusted)
+    work_until = program.free_work(slowing)[window_markers]
+    work_of_steps = np.diff(work_until, axis=0)[:, trusted]
+    order = np.argsort(work_of_steps, axis=1, kind="stable")
+    median_rank = trusted[order[:, (trusted.size - 1) // 2]]
+    # The work before a marker belongs to the step of the marker before it.
+    later_markers = np.arange(1, program.kind.size)
+    step = np.searchsorted(window_markers, later_markers) - 1
+    rank = median_rank[np.clip(step, 0, median_rank.size - 1)]
+    pieces = np.diff(program.progress, axis=1)[:, later_markers - 1, rank]
+    progress = np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))
+    is_passed = np.append(True, program.is_passed[later_markers, rank])
+    rank_of_collective = median_rank[program.step][:, np.newaxis]
+    lag_ns = np.take_along_axis(program.lag_ns, rank_of_collective, axis=1)
+    transfer_ns = np.take_along_axis(program.transfer_ns, rank_of_collective, axis=1)
     return replace(
         program,
         begin_ns=program.begin_ns[:1],
-        passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
-        places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
-        **{
-            key: np.take_along_axis(getattr(program, key), of_collective, axis=1)
-            for key in ("lag_ns", "transfer_ns")
-        },
+        is_passed=is_passed[:, np.newaxis],
+        progress=progress[..., np.newaxis],
+        lag_ns=lag_ns,
+        transfer_ns=transfer_ns,
         group=program.group[:, :1],
     )
 
 
-def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
-    """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
-    own = program.transfer_ns.mean(axis=1) * program.is_gradient
-    # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it
-    # before the collective.
-    each = own / np.maximum(np.bincount(program.step, weights=own), 1.0)[program.step] * copies_ns
-    ready = (
-        program.kind == READY
-    )  # the cast stands before its own collective, and before all that follows
-    added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
-    places = program.places.copy()
-    places[0] += np.cumsum(added)[:, np.newaxis]
-    return replace(program, places=places), each
+def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Float64]:
+    """Return the program with casts to 16 bits, and how long each collective's cast back takes.
+
+    Copying the gradients of a step takes `copies_ns`. Casting, scaling and casting back reads and
+    writes 16 bytes per element, and copying 8 bytes. Half of this is before the collective.
+    """
+    transfer_ns = program.transfer_ns.mean(axis=1) * program.is_gradient
+    step_transfer_ns = np.maximum(np.bincount(program.step, weights=transfer_ns), 1.0)
+    cast_ns = transfer_ns / step_transfer_ns[program.step] * copies_ns
+    # The cast is before its own collective, and so before everything that follows.
+    is_ready = program.kind == READY
+    collective = np.where(is_ready, program.subject, 0)
+    added_ns = np.where(is_ready, cast_ns[collective], 0.0)
+    progress = program.progress.copy()
+    progress[WORK_NS] += np.cumsum(added_ns)[:, np.newaxis]
+    return replace(program, progress=progress), cast_ns
 
 
-def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
-    """Leave out the rows of copies from buckets to gradients; or what copies and scales in all passes of a step but the last."""
+def without_copies(captured: CapturedSteps, *, is_last_pass_kept: bool) -> CapturedSteps:
+    """Leave out the copies from buckets to gradients.
+
+    If the last pass of a step is kept, leave out only the copies and the scaling of earlier passes.
+    """
     removed = []
     for rank, timeline in enumerate(captured.timelines):
-        of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows
-        rows = np.concatenate([of_step(captured, step, rank) for step in captured.steps])
-        first = rows[np.diff(rows, prepend=-2) > 1]
-        last = rows[np.diff(rows, append=rows[-1:] + 2) > 1]
-        removed.append((timeline.start[first], timeline.end[last]))
+        rows = _copy_rows(captured, rank, is_last_pass_kept=is_last_pass_kept)
+        is_first = np.diff(rows, prepend=-2) > 1
+        is_last = np.diff(rows, append=rows[-1:] + 2) > 1
+        removed.append(RemovedWork(timeline.start[rows[is_first]], timeline.end[rows[is_last]]))
     return captured_program(captured.timelines, captured.windows, captured.uses, removed)
+
+
+def _copy_rows(captured: CapturedSteps, rank: int, *, is_last_pass_kept: bool) -> Int64:
+    """Return the operations of a rank that `without_copies` leaves out, in all steps."""
+    if is_last_pass_kept:
+        return np.concatenate([bucket_rows(captured, step, rank) for step in captured.steps])
+    copies = [gradient_copies(captured, step, rank) for step in captured.steps]
+    return np.concatenate([step_copies.rows for step_copies in copies])

@@ -1,6 +1,6 @@
-"""The steps as a program of markers, and its run: all ranks, with several settings side by side."""
+"""The steps as a program of markers, and its simulation on all ranks, for several settings."""
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from msgspec import Struct
@@ -9,190 +9,278 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
 
-WINDOW, READY, JOIN = range(3)
-_SHORTEST_NS = 1_000.0  # an operation takes this long at least
-NOTHING = Slowing()
+# The kinds of markers: a window starts, a collective may start, work waits for a collective.
+WINDOW = 0
+READY = 1
+JOIN = 2
+# The rows of `StepProgram.progress`.
+WORK_NS = 0
+CONCURRENT_WORK_NS = 1
+N_STARTED = 2
+N_STARTED_CONCURRENTLY = 3
+
+# A window of work cannot hold operations that are shorter on average.
+_MIN_OPERATION_NS = 1_000.0
+NO_SLOWING = Slowing()
 
 
-class Program(Struct, frozen=True):
-    """Markers of all ranks in one order, and the collectives that they begin and wait for; times ns, a column per rank."""
+class StepProgram(Struct, frozen=True):
+    """The steps of all ranks as a sequence of markers, and the collectives of the steps.
 
-    # Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin;
-    # `JOIN`, what follows waits for the end of a collective. And which window or collective.
+    All markers stand in one order, which holds for every rank. Times are ns, with a column per
+    rank.
+    """
+
+    # By marker: `WINDOW`, `READY` or `JOIN`.
     kind: Int64
-    which: Int64
-    # by marker and rank: whether the rank comes by; others may wait for a collective elsewhere
-    passes: Flags
-    # Shape (4, markers, ranks), how far each rank has come: its own work (time less standing still
-    # for collectives), how long of it communication was under way, how many operations its main
-    # stream began, and how many of them beside it.
-    places: Float64
-    # Of each collective: the place of its step among the windows; from when it could have begun to
-    # its start; from the last rank's start to the own end; message bytes, NaN where not known; the
-    # number of its chain, in which one follows the other; whether it is one of the gradients'
-    # all-reduces; the role of its communicator; and, a column per rank, the number of the
-    # collective that the rank takes part in there: those with the same one wait for each other.
+    # By marker: the window or the collective that the marker belongs to.
+    subject: Int64
+    # By marker and rank: whether the rank passes the marker. Ranks may wait for a collective at
+    # different places, and each place is a `JOIN` of its own.
+    is_passed: Flags
+    # Shape (4, markers, ranks): how far each rank has come. The rows are the work in ns (time
+    # without waiting for collectives), the part of it during communication, the number of
+    # operations that the main stream started, and how many of them started during communication.
+    progress: Float64
+    # By collective: the place of the step among the windows.
     step: Int64
+    # By collective and rank: from the moment when the collective could have started to its start.
     lag_ns: Float64
+    # By collective and rank: from the start of the last rank to the end on this rank.
     transfer_ns: Float64
+    # By collective: NaN where the message size is not known.
     n_bytes: Float64
+    # By collective: the collectives of one chain run one after the other.
     chain: Int64
+    # By collective: whether it is an all-reduce of gradients.
     is_gradient: Flags
+    # By collective: the parallelism of its communicator.
     role: NDArray[np.object_]
+    # By collective and rank: ranks with the same number take part in the same collective.
     group: Int64
-    begin_ns: Float64  # start of the first window, aligned
-    # Of each collective that was not captured: how much later it begins, and by which share of it
-    # it is longer, when the rank works at its begin. Nothing of those that were: their lags and
-    # transfers hold it.
-    late_beside_ns: Float64
-    longer_beside: Float64
+    # By rank: the start of the first window, aligned.
+    begin_ns: Float64
+    # By collective: how much later it starts if its rank works then. It is 0 for a captured
+    # collective, because the captured lag contains the delay.
+    late_during_work_ns: Float64
+    # By collective: the share by which its transfer is longer if a rank works when it starts. It
+    # is 0 for a captured collective.
+    longer_during_work: Float64
 
     def free_work(self, slowing: Slowing) -> Float64:
-        """Return how far work had come at each marker had communication not slowed it."""
-        work, beside, _, begun_beside = self.places
-        lost = slowing.ratio * beside + slowing.delay_ns * begun_beside
-        return np.maximum.accumulate(work - lost / (1 + slowing.ratio), axis=0)
+        """Return the work until each marker, without its slowdown by communication, ns."""
+        work, concurrent_work, _, n_started_concurrently = self.progress
+        slowed_ns = slowing.ratio * concurrent_work + slowing.delay_ns * n_started_concurrently
+        free_work = work - slowed_ns / (1 + slowing.ratio)
+        return np.maximum.accumulate(free_work, axis=0)
 
     @property
     def n_ranks(self) -> int:
-        """Ranks."""
+        """The number of simulated ranks."""
         return int(self.begin_ns.size)
 
 
 def last_start(group: Int64, start: Float64) -> Float64:
-    """Return the last start over the ranks of a collective, those of one group, of starts in the last axis, for each of them."""
+    """Return for each rank the last start in its group.
+
+    Ranks are the last axis of `start`. The number of a rank's group is in `group`.
+    """
     if (group == group[0]).all():
         return cast("Float64", start.max(axis=-1, keepdims=True))
     last = np.empty_like(start)
-    for one in np.unique(group).tolist():
-        last[..., group == one] = start[..., group == one].max(axis=-1, keepdims=True)
+    for number in np.unique(group).tolist():
+        is_member = group == number
+        last[..., is_member] = start[..., is_member].max(axis=-1, keepdims=True)
     return last
 
 
-class Setting(Struct, frozen=True):
-    """By how much communication slows work in the capture and in the replay; other transfers than the captured ones."""
+class SimulationSetting(Struct, frozen=True):
+    """How much communication slows work down, before in the capture and after in the simulation.
 
-    before: Slowing = NOTHING
-    after: Slowing = NOTHING
+    If there are no transfer times, they are the captured ones.
+    """
+
+    before: Slowing = NO_SLOWING
+    after: Slowing = NO_SLOWING
     transfer_ns: Float64 | None = None
 
-    def transfer(self, program: Program) -> Float64:
-        """Return the transfers of a program's collectives."""
+    def transfer(self, program: StepProgram) -> Float64:
+        """Return the transfer times of a program's collectives."""
         return program.transfer_ns if self.transfer_ns is None else self.transfer_ns
 
 
 def simulate(
-    program: Program, settings: list[Setting], unpack_ns: Float64 | None = None
+    program: StepProgram, settings: list[SimulationSetting], unpack_ns: Float64 | None = None
 ) -> Float64:
-    """Return when each window starts on each rank, and the last ends: (settings, windows + 1, ranks), aligned ns.
+    """Return when each window starts on each rank, and when the last window ends, in aligned ns.
 
-    In the order of the markers: a collective begins on a rank when the rank's work has come to its
-    `READY` and the collective before it in its chain has ended, ``lag_ns`` later; it ends
-    ``transfer_ns`` after its last start over its ranks; work stands still at a `JOIN` until its
-    collective has ended, and `unpack_ns` longer. While communication is under way on a rank (from
-    its own start on), its work takes 1 + c times as long, and each operation a delay more; the
-    operations between two markers are spread evenly over the work between them.
+    The shape is (settings, windows + 1, ranks). The markers are simulated in their order:
+
+    - A rank can start a collective if its work has come to the collective's `READY` and the
+      previous collective of the chain has ended. It starts ``lag_ns`` later.
+    - The collective ends ``transfer_ns`` after the last of its ranks has started it.
+    - At a `JOIN` the work of a rank waits for the end of the collective, and `unpack_ns` longer.
+    - Work takes longer while a collective is active on its rank, also while that collective waits
+      for other ranks. The operations between two markers are spread evenly over the work.
     """
-    ahead, slow = _work_between(program, settings)
-    n_collectives = program.step.size
-    shape = len(settings), program.n_ranks
-    transfer = np.stack([setting.transfer(program) for setting in settings])
-    unpack = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
-    run = _Beside(n_collectives, shape, is_free=not (slow > 1).any())
-    now = np.broadcast_to(program.begin_ns, shape).copy()
-    ends = np.empty((n_collectives, *shape))
-    free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
-    # The work from each marker to the next that waits for a collective, or to the end.
-    place = np.cumsum(ahead, axis=1)
-    rows = np.arange(program.kind.size)[:, np.newaxis]
-    waits = np.where((program.kind == JOIN)[:, np.newaxis] & program.passes, rows, rows[-1])
-    until = (
-        np.take_along_axis(place, np.minimum.accumulate(waits[::-1])[::-1][np.newaxis], axis=1)
-        - place
-    )
-    moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
-    may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
-    edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
-    for at, (kind, which) in enumerate(
-        zip(program.kind.tolist(), program.which.tolist(), strict=True)
-    ):
-        if moves[at]:
-            now = run.advance(now, ahead[:, at], slow[:, at])
+    simulation = _Simulation(program, settings, unpack_ns)
+    markers = zip(program.kind.tolist(), program.subject.tolist(), strict=True)
+    for marker, (kind, subject) in enumerate(markers):
+        simulation.work_until(marker)
         if kind == READY:
-            chain = program.chain[which]
-            start = np.maximum(free_at[chain], now) + program.lag_ns[which]
-            length = transfer[:, which]
-            if may_change[which]:
-                works = start < now + until[:, at]
-                start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                longer = program.longer_beside[which] * last_start(
-                    program.group[which], works.astype(np.float64)
-                )
-                length = length * (1 + longer)
-            # A rank cannot be done before it has begun, whatever clocks say.
-            end = np.maximum(last_start(program.group[which], start) + length, start)
-            free_at[chain] = ends[which] = end
-            run.add(start, end)
+            simulation.start_collective(marker, subject)
         elif kind == JOIN:
-            now = np.where(program.passes[at], np.maximum(now, ends[which] + unpack[which]), now)
+            simulation.wait_for_collective(marker, subject)
         else:
-            edges[:, which] = now
-    return edges
+            simulation.start_window(subject)
+    return simulation.edges
 
 
-def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, Float64]:
-    """Return the work up to each marker, without what communication slowed it by, and how much longer it takes beside it."""
+class _Simulation:
+    """The state of a simulation: the time of each rank, and the ends of the collectives.
+
+    The first axis of an array has the settings, and the last axis has the ranks.
+    """
+
+    def __init__(
+        self,
+        program: StepProgram,
+        settings: list[SimulationSetting],
+        unpack_ns: Float64 | None,
+    ) -> None:
+        n_collectives = program.step.size
+        n_chains = int(program.chain.max(initial=0)) + 1
+        n_edges = np.count_nonzero(program.kind == WINDOW)
+        shape = (len(settings), program.n_ranks)
+        self._program = program
+        self._pieces = _work_between(program, settings)
+        self._has_work = [bool(work.any()) for work in self._pieces.work_ns.swapaxes(0, 1)]
+        self._work_until_join = _work_until_join(program, self._pieces.work_ns)
+        self._transfer_ns = np.stack([setting.transfer(program) for setting in settings])
+        self._unpack_ns = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
+        is_late_during_work = program.late_during_work_ns > 0
+        self._depends_on_work = is_late_during_work | (program.longer_during_work > 0)
+        is_slowed = bool((self._pieces.slowdown > 1).any())
+        self._active = _ActiveCollectives(n_collectives, shape, is_slowing=is_slowed)
+        self._now = np.broadcast_to(program.begin_ns, shape).copy()
+        self._ends = np.empty((n_collectives, *shape))
+        self._chain_ends = np.full((n_chains, *shape), -np.inf)
+        self.edges = np.empty((len(settings), n_edges, program.n_ranks))
+
+    def work_until(self, marker: int) -> None:
+        """Do the work between the previous marker and this one."""
+        if self._has_work[marker]:
+            work_ns = self._pieces.work_ns[:, marker]
+            slowdown = self._pieces.slowdown[:, marker]
+            self._now = self._active.advance(self._now, work_ns, slowdown)
+
+    def start_window(self, window: int) -> None:
+        """Note when the window starts."""
+        self.edges[:, window] = self._now
+
+    def start_collective(self, marker: int, collective: int) -> None:
+        """Start a collective on all of its ranks, as soon as the chain is free."""
+        program = self._program
+        chain = program.chain[collective]
+        group = program.group[collective]
+        could_start = np.maximum(self._chain_ends[chain], self._now)
+        start = could_start + program.lag_ns[collective]
+        transfer_ns = self._transfer_ns[:, collective]
+        if self._depends_on_work[collective]:
+            is_working = start < self._now + self._work_until_join[:, marker]
+            late_ns = program.late_during_work_ns[collective]
+            start = start + np.where(is_working, late_ns, 0.0)
+            is_any_working = last_start(group, is_working.astype(np.float64))
+            longer = program.longer_during_work[collective] * is_any_working
+            transfer_ns = transfer_ns * (1 + longer)
+        # A rank cannot end before it has started, even if the clocks are not aligned exactly.
+        end = np.maximum(last_start(group, start) + transfer_ns, start)
+        self._chain_ends[chain] = end
+        self._ends[collective] = end
+        self._active.add(start, end)
+
+    def wait_for_collective(self, marker: int, collective: int) -> None:
+        """Let the work of the ranks that pass this marker wait for the end of a collective."""
+        end = self._ends[collective] + self._unpack_ns[collective]
+        is_waiting = self._program.is_passed[marker]
+        self._now = np.where(is_waiting, np.maximum(self._now, end), self._now)
+
+
+class _WorkPieces(NamedTuple):
+    """The work from the previous marker to each marker, by setting, marker and rank."""
+
+    # Without the slowdown by communication.
+    work_ns: Float64
+    # How many times as long the work takes while communication is active.
+    slowdown: Float64
+
+
+def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _WorkPieces:
+    """Return the work between the markers. Work before the first window is not simulated."""
     first = int(np.flatnonzero(program.kind == WINDOW)[0])
-    begun = program.places[2]
-    n_begun = np.diff(begun, axis=0, prepend=begun[:1])
+    n_started_until = program.progress[N_STARTED]
+    n_started = np.diff(n_started_until, axis=0, prepend=n_started_until[:1])
+    min_work_ns = _MIN_OPERATION_NS * np.maximum(n_started, 1.0)
     works = []
-    slows = []
+    slowdowns = []
     for setting in settings:
-        place = program.free_work(setting.before)
-        place = np.maximum(place - place[first], 0.0)  # what lies before the first is not run
-        work = np.diff(place, axis=0, prepend=0.0)
-        density = n_begun / np.maximum(work, _SHORTEST_NS * np.maximum(n_begun, 1.0))
+        free_work = program.free_work(setting.before)
+        work_until = np.maximum(free_work - free_work[first], 0.0)
+        work = np.diff(work_until, axis=0, prepend=0.0)
+        operations_per_ns = n_started / np.maximum(work, min_work_ns)
+        slowdown = 1 + setting.after.ratio + setting.after.delay_ns * operations_per_ns
         works.append(work)
-        slows.append(np.maximum(1 + setting.after.ratio + setting.after.delay_ns * density, 1.0))
-    return np.stack(works), np.stack(slows)
+        slowdowns.append(np.maximum(slowdown, 1.0))
+    return _WorkPieces(np.stack(works), np.stack(slowdowns))
 
 
-class _Beside:
-    """Lets work go on, slower while a collective is under way on its rank."""
+def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
+    """Return the work from each marker to the rank's next `JOIN`, or to the last marker, ns."""
+    markers = np.arange(program.kind.size)[:, np.newaxis]
+    is_join = (program.kind == JOIN)[:, np.newaxis] & program.is_passed
+    join = np.where(is_join, markers, markers[-1])
+    next_join = np.minimum.accumulate(join[::-1])[::-1]
+    work_until = np.cumsum(work_ns, axis=1)
+    work_until_join = np.take_along_axis(work_until, next_join[np.newaxis], axis=1)
+    return work_until_join - work_until
 
-    def __init__(self, n_collectives: int, shape: tuple[int, int], *, is_free: bool) -> None:
-        self._size = shape[0] * shape[1]
-        # A row per collective and one that never begins, all settings and ranks side by side.
+
+class _ActiveCollectives:
+    """The collectives that slow down the work on their ranks while they are active."""
+
+    def __init__(self, n_collectives: int, shape: tuple[int, int], *, is_slowing: bool) -> None:
+        self._is_slowing = is_slowing
+        self._n_collectives = 0
+        # A row per collective, and a last row of a collective that never starts. Settings and
+        # ranks stand side by side in a row.
         self._starts, self._ends = np.full((2, n_collectives + 1, *shape), np.inf)
-        self._n = 0
-        self._next = np.arange(self._size).reshape(
-            shape
-        )  # place of the first that may still be under way
-        self._is_free = is_free
+        self._row_size = shape[0] * shape[1]
+        # The place of the first collective that may still be active.
+        self._next = np.arange(self._row_size).reshape(shape)
 
     def add(self, start: Float64, end: Float64) -> None:
-        """Tell of a collective; on each rank in order of start."""
-        self._starts[self._n], self._ends[self._n] = start, end
-        self._n += 1
+        """Add a collective. Each rank adds its collectives in order of their start."""
+        self._starts[self._n_collectives] = start
+        self._ends[self._n_collectives] = end
+        self._n_collectives += 1
 
-    def advance(self, now: Float64, work: Float64, slow: Float64) -> Float64:
-        """Return when that much more work is done, which takes `slow` times as long beside communication."""
-        if self._is_free:
+    def advance(self, now: Float64, work: Float64, slowdown: Float64) -> Float64:
+        """Return the time when the work is done, which is slower while collectives are active."""
+        if not self._is_slowing:
             return now + work
-        left = work
+        remaining = work
         while True:
             start = self._starts.take(self._next)
             end = self._ends.take(self._next)
-            alone = np.minimum(np.maximum(start - now, 0.0), left)
-            now = now + alone
-            left = left - alone
-            slowed = np.minimum(np.maximum(end - now, 0.0) / slow, left)
-            slowed *= (
-                now >= start
-            )  # before its start nothing is under way: then nothing was left either
-            now = now + slowed * slow
-            left = left - slowed
-            is_over = left > 0
-            if not is_over.any():
+            free_work = np.minimum(np.maximum(start - now, 0.0), remaining)
+            now = now + free_work
+            remaining = remaining - free_work
+            slowed_work = np.minimum(np.maximum(end - now, 0.0) / slowdown, remaining)
+            # If the collective has not started yet, all of the work is done.
+            slowed_work *= now >= start
+            now = now + slowed_work * slowdown
+            remaining = remaining - slowed_work
+            is_collective_over = remaining > 0
+            if not is_collective_over.any():
                 return now
-            self._next += is_over * self._size
+            self._next += is_collective_over * self._row_size

@@ -13,7 +13,7 @@ from nsyspipe.cli.outputs import print_error
 from nsyspipe.errors import InputError
 from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.nsys import find_reports
-from nsyspipe.replay import knobs
+from nsyspipe.replay import refusals
 from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -267,7 +267,7 @@ def test_what_several_commands_print_names_options_that_each_of_them_has_or_the_
     texts = {code: f"{kind.message} {kind.fix}" for code, kind in CATALOGUE.items()}
     texts |= {
         name: inspect.getsource(one)
-        for name, one in vars(knobs).items()
+        for name, one in vars(refusals).items()
         if inspect.isgeneratorfunction(one)
     }
     texts |= {path.name: path.read_text() for path in Path(findings.__file__).parent.glob("*.py")}

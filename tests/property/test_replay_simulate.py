@@ -7,7 +7,15 @@ from hypothesis.extra.numpy import arrays
 from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import Slowing
-from nsyspipe.replay.simulate import JOIN, NOTHING, READY, WINDOW, Program, Setting, simulate
+from nsyspipe.replay.simulate import (
+    JOIN,
+    NO_SLOWING,
+    READY,
+    WINDOW,
+    SimulationSetting,
+    StepProgram,
+    simulate,
+)
 
 N_RANKS = st.integers(1, 3)
 TIMES = st.integers(0, 50)
@@ -38,11 +46,11 @@ def programs(draw):
     work = np.cumsum(matrix(len(markers)), axis=0)
     begun = np.cumsum(matrix(len(markers), st.integers(0, 3)), axis=0)
     kind = np.array([kind for kind, _ in markers])
-    return Program(
+    return StepProgram(
         kind=kind,
-        which=np.array([which for _, which in markers]),
-        passes=(kind != JOIN)[:, np.newaxis] | (matrix(len(markers), st.integers(0, 3)) > 0),
-        places=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
+        subject=np.array([which for _, which in markers]),
+        is_passed=(kind != JOIN)[:, np.newaxis] | (matrix(len(markers), st.integers(0, 3)) > 0),
+        progress=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
         step=np.zeros(n_collectives, np.int64),
         lag_ns=matrix(n_collectives),
         transfer_ns=matrix(n_collectives),
@@ -52,8 +60,8 @@ def programs(draw):
         role=np.full(n_collectives, "data", object),
         group=matrix(n_collectives, st.integers(0, 1)).astype(np.int64),
         begin_ns=matrix(1)[0],
-        late_beside_ns=matrix(n_collectives)[:, 0],
-        longer_beside=matrix(n_collectives)[:, 0] / 50,
+        late_during_work_ns=matrix(n_collectives)[:, 0],
+        longer_during_work=matrix(n_collectives)[:, 0] / 50,
     )
 
 
@@ -62,9 +70,9 @@ def one_by_one(program, slowing):
     now = program.begin_ns.tolist()
     busy = [[] for _ in range(n_ranks)]
     free, ends, edges = [-np.inf] * n_ranks, {}, {}
-    work, _, begun, _ = program.places
+    work, _, begun, _ = program.progress
     before, begun_before = work[0].tolist(), begun[0].tolist()
-    markers = zip(program.kind, program.which, work.tolist(), begun, strict=True)
+    markers = zip(program.kind, program.subject, work.tolist(), begun, strict=True)
     for at, (kind, which, work, begun) in enumerate(markers):
         for rank in range(n_ranks):
             ahead = work[rank] - before[rank]
@@ -79,12 +87,12 @@ def one_by_one(program, slowing):
         if kind == READY:
             starts = [max(free[r], now[r]) + program.lag_ns[which][r] for r in range(n_ranks)]
             works = [starts[r] < now[r] + work_until_join(program, at, r) for r in range(n_ranks)]
-            late = program.late_beside_ns[which]
+            late = program.late_during_work_ns[which]
             starts = [one + late * beside for one, beside in zip(starts, works, strict=True)]
             ends[which] = []
             for rank, group in enumerate(program.group[which].tolist()):
                 peers = [at for at in range(n_ranks) if program.group[which][at] == group]
-                longer = 1 + program.longer_beside[which] * any(works[at] for at in peers)
+                longer = 1 + program.longer_during_work[which] * any(works[at] for at in peers)
                 last = max(starts[at] for at in peers)
                 ends[which].append(
                     max(last + program.transfer_ns[which][rank] * longer, starts[rank])
@@ -94,7 +102,7 @@ def one_by_one(program, slowing):
                 busy[rank].append((starts[rank], free[rank]))
         elif kind == JOIN:
             now = [
-                max(now[r], ends[which][r]) if program.passes[at, r] else now[r]
+                max(now[r], ends[which][r]) if program.is_passed[at, r] else now[r]
                 for r in range(n_ranks)
             ]
         else:
@@ -103,10 +111,10 @@ def one_by_one(program, slowing):
 
 
 def work_until_join(program, at, rank):
-    waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
+    waits = (program.kind[at:] == JOIN) & program.is_passed[at:, rank]
     return (
-        program.places[0, at + int(np.argmax(waits)) if waits.any() else -1, rank]
-        - program.places[0, at, rank]
+        program.progress[0, at + int(np.argmax(waits)) if waits.any() else -1, rank]
+        - program.progress[0, at, rank]
     )
 
 
@@ -123,7 +131,7 @@ def moved_on(now, work, busy, slow_by):
 @given(programs(), st.sampled_from((0.0, 0.25, 1.0)), st.sampled_from((0.0, 300.0)))
 def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
     slowing = Slowing(slowdown, delay)
-    assert simulate(program, [Setting(NOTHING, slowing)])[0] == pytest.approx(
+    assert simulate(program, [SimulationSetting(NO_SLOWING, slowing)])[0] == pytest.approx(
         one_by_one(program, slowing), abs=1e-6
     )
 
@@ -131,7 +139,7 @@ def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
 @given(programs())
 def test_settings_side_by_side_do_not_touch_each_other(program):
     settings = [
-        Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f)
+        SimulationSetting(NO_SLOWING, Slowing(c, 100 * c), program.transfer_ns * f)
         for c in (0.0, 0.5)
         for f in (1.0, 2.0)
     ]
@@ -143,13 +151,17 @@ def test_settings_side_by_side_do_not_touch_each_other(program):
 
 @given(programs())
 def test_a_shift_of_all_clocks_shifts_all_windows_and_no_work_is_lost(program):
-    alone, slowed = simulate(program, [Setting(), Setting(NOTHING, Slowing(0.1))])
+    alone, slowed = simulate(
+        program, [SimulationSetting(), SimulationSetting(NO_SLOWING, Slowing(0.1))]
+    )
     (shifted,) = simulate(
-        replace(program, begin_ns=program.begin_ns + 1000), [Setting(NOTHING, Slowing(0.1))]
+        replace(program, begin_ns=program.begin_ns + 1000),
+        [SimulationSetting(NO_SLOWING, Slowing(0.1))],
     )
     assert shifted == pytest.approx(slowed + 1000)
     assert (
-        np.diff(alone, axis=0) >= np.diff(program.places[0, program.kind == WINDOW], axis=0) - 1e-6
+        np.diff(alone, axis=0)
+        >= np.diff(program.progress[0, program.kind == WINDOW], axis=0) - 1e-6
     ).all()
 
 
@@ -157,10 +169,14 @@ def test_a_shift_of_all_clocks_shifts_all_windows_and_no_work_is_lost(program):
 def test_longer_transfers_and_more_contention_make_no_window_begin_earlier(program):
     # What begins late beside work, or takes longer there, gains where it is moved behind that work.
     even = replace(
-        program, late_beside_ns=0 * program.late_beside_ns, longer_beside=0 * program.longer_beside
+        program,
+        late_during_work_ns=0 * program.late_during_work_ns,
+        longer_during_work=0 * program.longer_during_work,
     )
-    longer = Setting(transfer_ns=program.transfer_ns + 7)
-    less, more = (Setting(NOTHING, Slowing(ratio)) for ratio in (0.1, 0.6))
-    alone, with_longer, with_less, with_more = simulate(even, [Setting(), longer, less, more])
+    longer = SimulationSetting(transfer_ns=program.transfer_ns + 7)
+    less, more = (SimulationSetting(NO_SLOWING, Slowing(ratio)) for ratio in (0.1, 0.6))
+    alone, with_longer, with_less, with_more = simulate(
+        even, [SimulationSetting(), longer, less, more]
+    )
     assert (with_longer >= alone - 1e-6).all()
     assert (with_more >= with_less - 1e-6).all()

@@ -118,7 +118,7 @@ def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)
     assert "reports-changed" not in run.problems["code"].to_pylist()
     if most:
-        monkeypatch.setattr(expected, "_MOST_OPERATIONS", most)
+        monkeypatch.setattr(expected, "_MAX_KERNELS", most)
         monkeypatch.setattr(expected, "opened_replay", None)
     elif n_steps > 2:
         for report in (tmp_path / "run").iterdir():

@@ -10,12 +10,22 @@ import pytest
 from nsyspipe.analysis.kernels import NARROW, Compared, Slowing, assumed
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import FINDINGS
-from nsyspipe.replay import answer, gradients, knobs, program, rebucket, scenarios
+from nsyspipe.replay import (
+    answer,
+    gradients,
+    knobs,
+    opening,
+    program,
+    rebucket,
+    refusals,
+    scenarios,
+    starving,
+)
 from nsyspipe.replay.gradients import MIB, Gradients
 from nsyspipe.replay.knobs import Knobs, knobs_of
-from nsyspipe.replay.program import NEVER
-from nsyspipe.replay.ranges import Contention, Facts, slowdowns
-from nsyspipe.replay.simulate import WINDOW, Program, Setting, _work_between
+from nsyspipe.replay.ranges import CapturedFacts, Contention, slowdowns
+from nsyspipe.replay.simulate import WINDOW, SimulationSetting, StepProgram, _work_between
+from nsyspipe.replay.timelines import BEFORE_ALL_NS
 
 GB = 1e9
 
@@ -44,10 +54,10 @@ def test_given_bytes_of_gradients_are_within_a_tenth_of_those_captured(
     monkeypatch, given, expected
 ):
     seen = Gradients(np.array([400.0, 600.0]), np.zeros((2, 1)), is_exact=True)
-    monkeypatch.setattr(scenarios, "gradients_of", lambda *_: seen)
+    monkeypatch.setattr(opening, "gradients_of", lambda *_: seen)
     captured = SimpleNamespace(steps=range(3), program=SimpleNamespace(n_ranks=2))
     replay = SimpleNamespace(captured=captured, has_gradients=False, nominal_bytes_per_s=None)
-    assert is_refused(lambda: scenarios._check_bytes(replay, given)) == expected
+    assert is_refused(lambda: opening._check_bytes(replay, given)) == expected
 
 
 # --- runs that cannot be replayed -----------------------------------------------------------------
@@ -69,7 +79,7 @@ def run_that_idles(share):
 
 @pytest.mark.parametrize(("share", "n_reasons"), [(0.02, 0), (0.021, 1)])
 def test_an_idle_share_above_two_per_cent_needs_a_clock(share, n_reasons):
-    assert len([*knobs.why_not(run_that_idles(share))]) == n_reasons
+    assert len([*refusals.why_not(run_that_idles(share))]) == n_reasons
 
 
 def timeline(**others):
@@ -83,7 +93,12 @@ def timeline(**others):
         stream=np.array([1]),
         is_inline=np.array([False]),
     )
-    values = {"n_outside": 0, "hooked_ns": 0, "n_hooked": 0, "n_without_launch": 0}
+    values = {
+        "n_comm_outside_steps": 0,
+        "comm_stream_kernels_ns": 0,
+        "n_comm_stream_kernels": 0,
+        "n_without_launch": 0,
+    }
     values |= {"start": np.arange(100), "launch": np.arange(1000, 1100)}
     return SimpleNamespace(**(values | others), collectives=collectives)
 
@@ -93,12 +108,12 @@ def reasons_of(*timelines):
     run = SimpleNamespace(collectives=lambda: pa.table(columns))
     # One step of 1000 ns.
     windows = SimpleNamespace(steps=np.array([0]), edges=np.array([[0, 0], [1000, 1000]]))
-    return [*knobs.why_not_replayable(run, timelines, windows)]
+    return [*refusals.why_not_replayable(run, timelines, windows)]
 
 
-@pytest.mark.parametrize(("hooked_ns", "n_reasons"), [(10, 0), (11, 1)])
-def test_kernels_of_a_hook_take_one_per_cent_of_a_step_at_most(hooked_ns, n_reasons):
-    assert len(reasons_of(timeline(), timeline(hooked_ns=hooked_ns))) == n_reasons
+@pytest.mark.parametrize(("kernels_ns", "n_reasons"), [(10, 0), (11, 1)])
+def test_kernels_of_a_hook_take_one_per_cent_of_a_step_at_most(kernels_ns, n_reasons):
+    assert len(reasons_of(timeline(), timeline(comm_stream_kernels_ns=kernels_ns))) == n_reasons
 
 
 @pytest.mark.parametrize(("n_without", "n_reasons"), [(2, 0), (3, 1)])
@@ -110,13 +125,13 @@ def test_one_per_cent_of_the_launches_may_be_missing(n_without, n_reasons):
 @pytest.mark.parametrize(("compute_ns", "is_contradicted"), [(1000.0, False), (1000.1, True)])
 def test_a_step_without_communication_is_no_shorter_than_its_compute(compute_ns, is_contradicted):
     replay = SimpleNamespace(limits=[[1000.0]], least_compute_ns=lambda most_slower: compute_ns)
-    assert (knobs.contradiction(replay) is not None) == is_contradicted
+    assert (refusals.contradiction(replay) is not None) == is_contradicted
 
 
 def test_compute_may_be_slower_by_half_beside_communication():
     asked = []
     replay = SimpleNamespace(limits=None, least_compute_ns=asked.append)
-    assert knobs.contradiction(replay) is None
+    assert refusals.contradiction(replay) is None
     assert asked == [1.5]
 
 
@@ -129,7 +144,7 @@ def starved_run(input_ns, launch_ns, blocked_ns):
 
 @pytest.mark.parametrize(("input_ns", "n_causes"), [(249, 1), (250, 2)])
 def test_a_cause_of_a_quarter_of_the_waiting_is_named(input_ns, n_causes):
-    (causes,) = knobs.starved_causes(starved_run(input_ns, 1000 - input_ns, 0))
+    (causes,) = starving.starved_causes(starved_run(input_ns, 1000 - input_ns, 0))
     assert len(causes) == n_causes
 
 
@@ -153,7 +168,7 @@ def starved_replay(share):
 
 @pytest.mark.parametrize(("share", "n_reasons"), [(0.02, 0), (0.0201, 1)])
 def test_gpus_wait_for_launches_for_two_per_cent_of_a_step_at_most(share, n_reasons):
-    assert len([*knobs._run(starved_replay(share), Knobs(prefetch=True))]) == n_reasons
+    assert len([*refusals._why_not_any(starved_replay(share), Knobs(prefetch=True))]) == n_reasons
 
 
 def launching_replay(launching_ns, high_ns):
@@ -199,19 +214,19 @@ def replay_with_bandwidth(own, most, n_ranks=2):
 def test_from_three_ranks_on_a_switch_gives_a_quarter_more(n_ranks, own, is_beyond):
     # 1.25 x 450 GB/s are 562.5 GB/s.
     replay = replay_with_bandwidth(own, 450 * GB, n_ranks)
-    assert (knobs.beyond_nominal(replay) is not None) == is_beyond
+    assert (refusals.beyond_nominal(replay) is not None) == is_beyond
 
 
 @pytest.mark.parametrize(("own", "is_beyond"), [(9.9e6, True), (10e6, False)])
 def test_no_network_is_slower_than_ten_megabytes_per_second(own, is_beyond):
-    assert (knobs.beyond_nominal(replay_with_bandwidth(own, None)) is not None) == is_beyond
+    assert (refusals.beyond_nominal(replay_with_bandwidth(own, None)) is not None) == is_beyond
 
 
 def replay_with_ratio(ratio):
     return SimpleNamespace(
         roles=("data",),
-        bus_of=lambda role: 100 * GB,
-        ratio=lambda asked, role: ratio,
+        bus_bandwidth_of=lambda role: 100 * GB,
+        bandwidth_ratio=lambda asked, role: ratio,
         is_waited_for=lambda role: False,
         is_sharded=False,
     )
@@ -219,7 +234,9 @@ def replay_with_ratio(ratio):
 
 @pytest.mark.parametrize(("ratio", "n_reasons"), [(1.03, 0), (1.031, 1)])
 def test_a_link_is_slower_from_three_per_cent_on(ratio, n_reasons):
-    found = [*knobs._faster(replay_with_ratio(ratio), Knobs(bandwidth_bytes_per_s=99 * GB))]
+    found = [
+        *refusals._why_not_bandwidth(replay_with_ratio(ratio), Knobs(bandwidth_bytes_per_s=99 * GB))
+    ]
     assert len(found) == n_reasons
 
 
@@ -227,16 +244,16 @@ def test_a_link_is_slower_from_three_per_cent_on(ratio, n_reasons):
 def test_no_link_is_faster_than_the_fastest_and_a_quarter(factor, n_reasons):
     most = max(link.nominal_bytes_per_s or 0.0 for link in knobs.LINKS.values())
     asked = Knobs(bandwidth_bytes_per_s=factor * most)
-    assert len([*knobs._faster(replay_with_ratio(1.0), asked)]) == n_reasons
+    assert len([*refusals._why_not_bandwidth(replay_with_ratio(1.0), asked)]) == n_reasons
 
 
 @pytest.mark.parametrize(("own", "is_kept"), [(0.81, True), (0.79, False)])
 def test_a_link_within_a_fifth_of_the_captured_one_is_that(own, is_kept):
     link = knobs.LINKS["nvlink4"]
     facts = SimpleNamespace(
-        roles=("data",), bus_of=lambda role: own * link.bus_bytes_per_s, known_link=None
+        roles=("data",), bus_bandwidth_of=lambda role: own * link.bus_bytes_per_s, known_link=None
     )
-    target = Facts.target(facts, Knobs(link="nvlink4"))
+    target = CapturedFacts.target(facts, Knobs(link="nvlink4"))
     assert target == (None if is_kept else link.bus_bytes_per_s)
 
 
@@ -264,7 +281,7 @@ def replay_with_gradients(n_gradients, n_steps=1, **others):
     ],
 )
 def test_buckets_are_refused_beyond_each_of_their_limits(replay, n_reasons):
-    assert len([*knobs._buckets(replay, Knobs(bucket_mb=1))]) == n_reasons
+    assert len([*refusals._why_not_buckets(replay, Knobs(bucket_mb=1))]) == n_reasons
 
 
 def is_own(captured_bytes, new_sizes, *, is_exact, cap_mib=1.0):
@@ -272,7 +289,9 @@ def is_own(captured_bytes, new_sizes, *, is_exact, cap_mib=1.0):
     own = Gradients(np.array(new_sizes), np.zeros((len(new_sizes), 1)), is_exact=is_exact)
     n_bytes = np.array(captured_bytes)
     captured = SimpleNamespace(n_bytes=n_bytes, transfer_ns=n_bytes[:, np.newaxis])
-    return rebucket._is_own(captured, np.arange(n_bytes.size), own, own.n_bytes, cap_mib)
+    each = np.arange(n_bytes.size)
+    buckets = rebucket._NewBuckets(0, each, own, np.arange(own.n_bytes.size), own.n_bytes)
+    return rebucket._are_captured(captured, buckets, cap_mib)
 
 
 @pytest.mark.parametrize(("moved", "expected"), [(14.9, True), (15.1, False)])
@@ -316,7 +335,7 @@ def scaling_timeline(shorter):
     launches = np.array([10, 20, 30])
     return SimpleNamespace(
         collectives=collectives,
-        launched=launches,
+        latest_launch=launches,
         step=np.zeros(3, np.int64),
         phase=np.ones(3, np.int64),
         name=np.zeros(3, np.int64),
@@ -333,13 +352,13 @@ def test_a_collective_of_two_per_cent_of_the_longest_is_of_gradients(
 
 
 def found_by_kernels(monkeypatch, n_kernels, sizes, n_buckets=1):
-    """Return what `_scaled` finds of so many kernels that scale gradients."""
+    """Return what `_ready_by_scaling` finds of so many kernels that scale gradients."""
     rows = np.arange(n_kernels)
     monkeypatch.setattr(gradients, "_scaling_rows", lambda *_: rows)
     rank = SimpleNamespace(start=rows * 100, end=rows * 100 + 10 + rows)
     copies = [gradients.GradientCopies(np.arange(sizes.size), sizes)]
     captured = SimpleNamespace(timelines=[rank])
-    return gradients._scaled(captured, np.arange(n_buckets), copies, sizes)
+    return gradients._ready_by_scaling(captured, np.arange(n_buckets), copies, sizes)
 
 
 @pytest.mark.parametrize(("n_copies", "is_found"), [(1, False), (2, True)])
@@ -365,15 +384,15 @@ def test_four_kernels_a_bucket_tell_sizes(monkeypatch, n_kernels, is_found):
         end=rows * 100 + 10 + rows,
     )
     captured = SimpleNamespace(timelines=[rank])
-    found = gradients._by_kernels(captured, np.array([0]), np.array([64.0]))
+    found = gradients._gradients_by_kernels(captured, np.array([0]), np.array([64.0]))
     assert (found is not None) == is_found
 
 
 @pytest.mark.parametrize(("n", "n_rows"), [(20_000, 20_000), (20_001, 20_000)])
 def test_twenty_thousand_copies_in_a_row_are_the_most(n, n_rows):
     is_copy = np.ones(n, np.bool_)
-    rank = SimpleNamespace(start=np.arange(n), is_copy=is_copy, copies_until=np.full(n, n))
-    assert gradients._row(rank, np.array([0])).size == n_rows
+    rank = SimpleNamespace(start=np.arange(n), is_copy=is_copy, end_of_copies=np.full(n, n))
+    assert gradients._copies_after(rank, np.array([0])).size == n_rows
 
 
 # --- work beside communication --------------------------------------------------------------------
@@ -414,11 +433,11 @@ def program_of_one_piece(work_ns, n_begun):
     places = np.zeros((4, 2, 1))
     places[0, 1, 0], places[2, 1, 0] = work_ns, n_begun
     nothing, column = np.empty(0), np.empty((0, 1))
-    return Program(
+    return StepProgram(
         kind=np.array([WINDOW, WINDOW]),
-        which=np.array([0, 1]),
-        passes=np.ones((2, 1), np.bool_),
-        places=places,
+        subject=np.array([0, 1]),
+        is_passed=np.ones((2, 1), np.bool_),
+        progress=places,
         step=np.empty(0, np.int64),
         lag_ns=column,
         transfer_ns=column,
@@ -428,8 +447,8 @@ def program_of_one_piece(work_ns, n_begun):
         role=np.empty(0, object),
         group=np.empty((0, 1), np.int64),
         begin_ns=np.zeros(1),
-        late_beside_ns=nothing,
-        longer_beside=nothing,
+        late_during_work_ns=nothing,
+        longer_during_work=nothing,
     )
 
 
@@ -442,7 +461,7 @@ def program_of_one_piece(work_ns, n_begun):
     ],
 )
 def test_an_operation_takes_a_microsecond_at_least(work_ns, slow):
-    setting = Setting(after=Slowing(0.0, 500.0))
+    setting = SimulationSetting(after=Slowing(0.0, 500.0))
     _, slows = _work_between(program_of_one_piece(work_ns, 4.0), [setting])
     assert slows[0, 1, 0] == pytest.approx(slow, rel=1e-12)
 
@@ -457,9 +476,9 @@ def waiting_rank(start, *, free, launch):
     return SimpleNamespace(
         collectives=comm,
         start=np.array([0, start]),
-        launched=np.array([0, launch]),
+        latest_launch=np.array([0, launch]),
         launch=np.array([0, launch]),
-        free_until=np.array([NEVER, free]),
+        end_before=np.array([BEFORE_ALL_NS, free]),
     )
 
 
@@ -475,8 +494,8 @@ def waiting_rank(start, *, free, launch):
     ],
 )
 def test_an_operation_waited_if_it_stood_still_for_20_us_and_began_within_50(rank, waits):
-    _, _, waited = program._joins(rank, np.zeros(1, np.int64))
-    assert waited.tolist() == [waits]
+    joins = program._find_joins(rank, np.zeros(1, np.int64))
+    assert joins.has_waited.tolist() == [waits]
 
 
 WORDS = {"severity": "low", "title": "", "action": "", "advice": "", "evidence": "{}"}
@@ -487,7 +506,7 @@ WORDS = {"severity": "low", "title": "", "action": "", "advice": "", "evidence":
 def test_findings_of_up_to_half_a_million_kernels_are_replayed(monkeypatch, n_kernels, is_opened):
     opened = []
     monkeypatch.setattr(answer, "opened_replay", lambda run: opened.append(run) or "not now")
-    monkeypatch.setattr(answer, "_limit_bounds", lambda *_: None)
+    monkeypatch.setattr(answer, "_limit_bounds", lambda run, rows, opened: rows)
     monkeypatch.setattr(answer, "advised_change", lambda *_: None)
     finding = {"id": "slow-link", "saving_ns_per_step": 1.0, "expected_ns_per_step": None}
     run = SimpleNamespace(

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 import nsyspipe
 from nsyspipe.analysis.kernels import Compared, Slowing
 from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.assumptions import has_later_starts
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from nsyspipe.replay.ranges import Contention, slowdowns
-from nsyspipe.replay.scenarios import has_later_starts
 from tests.build.trace import TraceBuilder
 from tests.conftest import examples
 from tests.golden.words import figures

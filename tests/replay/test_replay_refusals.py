@@ -7,7 +7,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model.problems import EXPORT_AGAIN, WITH_BLOBS
-from nsyspipe.replay import knobs, scenarios
+from nsyspipe.replay import opening, refusals, starving
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import SINGLE, STEP, forget_launches, launch_first, only, refusal
@@ -45,7 +45,7 @@ REFUSED = {
 )
 def test_what_records_message_sizes_is_what_the_problems_say(problems, fix):
     run = SimpleNamespace(problem_rows=[{"code": code, "fix": own} for code, own in problems])
-    assert scenarios._what_records_sizes(run) == fix
+    assert opening._what_records_sizes(run) == fix
 
 
 @pytest.mark.parametrize(("run", "changes"), REFUSED.values(), ids=REFUSED)
@@ -93,9 +93,9 @@ def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path
 
 
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch, worded):
-    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 11)
+    monkeypatch.setattr(refusals, "_MAX_SIMULATED_BUCKETS", 11)
     worded(refusal(ask(SINGLE, bucket_mb=25)))
-    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 20)
+    monkeypatch.setattr(refusals, "_MAX_SIMULATED_BUCKETS", 20)
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
@@ -220,12 +220,15 @@ def test_a_gpu_waits_for_launches_because_of_each_cause_of_a_quarter_of_it(times
     counted, other = (dict(zip(names, own, strict=True)) for own in (times, (0, 99, 0)))
     rows = [{"rank": 1, "in_summary": True} | other, {"rank": 0, "in_summary": True} | counted]
     steps = pa.Table.from_pylist([{"rank": 0, "in_summary": False} | other, *rows], schema=types)
-    assert knobs.starved_causes(SimpleNamespace(steps=lambda: steps)) == [causes, ("launch-bound",)]
+    assert starving.starved_causes(SimpleNamespace(steps=lambda: steps)) == [
+        causes,
+        ("launch-bound",),
+    ]
 
 
 def test_a_starved_rank_is_no_slower_where_the_other_only_lives_on_a_lead(written):
     # Both hosts take 64 ms a step; that of rank 0 is 900 ms ahead.
-    found = knobs.starving(written(late_launcher(0), late_launcher(1)))
+    found = starving.starving(written(late_launcher(0), late_launcher(1)))
     assert (found.n_late_steps, found.n_steps, found.slower) == ({1: 1}, 1, [])
 
 

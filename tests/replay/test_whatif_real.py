@@ -7,7 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import Knobs
-from nsyspipe.replay.scenarios import opened_replay
+from nsyspipe.replay.opening import opened_replay
 from tests.conftest import REAL
 from tests.golden.words import figures
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, measured

@@ -12,7 +12,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.replay.answer import whatif
-from nsyspipe.replay.scenarios import opened_replay
+from nsyspipe.replay.opening import opened_replay
 
 pytestmark = pytest.mark.slow
 

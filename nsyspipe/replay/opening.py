@@ -1,0 +1,278 @@
+"""The preparation of a run for simulation: the purpose of its collectives, and its bandwidths."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from nsyspipe.analysis.kernels import compared_kernels, operations_per_ns
+from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
+from nsyspipe.analysis.links import nominal_speed
+from nsyspipe.analysis.summary import divided, sums_by
+from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, is_hybrid_sharded
+from nsyspipe.errors import OptionError
+from nsyspipe.model.names import grouped, is_nccl_communicator
+from nsyspipe.model.problems import EXPORT_AGAIN, IN_GRAPHS, NO_SIZES, WITH_BLOBS
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.replay import refusals, starving
+from nsyspipe.replay.gradients import gradients_of
+from nsyspipe.replay.program import captured_program
+from nsyspipe.replay.scenarios import Replay
+from nsyspipe.replay.timelines import (
+    SHARD_COLLECTIVES,
+    CollectiveUses,
+    RankTimeline,
+    ReplayWindows,
+    rank_timelines,
+    summary_windows,
+)
+from nsyspipe.run.run import Run
+
+# The size of gradients that a user gives may differ from the captured size by this share.
+_MAX_BYTES_DIFFERENCE = 0.1
+# Datatypes as NCCL's kernels name them.
+_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+# The columns that identify a use of a communicator.
+_USE = ("comm_id", "collective")
+# The parallelism of each use of a communicator.
+_Roles: TypeAlias = Mapping[tuple[str, str], str]
+_MAIN_STREAM = -1
+
+
+def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
+    """Return a run ready to simulate changes, or the reason why it cannot be simulated.
+
+    Raise an `OptionError` if the capture contradicts the given size of the gradients.
+    """
+    reason = next(refusals.why_not(run), None)
+    if reason:
+        return reason
+    windows = summary_windows(run)
+    if windows is None:
+        return "the steps used do not follow each other on every rank"
+    timelines = rank_timelines(run, windows)
+    reason = next(refusals.why_not_replayable(run, timelines, windows), None)
+    if reason:
+        return reason
+    replay = _prepare_replay(run, windows, timelines, gradient_bytes)
+    _check_bytes(replay, gradient_bytes)
+    if replay.identity_error > refusals.MAX_IDENTITY_ERROR:
+        return (
+            f"the simulation error on the captured run is {100 * replay.identity_error:.1f}%, "
+            "so the run waits for something that the simulation does not cover"
+        )
+    return refusals.contradiction(replay) or replay
+
+
+def _prepare_replay(
+    run: Run,
+    windows: ReplayWindows,
+    timelines: Sequence[RankTimeline],
+    gradient_bytes: float | None,
+) -> Replay:
+    traffic = run.traffic()
+    uses_of_communicators = traffic.select(["communicator", "collective", "role"]).to_pylist()
+    role_of: _Roles = {
+        (row["communicator"], row["collective"]): row["role"] for row in uses_of_communicators
+    }
+    messages = _read_messages(run, timelines[0])
+    uses = _collective_uses(timelines, messages, role_of)
+    are_gradients = zip(messages, uses.is_gradient.tolist(), strict=True)
+    datatypes = frozenset(message.datatype for message, is_gradient in are_gradients if is_gradient)
+    element_sizes = {_ELEMENT_BYTES.get(datatype or "") for datatype in datatypes}
+    element_bytes = element_sizes.pop() if len(element_sizes) == 1 else None
+    n_job_ranks = run.header.n_job_ranks or 0
+    return Replay(
+        captured=captured_program(timelines, windows, uses),
+        given_bytes=gradient_bytes,
+        datatypes=datatypes,
+        element_bytes=element_bytes,
+        recorded_bytes_per_s=_recorded_bandwidths(run, role_of),
+        world_size=max(len(timelines), n_job_ranks),
+        is_hybrid_sharded=is_hybrid_sharded(traffic),
+        **_launch_facts(run),
+        **_hardware_facts(run),
+    )
+
+
+def _launch_facts(run: Run) -> dict[str, Any]:
+    """Return the fields of a `Replay` about launches, and about work."""
+    breakdown = run.breakdown()
+    kernels = run.kernels()
+    longest_work_ns = longest_work_times(breakdown)
+    return {
+        "starved_shares": starving.starved_shares(run),
+        "starving": starving.starving(run),
+        "starved_causes": starving.starved_causes(run),
+        "longest_work_ns": float(longest_work_ns.mean()),
+        "fastest_launch_ns": fastest_launch_times(breakdown),
+        "compared": compared_kernels(kernels),
+        "operations_per_ns": operations_per_ns(kernels),
+        "rank_names": run.rank_names,
+    }
+
+
+def _hardware_facts(run: Run) -> dict[str, Any]:
+    """Return the fields of a `Replay` about interconnects, and about what records message sizes."""
+    gpu_names = run.ranks["gpu_name"].to_pylist()
+    nominal = nominal_speed(gpu_names) or nominal_speed(gpu_names, "PCIe")
+    is_shared_memory = run.links()["kind"].unique().to_pylist() == ["shm"]
+    return {
+        "nominal_bytes_per_s": None if nominal is None else nominal.bytes_per_s,
+        "known_link": "shm" if is_shared_memory else None,
+        "sizes_recorded_by": _what_records_sizes(run),
+    }
+
+
+def _what_records_sizes(run: Run) -> str:
+    """Return what records message sizes, as the problems of the run name it.
+
+    Return no complete command of an export.
+    """
+    fix_of = {row["code"]: row["fix"] for row in run.problem_rows}
+    fix: str | None = fix_of.get(IN_GRAPHS) or fix_of.get(NO_SIZES)
+    return WITH_BLOBS if fix is None or fix.startswith(EXPORT_AGAIN) else fix
+
+
+def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
+    """Raise an `OptionError` if the capture contradicts the given size of the gradients."""
+    if gradient_bytes is None:
+        return
+    option = f"--gradient-bytes {gradient_bytes:,.0f}"
+    reason = refusals.beyond_nominal(replay)
+    if reason:
+        datatypes = ", ".join(sorted(datatype or "?" for datatype in replay.datatypes))
+        fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
+        raise OptionError(option, reason, found=f"all-reduces of {datatypes}", fix=fix)
+    by_capture = [gradients_of(replay.captured, step, None) for step in replay.captured.steps]
+    known_bytes = [gradients.n_bytes.sum() for gradients in by_capture if gradients is not None]
+    if not known_bytes:
+        return
+    captured_bytes = float(np.median(known_bytes))
+    if abs(gradient_bytes - captured_bytes) > _MAX_BYTES_DIFFERENCE * captured_bytes:
+        what = f"differs from the {captured_bytes:,.0f} bytes of gradients per step in the capture"
+        fix = "leave out --gradient-bytes (f32 gradients are parameters x 4 bytes)"
+        raise OptionError(option, what, fix=fix)
+
+
+class _Message(NamedTuple):
+    """What was recorded about the message of a collective."""
+
+    n_bytes: int | None
+    datatype: str | None
+    comm_id: str
+    collective: str
+
+
+_UNKNOWN_MESSAGE = _Message(None, None, comm_id="/", collective="")
+
+
+def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
+    """Return the message of each collective of the lowest rank, in order of launch."""
+    is_first_rank = pc.field("rank") == run.ranks["rank"][0]
+    table = run.collectives().filter(is_first_rank)
+    names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
+    columns = [table[name].to_pylist() for name in names]
+    message_at = {}
+    for step, seq, *message in zip(*columns, strict=True):
+        message_at[step, seq] = _Message(*message)
+    comm = first_rank.collectives
+    places = zip(comm.step.tolist(), comm.seq.tolist(), strict=True)
+    return [message_at.get(place, _UNKNOWN_MESSAGE) for place in places]
+
+
+def _collective_uses(
+    timelines: Sequence[RankTimeline], messages: Sequence[_Message], role_of: _Roles
+) -> CollectiveUses:
+    roles = [role_of.get((message.comm_id, message.collective), OTHER) for message in messages]
+    role = np.array(roles, object)
+    comm_ids = [message.comm_id for message in messages]
+    communicator = None
+    if all(map(is_nccl_communicator, comm_ids)):
+        communicator = _number_values(np.array(comm_ids))
+    # A size of None becomes NaN.
+    n_bytes = np.array([message.n_bytes for message in messages], np.float64)
+    return CollectiveUses(
+        n_bytes=n_bytes,
+        is_gradient=_gradient_collectives(timelines, role),
+        role=role,
+        chain=_chains(timelines, communicator),
+    )
+
+
+def _number_values(values: NDArray[Any]) -> Int64:
+    """Return the number of each value among the distinct values, in their order."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
+def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
+    """Return the number of the chain of each collective.
+
+    The collectives of the main stream are one chain, and so are the others of a communicator. If
+    communicators are not known, those of a stream are one chain.
+    """
+    comm = timelines[0].collectives
+    chain = comm.stream if communicator is None else communicator
+    is_only_fsdp = {*comm.kind.tolist()} <= SHARD_COLLECTIVES
+    if communicator is None and is_only_fsdp and all(map(_run_in_turn, timelines)):
+        # FSDP has one communicator then, although it uses two streams.
+        chain = np.zeros_like(chain)
+    return _number_values(np.where(comm.is_inline, _MAIN_STREAM, chain))
+
+
+def _run_in_turn(timeline: RankTimeline) -> bool:
+    """Tell whether each collective of a rank starts after the previous one has ended."""
+    comm = timeline.collectives
+    return bool((comm.start[1:] >= comm.end[:-1]).all())
+
+
+def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
+    """Return the bus bandwidth of each kind of parallelism. None if it is not known.
+
+    It is the sum of bytes x factor over the sum of transfer times.
+    """
+    table = run.collectives()
+    has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
+    sent = pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"])
+    with_sent: pa.Table = table.append_column("sent", sent)
+    is_counted = pc.and_(table["in_summary"], has_transfer)
+    uses = sums_by(with_sent.filter(is_counted), [*_USE], ["sent", "transfer_ns"])
+    uses_of_roles = grouped(
+        (role_of.get((row["comm_id"], row["collective"]), OTHER), row) for row in uses
+    )
+    bandwidths: dict[str, float | None] = {}
+    for role, rows in uses_of_roles.items():
+        bandwidths[role] = None
+        if all(row["sent"] is not None for row in rows):
+            sent_by_role = sum(row["sent"] for row in rows)
+            bandwidths[role] = divided(sent_by_role, sum(row["transfer_ns"] for row in rows))
+    return bandwidths
+
+
+def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
+    """Tell which collectives are gradient all-reduces of DDP.
+
+    In each step, they are the data-parallel all-reduces of the phase that has most of their time.
+    If no parallelism is known, an all-reduce on a stream of its own may be one.
+    """
+    comm = timelines[0].collectives
+    is_gradient = np.zeros(comm.step.size, np.bool_)
+    is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES]) & ~comm.is_inline
+    if SHARDED in role or is_shard_collective.any():
+        return is_gradient
+    data_role = DATA if DATA in role else OTHER
+    is_candidate = (comm.kind == "all_reduce") & ~comm.is_inline & (role == data_role)
+    candidates = np.flatnonzero(is_candidate)
+    if not candidates.size:
+        return is_gradient
+    phases, phase = np.unique(comm.phase[candidates], return_inverse=True)
+    steps, step = np.unique(comm.step[candidates], return_inverse=True)
+    phase_ns = np.zeros((steps.size, phases.size), np.int64)
+    np.add.at(phase_ns, (step, phase), (comm.end - comm.start)[candidates])
+    # The last one of phases with equal times.
+    longest_phase = phases.size - 1 - phase_ns[:, ::-1].argmax(axis=1)
+    is_gradient[candidates] = phase == longest_phase[step]
+    return is_gradient

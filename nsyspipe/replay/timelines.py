@@ -1,0 +1,331 @@
+"""The captured steps on each rank: windows, operations and collectives, in aligned ns."""
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from nsyspipe.analysis.attribution import filled
+from nsyspipe.analysis.intervals import places_in_runs
+from nsyspipe.model.names import PHASES
+from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.run.run import Run
+
+# Times before and after all times of a run. An operation whose launch was not recorded has the
+# first as its launch.
+BEFORE_ALL_NS = -(2**62)
+AFTER_ALL_NS = 2**62
+# The collectives of FSDP.
+SHARD_COLLECTIVES = frozenset(("all_gather", "reduce_scatter"))
+_PHASES = pa.array(PHASES, pa.string())
+_NO_PHASE = -1
+_NO_STEP = BEFORE_ALL_NS
+_NO_SEQ = BEFORE_ALL_NS
+
+
+class ReplayWindows(Struct, frozen=True):
+    """The windows of the steps to replay, which are the same steps on every rank."""
+
+    ranks: tuple[int, ...]
+    steps: Int64
+    # Where each window starts, and where the last one ends: a row more than steps, and a column
+    # per rank.
+    edges: Int64
+    # By step: whether it is one of the steps used.
+    is_used: Flags
+
+    def step_times(self, edges: Float64 | None = None) -> Float64:
+        """Return the step time of each step used, ns: its largest window over ranks.
+
+        By default, the windows are the captured ones.
+        """
+        window_edges = self.edges if edges is None else edges
+        largest_windows = np.diff(window_edges, axis=-2).max(axis=-1)
+        step_times: Float64 = largest_windows[..., self.is_used]
+        return step_times
+
+
+class Collectives(Struct, frozen=True):
+    """A rank's communication operations, in order of launch."""
+
+    start: Int64
+    end: Int64
+    launch: Int64
+    step: Int64
+    seq: Int64
+    phase: Int64
+    stream: Int64
+    kind: NDArray[np.object_]
+    # Whether it is on the main stream, where the next operation waits for it without a marker.
+    is_inline: Flags
+
+
+class CollectiveUses(Struct, frozen=True):
+    """The purpose of the collectives of the lowest rank, in order of launch."""
+
+    # NaN where the message size is not known.
+    n_bytes: Float64
+    is_gradient: Flags
+    role: NDArray[np.object_]
+    # The collectives of one chain run one after the other.
+    chain: Int64
+
+
+class RankTimeline(Struct, frozen=True, dict=True):
+    """The operations of one rank between the first and the last edge of its windows."""
+
+    # The operations of the main stream (the one with most compute time), in order of start. If no
+    # launch was recorded, `launch` is the latest launch before.
+    start: Int64
+    end: Int64
+    launch: Int64
+    step: Int64
+    phase: Int64
+    # The place in `names`.
+    name: Int64
+    names: tuple[str, ...]
+    n_bytes: Int64
+    is_copy: Flags
+    is_compute: Flags
+    n_without_launch: int
+    # Compute kernels on communication streams that are not the main stream.
+    n_comm_stream_kernels: int
+    comm_stream_kernels_ns: int
+    n_comm_outside_steps: int
+    collectives: Collectives
+
+    @cached_property
+    def latest_launch(self) -> Int64:
+        """The latest launch up to each operation."""
+        return np.maximum.accumulate(self.launch)
+
+    @cached_property
+    def end_before(self) -> Int64:
+        """The latest end of the operations before each operation, and of all operations."""
+        return np.append(BEFORE_ALL_NS, np.maximum.accumulate(self.end))
+
+    @cached_property
+    def end_of_copies(self) -> Int64:
+        """The place after the sequence of copies that begins at each operation.
+
+        The place of an operation that is no copy is its own.
+        """
+        is_copy_name = np.array(["copy" in name.lower() for name in self.names], np.bool_)
+        is_copy = self.is_copy | is_copy_name[self.name]
+        place = np.arange(is_copy.size)
+        place_of_others = np.where(is_copy, is_copy.size, place)
+        return np.minimum.accumulate(place_of_others[::-1])[::-1]
+
+
+def durations_ns(timeline: RankTimeline, rows: Int64) -> Float64:
+    """Return the durations of some operations of a rank."""
+    return (timeline.end - timeline.start)[rows].astype(np.float64)
+
+
+class _StepGrid(NamedTuple):
+    """The windows of consecutive steps: a row per rank, a column per step."""
+
+    steps: Int64
+    starts: Int64
+    ends: Int64
+
+
+def summary_windows(run: Run) -> ReplayWindows | None:
+    """Return the windows from the first to the last step used.
+
+    If a run has several captures, these are the windows of the capture with the most steps used,
+    because no step leads from one capture to the next. Return None unless every rank has all these
+    steps, complete and one after the other.
+    """
+    steps = run.steps()
+    used_rows = steps.filter(steps["in_summary"])
+    if not used_rows.num_rows or not pc.all(used_rows["is_complete"]).as_py():
+        return None
+    used_steps = np.unique(used_rows["step"].to_numpy())
+    step = steps["step"].to_numpy()
+    is_between = (step >= used_steps[0]) & (step <= used_steps[-1])
+    ranks = tuple(run.ranks["rank"].to_pylist())
+    grid = _step_grid(steps.filter(is_between), ranks)
+    if grid is None:
+        return None
+    is_used = np.isin(grid.steps, used_steps)
+    stretch = _longest_stretch(grid, is_used)
+    if stretch is None:
+        return None
+    starts = grid.starts[:, stretch]
+    last_end = grid.ends[:, stretch][:, -1:]
+    return ReplayWindows(
+        ranks=ranks,
+        steps=grid.steps[stretch],
+        edges=np.concatenate((starts, last_end), axis=1).T,
+        is_used=is_used[stretch],
+    )
+
+
+def _step_grid(steps: pa.Table, ranks: Sequence[int]) -> _StepGrid | None:
+    """Arrange rows of steps by rank and step. Return None if a rank lacks a step of another."""
+    rank = steps["rank"].to_numpy()
+    step = steps["step"].to_numpy()
+    distinct_steps = np.unique(step)
+    order = np.lexsort((step, rank))
+    if not np.array_equal(rank[order], np.repeat(ranks, distinct_steps.size)):
+        return None
+    shape = (len(ranks), distinct_steps.size)
+    starts = steps["start_ns"].to_numpy()[order].reshape(shape)
+    ends = steps["end_ns"].to_numpy()[order].reshape(shape)
+    return _StepGrid(distinct_steps, starts, ends)
+
+
+def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
+    """Return the consecutive steps with the most steps used, from the first to the last of these.
+
+    Return None if two steps are consecutive on some ranks only.
+    """
+    is_consecutive = grid.ends[:, :-1] == grid.starts[:, 1:]
+    if (is_consecutive.any(axis=0) != is_consecutive.all(axis=0)).any():
+        return None
+    breaks = np.flatnonzero(~is_consecutive.all(axis=0)) + 1
+    edges = [0, *breaks.tolist(), is_used.size]
+    stretches = [slice(first, end) for first, end in itertools.pairwise(edges)]
+    longest = max(stretches, key=lambda stretch: int(np.count_nonzero(is_used[stretch])))
+    used = np.flatnonzero(is_used[longest]) + longest.start
+    return slice(int(used[0]), int(used[-1]) + 1)
+
+
+def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
+    """Read the operations of each rank in the windows, in order of rank.
+
+    Raise a `DatasetError` if the run was saved without its operations.
+    """
+    known_steps = run.steps()["step"].to_numpy()
+    first_step = int(windows.steps[0])
+    last_step = int(windows.steps[-1])
+    # Also read the step after the last. Its copies before its first kernel are in the last window.
+    later_steps = known_steps[known_steps > last_step]
+    end_step = int(later_steps.min(initial=known_steps.max(initial=last_step)))
+    operations = run.operations((first_step, end_step))
+    events_of_ranks = {rank: events for rank, events, _ in operations}
+    timelines = []
+    for place, rank in enumerate(windows.ranks):
+        first_edge, last_edge = windows.edges[[0, -1], place]
+        events = _Events(events_of_ranks[rank], first_edge, last_edge)
+        timelines.append(_rank_timeline(events, windows.steps))
+    return timelines
+
+
+class _Events:
+    """The columns of a rank's events, as arrays, and which of the events are in the windows."""
+
+    def __init__(self, table: pa.Table, first_edge: int, last_edge: int) -> None:
+        self.table = table
+        self.start: Int64 = table["start_ns"].to_numpy()
+        self.end: Int64 = table["end_ns"].to_numpy()
+        self.duration: Int64 = table["dur_ns"].to_numpy()
+        self.step = filled(table["step"], _NO_STEP)
+        phase = pc.index_in(table["phase"], _PHASES)
+        self.phase: Int64 = filled(phase, _NO_PHASE).astype(np.int64)
+        self.stream = self._number_streams()
+        self.is_inside: Flags = (self.start >= first_edge) & (self.start < last_edge)
+        self.is_comm = self._has_category("comm")
+        self.is_inside_compute = self._has_category("compute") & self.is_inside
+        self.main_stream = self._find_main_stream()
+        self.launch = self._order_launches()
+
+    def columns(self, rows: Int64) -> dict[str, Int64]:
+        """Return the columns that `RankTimeline` and `Collectives` have in common."""
+        return {
+            "start": self.start[rows],
+            "end": self.end[rows],
+            "launch": self.launch[rows],
+            "step": self.step[rows],
+            "phase": self.phase[rows],
+        }
+
+    def _number_streams(self) -> Int64:
+        device = filled(self.table["device_id"], -1)
+        stream = filled(self.table["stream_id"], -1)
+        numbers = np.unique(np.stack((device, stream)), axis=1, return_inverse=True)[1]
+        return numbers.reshape(-1)
+
+    def _has_category(self, category: str) -> Flags:
+        has_category = pc.equal(self.table["category"], category)
+        flags: Flags = has_category.to_numpy(zero_copy_only=False)
+        return flags
+
+    def _find_main_stream(self) -> int:
+        """Return the stream with the most compute time; -1 without compute kernels."""
+        streams = self.stream[self.is_inside_compute]
+        compute_ns = np.bincount(streams, weights=self.duration[self.is_inside_compute])
+        return int(np.argmax(compute_ns)) if compute_ns.size else -1
+
+    def _order_launches(self) -> Int64:
+        """Return the launches, with a distance of 1 ns between the nodes of a CUDA graph.
+
+        The nodes of a graph on one stream have one launch. They are in order of start here.
+        """
+        launch = filled(self.table["launch_ns"], BEFORE_ALL_NS).copy()
+        on_main_stream = np.flatnonzero(self.is_inside & (self.stream == self.main_stream))
+        main_launch = launch[on_main_stream]
+        is_recorded = main_launch != BEFORE_ALL_NS
+        launch[on_main_stream] += np.where(is_recorded, places_in_runs(main_launch), 0)
+        return launch
+
+
+def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
+    """Return the timeline of a rank. A stream runs its operations in order of launch."""
+    is_on_main_stream = events.stream == events.main_stream
+    rows = np.flatnonzero(events.is_inside & ~events.is_comm & is_on_main_stream)
+    columns = events.columns(rows)
+    is_without_launch = columns["launch"] == BEFORE_ALL_NS
+    n_without_launch = int(np.count_nonzero(is_without_launch))
+    latest_launch = np.maximum.accumulate(columns["launch"])
+    columns["launch"] = np.where(is_without_launch, latest_launch, columns["launch"])
+    name_codes = events.table["name"].combine_chunks().dictionary_encode()
+    names = tuple(name_codes.dictionary.to_pylist())
+    is_copy_name = np.array([name == "memcpy DtoD" for name in names], np.bool_)
+    columns["name"] = name_codes.indices.to_numpy()[rows].astype(np.int64)
+    columns["n_bytes"] = filled(events.table["bytes"], 0)[rows]
+    comm_rows = np.flatnonzero(events.is_inside & events.is_comm)
+    comm_in_steps = comm_rows[np.isin(events.step[comm_rows], steps)]
+    n_comm_outside_steps = comm_rows.size - comm_in_steps.size
+    comm_stream_kernel_ns = _comm_stream_kernel_times(events, comm_rows)
+    return RankTimeline(
+        **columns,
+        names=names,
+        is_copy=is_copy_name[columns["name"]],
+        is_compute=events.is_inside_compute[rows],
+        n_without_launch=n_without_launch,
+        n_comm_stream_kernels=comm_stream_kernel_ns.size,
+        comm_stream_kernels_ns=int(comm_stream_kernel_ns.sum()),
+        n_comm_outside_steps=n_comm_outside_steps,
+        collectives=_collectives(events, comm_in_steps),
+    )
+
+
+def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
+    """Return the durations of the compute kernels on communication streams, ns."""
+    is_comm_stream = np.isin(events.stream, events.stream[comm_rows])
+    is_side_stream = is_comm_stream & (events.stream != events.main_stream)
+    times: Int64 = events.duration[events.is_inside_compute & is_side_stream]
+    return times
+
+
+def _collectives(events: _Events, rows: Int64) -> Collectives:
+    """Return some communication operations, in order of launch."""
+    order = np.lexsort((events.start[rows], events.launch[rows]))
+    by_launch = rows[order]
+    kinds = events.table["collective"].take(pa.array(by_launch)).to_pylist()
+    stream = events.stream[by_launch]
+    return Collectives(
+        **events.columns(by_launch),
+        seq=filled(events.table["seq"], _NO_SEQ)[by_launch],
+        stream=stream,
+        kind=np.asarray(kinds, object),
+        is_inline=stream == events.main_stream,
+    )
