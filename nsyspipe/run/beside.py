@@ -52,7 +52,7 @@ def files_beside(
 
 
 def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
-    processes = set()
+    processes: set[RunProcess] = set()
     for digest in digests:
         host = digest.facts.host
         processes.update(RunProcess(process.pid, host) for process in digest.processes)

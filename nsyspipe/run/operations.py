@@ -111,8 +111,9 @@ def _operations_of_rank(
     device_tables = [tables.kernels, tables.memcpys, tables.memsets]
     if rank.device is not None:
         device_tables = [rank.device.rows_of(table) for table in device_tables]
-    launches = launch_times(tables.launches, *device_tables)
-    operations = device_operations(*device_tables, launches, meanings.kernel_names)
+    kernels, memcpys, memsets = device_tables
+    launches = launch_times(tables.launches, kernels, memcpys, memsets)
+    operations = device_operations(kernels, memcpys, memsets, launches, meanings.kernel_names)
     members = _members(rank, tables.ranges, meanings.families, task.family)
     phases = phase_ranges(tables.ranges, meanings.phases, members, rank.others)
     if rank.backward is not None:
