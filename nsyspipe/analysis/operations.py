@@ -122,13 +122,7 @@ def device_operations(
     n_memory = memcpys.num_rows + memsets.num_rows
     name_ids = filled(kernels["name_id"])
     is_comm = kernels["is_comm"].to_numpy()
-    labels, label = kernel_labels(name_ids, texts)
-    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
-    all_names = [*labels, *copy_names, "memset"]
-    names = sorted(set(all_names))
-    code = np.array([names.index(name) for name in all_names], np.int64)
-    name_parts = code[label], code[len(labels) + copy_kind], np.full(memsets.num_rows, code[-1])
+    names, name = _names_of_operations(kernels, memcpys, memsets, texts)
     category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
     no_collective = np.full(n_memory, -1)
     return DeviceOperations(
@@ -136,14 +130,30 @@ def device_operations(
         end=_joined(tables, "end_ns"),
         launch=np.concatenate(launches),
         category=np.append(category_of_kernels, np.full(n_memory, _MEMORY)),
-        name=np.concatenate(name_parts),
+        name=name,
         collective=np.append(_collectives(name_ids, is_comm, texts), no_collective),
         device_id=_joined(tables, "device_id"),
         stream_id=_joined(tables, "stream_id"),
         correlation_id=_joined(tables, "correlation_id"),
         n_bytes=np.append(_bytes_of(kernels), _joined((memcpys, memsets), "bytes")),
-        names=tuple(names),
+        names=names,
     )
+
+
+def _names_of_operations(
+    kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
+) -> tuple[tuple[str, ...], Int64]:
+    """Return the names in alphabetical order, and which one each operation has."""
+    labels, label = kernel_labels(filled(kernels["name_id"]), texts)
+    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
+    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
+    all_names = [*labels, *copy_names, "memset"]
+    names = sorted(set(all_names))
+    code = np.array([names.index(name) for name in all_names], np.int64)
+    name_of_kernel = code[label]
+    name_of_memcpy = code[len(labels) + copy_kind]
+    name_of_memset = np.full(memsets.num_rows, code[-1])
+    return tuple(names), np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
@@ -217,9 +227,9 @@ def event_table(
 
     Raises a `DamagedReportError` if the communication is not what was first read.
     """
-    launched = operations.by_launch
+    by_launch = operations.by_launch
     phase = np.empty(len(operations), np.int64)
-    phase[launched] = phases_of_launches(phases, operations.launch[launched])
+    phase[by_launch] = phases_of_launches(phases, operations.launch[by_launch])
     if rank.span is not None:
         rows = overlapping_rows(operations.start, operations.end, rank.span)
         operations = operations.take(rows)

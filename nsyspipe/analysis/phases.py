@@ -347,12 +347,11 @@ def phase_ranges(
     is_eligible &= ends <= np.append(members.ends, 0)[member]
     is_eligible[members.rows] = False
     rows = np.flatnonzero(is_eligible)
-    is_ignored = np.zeros(rows.size, np.bool_)
     for thread in np.unique(thread_id[rows]):
-        is_of_thread = thread_id[rows] == thread
-        chosen = rows[is_of_thread]
-        is_ignored[is_of_thread] = _contains_other(code[chosen], starts[chosen], ends[chosen])
-    rows = rows[~is_ignored]
+        of_thread = rows[thread_id[rows] == thread]
+        is_ignored = _contains_other(code[of_thread], starts[of_thread], ends[of_thread])
+        is_eligible[of_thread[is_ignored]] = False
+    rows = np.flatnonzero(is_eligible)
     by_phase = {}
     for index, phase in enumerate(PHASES):
         chosen = rows[code[rows] == index]

@@ -549,10 +549,9 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     """
     first, last = _parse_steps(wanted)
     numbers = all_steps["step"].to_numpy()
-    if numbers.size:
-        lowest, highest = numbers.min(), numbers.max()
-    else:
-        lowest, highest = 0, -1
+    # Without steps, the highest number is below the lowest.
+    lowest = numbers.min() if numbers.size else 0
+    highest = numbers.max() if numbers.size else -1
     has_any = bool(((numbers >= first) & (numbers <= last)).any())
     if has_any and lowest <= first and last <= highest:
         return first, last

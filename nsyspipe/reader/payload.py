@@ -398,16 +398,15 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     """
     layouts = read_layouts(report)
     fields_of_layouts = [names_in(layout).keys() for layout in layouts.values()]
-    if not any(fields_of_layouts):
-        return _no_payloads(report)
-    if not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
+    has_columns = report.has(versions.NVTX, "binaryData", "globalTid", "start")
+    if not any(fields_of_layouts) or not has_columns:
         return _no_payloads(report)
     rows = _read_rows(report, strings)
     has_payload = pc.greater(pc.binary_length(rows["binaryData"]), 0)
     blobs = rows.filter(pc.and_(has_payload, pc.is_valid(rows["globalTid"])))
     fields = decode_fields(blobs["binaryData"], filled(blobs["domainId"], 0), layouts)
-    is_domain = pc.equal(rows["eventType"], DOMAIN_ROW)
-    is_nccls, may_be_nccls = ownership(blobs, rows.filter(is_domain))
+    domains = rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW))
+    is_nccls, may_be_nccls = ownership(blobs, domains)
     has_value = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
     is_call = fields.known["comm_id"] | fields.known["message_bytes"]
     table = _table(blobs, fields, has_value & (is_nccls | (may_be_nccls & is_call)))
