@@ -339,10 +339,10 @@ def phase_ranges(
     ends = ranges["end_ns"].to_numpy()
     thread_id = ranges["thread_id"].to_numpy()
     member = np.searchsorted(members.starts, starts, side="right") - 1
-    is_on_thread = thread_id == members.thread_id
+    is_eligible = thread_id == members.thread_id
     if others.member.size:
-        is_on_thread |= others.has(member, thread_id)
-    is_eligible = (code != NO_PHASE) & (member >= 0) & is_on_thread
+        is_eligible |= others.has(member, thread_id)
+    is_eligible &= (code != NO_PHASE) & (member >= 0)
     is_eligible &= ~ranges["is_library"].to_numpy()
     is_eligible &= ends <= np.append(members.ends, 0)[member]
     is_eligible[members.rows] = False

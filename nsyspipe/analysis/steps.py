@@ -550,8 +550,11 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     first, last = _parse_steps(wanted)
     numbers = all_steps["step"].to_numpy()
     # Without steps, the highest number is below the lowest.
-    lowest = numbers.min() if numbers.size else 0
-    highest = numbers.max() if numbers.size else -1
+    lowest = 0
+    highest = -1
+    if numbers.size:
+        lowest = numbers.min()
+        highest = numbers.max()
     has_any = bool(((numbers >= first) & (numbers <= last)).any())
     if has_any and lowest <= first and last <= highest:
         return first, last
