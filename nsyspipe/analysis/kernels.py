@@ -113,7 +113,8 @@ def window_sums(
     either end, where steps are skipped or cut off, still have sums of their own.
     """
     n_windows = len(windows)
-    first = _first_of_groups(n_windows, max(_MOST_SUMS // max(n_rows, 1), _MIN_GROUPS))
+    max_groups = max(_MOST_SUMS // max(n_rows, 1), _MIN_GROUPS)
+    first = _first_of_groups(n_windows, max_groups)
     edges = np.append(windows.starts[first], windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
     cell = np.searchsorted(edges, starts, side="right") * n_rows + row
@@ -274,10 +275,11 @@ class Slowing(Struct, frozen=True):
     ratio: float = 0.0
     delay_ns: float = 0.0
 
-    def blended(self, other: Slowing, share: float) -> Slowing:
+    def blended(self, admixture: Slowing, share: float) -> Slowing:
         """Return a mixture that has this share of another slowing."""
-        ratio = self.ratio + share * (other.ratio - self.ratio)
-        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
+        ratio = self.ratio + share * (admixture.ratio - self.ratio)
+        delay_ns = self.delay_ns + share * (admixture.delay_ns - self.delay_ns)
+        return Slowing(ratio, delay_ns)
 
     def total(self, operations_per_ns: float) -> float:
         """Return how much longer work of so many operations takes, as a share of it."""
