@@ -271,7 +271,8 @@ class Report:
         """Return the rows of a small table, as `select`. None if it, or a column, is missing."""
         if not self.has(table, *columns):
             return []
-        return self.select(table, columns, where=where).to_pylist()
+        rows: list[dict[str, Any]] = self.select(table, columns, where=where).to_pylist()
+        return rows
 
     def _check_lengths(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer in total than the file, because their rows share pages."""
