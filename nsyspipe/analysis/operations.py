@@ -96,11 +96,14 @@ class DeviceOperations(Struct, frozen=True, dict=True):
             *more,
         )
         order = np.argsort(self.start, kind="stable")
+        # Few operations start together. Only for them, the other keys count.
         is_same = np.diff(self.start[order]) == 0
-        # Few operations start together. Other keys count only for them.
-        places = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
+        starts_with_next = np.append(is_same, False)
+        starts_with_previous = np.append(False, is_same)
+        places = np.flatnonzero(starts_with_next | starts_with_previous)
         rows = order[places]
-        order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
+        keys_of_rows = [key[rows] for key in reversed(keys)]
+        order[places] = rows[np.lexsort(keys_of_rows)]
         return order
 
 
@@ -163,9 +166,8 @@ def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
 def _collectives(name_ids: Int64, is_comm: Flags, texts: Mapping[int, str]) -> Int64:
     """Return the index of the collective of each kernel; -1 for kernels that do not communicate."""
     ids, index = np.unique(name_ids[is_comm], return_inverse=True)
-    codes = [
-        COLLECTIVES.index(collective_of_kernel(texts.get(name_id, ""))) for name_id in ids.tolist()
-    ]
+    names = [texts.get(name_id, "") for name_id in ids.tolist()]
+    codes = [COLLECTIVES.index(collective_of_kernel(name)) for name in names]
     collective = np.full(name_ids.size, -1)
     collective[is_comm] = np.array(codes, np.int64)[index]
     return collective
@@ -279,7 +281,8 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     The places are those of the first reading, which found the same operations in the same order.
     """
     rows = np.flatnonzero(operations.category == COMM)
-    rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
+    order = np.lexsort((operations.launch[rows], operations.start[rows]))
+    rows = rows[order]
     are_starts_same = np.array_equal(operations.start[rows], rank.comm_starts)
     are_ends_same = np.array_equal(operations.end[rows], rank.comm_ends)
     if not (are_starts_same and are_ends_same):
@@ -296,21 +299,19 @@ def phase_ranges_table(
     """Return `schema.PHASE_RANGES` of the wanted steps."""
     ranges = _ranges_of_rank(rank, phases)
     rows = operations.by_launch
-    launched = launched_in(
-        ranges.starts,
-        ranges.ends,
-        (operations.launch[rows], operations.start[rows], operations.end[rows]),
-    )
+    times = (operations.launch[rows], operations.start[rows], operations.end[rows])
+    launched = launched_in(ranges.starts, ranges.ends, times)
     is_empty = launched.counts == 0
     first_start_ns = launched.first_start + rank.shift_ns
     last_end_ns = launched.last_end + rank.shift_ns
+    is_unknown = is_empty & (not rank.has_launches)
     columns = {
         "rank": np.full(ranges.step.size, rank.rank),
         "step": ranges.step,
         "phase": _words(ranges.code, PHASES),
         "start_ns": ranges.starts + rank.shift_ns,
         "end_ns": ranges.ends + rank.shift_ns,
-        "n_operations": pa.array(launched.counts, mask=is_empty & (not rank.has_launches)),
+        "n_operations": pa.array(launched.counts, mask=is_unknown),
         "device_start_ns": pa.array(first_start_ns, mask=is_empty),
         "device_end_ns": pa.array(last_end_ns, mask=is_empty),
     }
@@ -344,7 +345,8 @@ def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Rang
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
-    return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
+    places = pa.array(codes, mask=codes < 0)
+    return pa.array(words, pa.string()).take(places)
 
 
 def _nullable(values: Int64, null: int = UNKNOWN, shift: int = 0) -> pa.Array:
