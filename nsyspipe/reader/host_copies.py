@@ -44,7 +44,8 @@ def read_host_copies(report: Report) -> pa.Table | None:
     where = f"copyKind IN ({HTOD_KIND}, {DTOH_KIND})"
     copies = report.select(versions.MEMCPY, dict.fromkeys(_COLUMNS, "int"), where=where)
     for name in (*_JOINED, "start", "end"):
-        copies = copies.filter(pc.is_valid(copies[name])) if copies[name].null_count else copies
+        if copies[name].null_count:
+            copies = copies.filter(pc.is_valid(copies[name]))
     return copies.sort_by("end")
 
 
@@ -61,9 +62,12 @@ def find_blocking_copies(
     copies = copies.filter(pa.array(is_made))
     call = call[is_made]
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
-    host_memory = np.where(is_from_host, filled(copies["srcKind"]), filled(copies["dstKind"]))
+    source_memory = filled(copies["srcKind"])
+    target_memory = filled(copies["dstKind"])
+    host_memory = np.where(is_from_host, source_memory, target_memory)
     is_pageable = host_memory == PAGEABLE
-    is_async = np.isin(filled(calls["nameId"].take(pa.array(call))), async_names)
+    name_of_call = filled(calls["nameId"].take(pa.array(call)))
+    is_async = np.isin(name_of_call, async_names)
     follower = _synchronising_next(np.unique(call[is_from_host]), calls, waiting_names)
     waited_for = np.isin(call, follower.copy_calls)
     is_blocking = is_from_host & (is_pageable | ~is_async | waited_for)

@@ -134,9 +134,7 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     ends = filled(ranges["end"], open_end or 0)
     is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = of_domains(
-        ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
-    )
+    is_never = of_domains(ranges, domains, _is_never_domain)
     is_never |= _matching(ranges, _NEVER_TEXT)
     has_text = pc.is_valid(ranges["text"]).to_numpy()
     chosen = is_possible & ~is_never & has_text
@@ -149,6 +147,11 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
         "text": ranges["text"].filter(pa.array(chosen)),
     }
     return canonical.RANGES.table(columns), int(np.count_nonzero(~is_possible))
+
+
+def _is_never_domain(name: str) -> bool:
+    """Tell whether the ranges of a domain are never steps."""
+    return is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
 
 
 def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
