@@ -496,8 +496,7 @@ def _joined_kernels(
         # Kernels of no phase are last.
         key=lambda key: (key.phase is None, key.phase or "", key.name),
     )
-    row_of = {key: row for row, key in enumerate(ordered)}
-    rows = [np.array(list(map(row_of.__getitem__, keys)), np.int64) for keys in keys_of_processes]
+    rows = [_places_of(keys, ordered) for keys in keys_of_processes]
     columns: dict[str, Any] = {
         "phase": pa.array([key.phase for key in ordered], pa.string()),
         "name": pa.array([key.name for key in ordered], pa.string()),
@@ -520,6 +519,12 @@ class _KernelKey(NamedTuple):
 
     phase: str | None
     name: str
+
+
+def _places_of(keys: Iterable[_KernelKey], ordered: Sequence[_KernelKey]) -> Int64:
+    """Return the place of each key among all keys."""
+    place_of_key = {key: place for place, key in enumerate(ordered)}
+    return np.array([place_of_key[key] for key in keys], np.int64)
 
 
 def _kernel_keys(kernels: pa.Table) -> list[_KernelKey]:

@@ -515,16 +515,23 @@ def _agree_on_host_steps(
 
     Here a pattern that matches nothing is no error.
     """
-    host_candidates = [[host.candidates for host in digest.hosts] for digest in digests]
-    family = named or choose_host(host_candidates, clock_shifts(digests))
+    candidates_of_reports = [_candidates_of_hosts(digest) for digest in digests]
+    family = named or choose_host(candidates_of_reports, clock_shifts(digests))
     why = "no process has any" if family is None else None
     return _AgreedSteps(_redo(digest_all, digests, family), family, why)
+
+
+def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
+    return [host.candidates for host in digest.hosts]
 
 
 def _choose_family(digests: Sequence[ReportDigest]) -> str | None:
     """Return the best family that all ranks have."""
     groups = captures_of_processes(place(digests), is_one_job=False)
-    families = [candidates_of([part.process for part in group]) for group in groups]
+    families = []
+    for group in groups:
+        captures = [part.process for part in group]
+        families.append(candidates_of(captures))
     return choose(families, [group[0].shift_ns for group in groups])
 
 
