@@ -126,30 +126,17 @@ def load(
         Also if an option does not apply to a saved run, or if ``STORE:NAME`` is the ID of one run
         and the label of another.
     """
-    if isinstance(reports, Run):
-        raise OptionError(
-            f"reports={short_repr(reports)}",
-            "is already a loaded run",
-            fix="use the run directly: run.summary()",
-        )
-    arguments = paths_of("reports", reports, "load('captures/')")
-    if not arguments:
-        raise OptionError("reports=[]", "names no report", fix="load('captures/')")
+    arguments = _report_arguments(reports)
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
-    skip_first = AUTO if skip_first is None else skip_first
-    if not isinstance(skip_first, str):
-        check_whole("skip_first", skip_first, "skip_first=1", 0)
+    skip_first = _checked_skip_first(skip_first)
     check_flags(logs=logs)
-    if not logs and (nccl_log or topology is not None):
-        raise logs_refused("--nccl-log" if nccl_log else "--topology")
+    if not logs:
+        _check_no_side_files(nccl_log, topology)
     check_text("label", label, "label='baseline'")
     check_text("run_id", run_id, "run_id='run-7'")
     _check_executor(executor)
-    if on_progress is not None and not callable(on_progress):
-        raise OptionError.of_kind(
-            "on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ..."
-        )
+    _check_on_progress(on_progress)
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
@@ -167,14 +154,11 @@ def load(
         return _load_saved(arguments, run_id, label, options)
     # A saved run does not need the modules that read reports.
     from nsyspipe.report.public.report_run import ReportRun  # noqa: PLC0415
-    from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
     log_files = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
     topology_file = _topology_file(topology)
-    if ranks is None or isinstance(ranks, ChosenRanks):
-        chosen = ranks
-    else:
-        chosen = choose_ranks(ranks, find_named(arguments), rank_map)
+    chosen = _chosen_ranks(ranks, arguments, rank_map)
+    if chosen is not None and chosen is not ranks:
         arguments = [*map(str, chosen.paths)]
     return ReportRun(
         paths=tuple(map(whole_path, exported_reports(arguments, jobs=jobs))),
@@ -191,6 +175,56 @@ def load(
         executor=executor,
         on_progress=on_progress,
     )
+
+
+def _report_arguments(reports: object) -> list[str]:
+    """Return the paths that `load` was called with. A loaded run, or none, is an OptionError."""
+    if isinstance(reports, Run):
+        subject = f"reports={short_repr(reports)}"
+        fix = "use the run directly: run.summary()"
+        raise OptionError(subject, "is already a loaded run", fix=fix)
+    arguments = paths_of("reports", reports, "load('captures/')")
+    if not arguments:
+        raise OptionError("reports=[]", "names no report", fix="load('captures/')")
+    return arguments
+
+
+def _checked_skip_first(skip_first: int | str | None) -> int | str:
+    """Return how many steps to skip, or `AUTO`, after a check of the number."""
+    if skip_first is None:
+        return AUTO
+    if not isinstance(skip_first, str):
+        check_whole("skip_first", skip_first, "skip_first=1", 0)
+    return skip_first
+
+
+def _check_no_side_files(nccl_log: object, topology: object) -> None:
+    """Raise an OptionError if a log or a topology is passed although none is to be used."""
+    if nccl_log:
+        raise logs_refused("--nccl-log")
+    if topology is not None:
+        raise logs_refused("--topology")
+
+
+def _check_on_progress(on_progress: object) -> None:
+    if on_progress is not None and not callable(on_progress):
+        fix = "on_progress=lambda done, n_all: ..."
+        raise OptionError.of_kind("on_progress", on_progress, "a function", fix)
+
+
+def _chosen_ranks(
+    ranks: str | int | Iterable[int] | ChosenRanks | None,
+    arguments: Sequence[str],
+    rank_map: Mapping[Any, int] | str | None,
+) -> ChosenRanks | None:
+    """Return the ranks to read and their reports, None for all reports."""
+    if ranks is None:
+        return None
+    from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415 - few choose ranks
+
+    if isinstance(ranks, ChosenRanks):
+        return ranks
+    return choose_ranks(ranks, find_named(arguments), rank_map)
 
 
 def _check_executor(executor: object) -> None:
@@ -227,7 +261,7 @@ def _load_saved(
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
         fix = "leave them out, or analyze the reports again"
         raise OptionError(", ".join(used), problem, fix=fix)
-    from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - Parquet takes as long as all else to import
+    from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - slow to import
 
     store, saved_id = find_saved(Path(arguments[0]), run_id, label)
     return SavedRun(whole_path(store), saved_id, label)
@@ -446,7 +480,7 @@ def whatif(
     perfect_overlap: bool = False,
     gradient_bytes: float | None = None,
 ) -> WhatIf:
-    """Predict the step time after a change of the communication, by a simulation of the captured steps.
+    """Predict the step time after a change of communication, by simulating the captured steps.
 
     The simulation keeps the work of each rank: its main stream, with its gaps. Collective k starts
     after the work before it and after the preceding collective. Collective k ends T_k after its
@@ -552,15 +586,17 @@ def whatif(
         "prefetch": prefetch,
         "perfect_overlap": perfect_overlap,
     }
-    is_opened = isinstance(run, Side | Run) or (
-        isinstance(run, list | tuple) and isinstance([*run, None][0], Run)
-    )
-    opened, *others = _as_side(run, "run").runs if is_opened else [load(run)]  # type: ignore[arg-type]  # as it refuses
-    if others:
-        raise OptionError(
-            "whatif", "asks one run, and several are given", fix="whatif(RUN) of one of them"
-        )
-    return WhatIf(**vars(ask(opened, gradient_bytes=gradient_bytes, **changes)))
+    is_opened = isinstance(run, Side | Run) or _starts_with_run(run)
+    # `load` refuses what it cannot open.
+    runs = _as_side(run, "run").runs if is_opened else (load(run),)  # type: ignore[arg-type]
+    if len(runs) > 1:
+        problem = "asks one run, and several are given"
+        raise OptionError("whatif", problem, fix="whatif(RUN) of one of them")
+    return WhatIf(**vars(ask(runs[0], gradient_bytes=gradient_bytes, **changes)))
+
+
+def _starts_with_run(runs: object) -> bool:
+    return isinstance(runs, list | tuple) and bool(runs) and isinstance(runs[0], Run)
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:

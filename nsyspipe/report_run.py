@@ -1,4 +1,7 @@
-"""A run read from its reports: lazily, once, and never changed; and what its rules look at."""
+"""A run that is read from its reports, and the evidence that its rules judge.
+
+The reports are read once, when a table is first asked for. The run never changes.
+"""
 
 import hashlib
 import itertools
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,10 +29,10 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import IN_GRAPHS, Problem, SkippedCheck, problem
-from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
+from nsyspipe.model.side_files import NcclFacts, NcclLog
 from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
-from nsyspipe.reader.beside import Candidates, find_beside
+from nsyspipe.reader.beside import Candidates, FilesBeside, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.report import FileState
@@ -45,302 +48,323 @@ from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_sourc
 from nsyspipe.run.run_problems import problems_table
 from nsyspipe.run.traffic import traffic_table
 
-_SHOWN = 4
-_FINDING_TEXTS = "title", "action", "advice"
+# A problem names this many reports.
+_MAX_REPORTS_SHOWN = 4
+_FINDING_TEXTS = ("title", "action", "advice")
+
+
+class _RunLinks(NamedTuple):
+    """What connects the ranks, and problems with the log and topology."""
+
+    # `schema.LINKS`, or None if no log and no topology is of this run.
+    table: pa.Table | None
+    problems: list[Problem]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ReportRun(Run):
-    """A run captured by one report per rank, or by fewer reports with several ranks; each is read once."""
+    """A run that is read from its reports: one report per rank, or several ranks in a report."""
 
     paths: tuple[Path, ...]
     reading: Reading
     skip_first: int | None = None
     rank_map: Mapping[str, int] | None = None
-    chosen: ChosenRanks | None = None  # whose reports the paths are, where not all are read
+    # The ranks whose reports the paths are, None if all reports are read.
+    chosen: ChosenRanks | None = None
     jobs: int | None = None
     given_label: str | None = None
     given_run_id: str | None = None
     nccl_logs: tuple[Path, ...] = ()
     topology: Path | None = None
-    looks_beside: bool = True  # for logs and topologies that are not given
+    # Whether to look in the directories of the reports for a log or topology that was not passed.
+    looks_beside: bool = True
     executor: Executor | None = None
     on_progress: Callable[[int, int], None] | None = None
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        beside = (*self._sidecars.paths, *self._candidates.paths)
-        given = (*map(source_of, self.paths), *self.paths, *self.nccl_logs, *beside)
-        return given if self.topology is None else (*given, self.topology)
+        reports = (*map(source_of, self.paths), *self.paths)
+        found_files = (*self._sidecars.paths, *self._candidates.paths)
+        paths = (*reports, *self.nccl_logs, *found_files)
+        return paths if self.topology is None else (*paths, self.topology)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: not who reads, nor who is told, which belong to this process."""
+        """Return the state of a copy, without the executor and callback of this process."""
         return vars(self) | {"executor": None, "on_progress": None}
 
     @cached_property
-    def _sidecars(self) -> FoundSidecars:
-        return read_sidecars([source_of(path) for path in self.paths])
+    def _report_paths(self) -> list[Path]:
+        """The reports themselves, also if their exports are in a cache."""
+        return [source_of(path) for path in self.paths]
 
     @cached_property
-    def _fabric(self) -> tuple[NcclLog | None, Topology | None]:
-        """What the logs and the topology say; read first, since a wrong file is told before long work."""
+    def _sidecars(self) -> FoundSidecars:
+        return read_sidecars(self._report_paths)
+
+    @cached_property
+    def _passed_files(self) -> FilesBeside:
+        """The log and topology that were passed."""
         log = read_nccl_logs(self.nccl_logs) if self.nccl_logs else None
-        return log, read_topology(self.topology) if self.topology else None
+        topology = read_topology(self.topology) if self.topology else None
+        return FilesBeside(log, topology)
 
     @cached_property
     def _gathered(self) -> Gathered:
-        _ = self._fabric
-        running: dict[str, Any] = {
-            "jobs": self.jobs,
-            "executor": self.executor,
-            "on_progress": self.on_progress,
-        }
-        return gather(self.paths, self.reading, self._sidecars, **running)
+        # Reading the reports takes long, so an unusable log or topology raises its error first.
+        _ = self._passed_files
+        return gather(
+            self.paths,
+            self.reading,
+            self._sidecars,
+            jobs=self.jobs,
+            executor=self.executor,
+            on_progress=self.on_progress,
+        )
 
     @cached_property
     def _candidates(self) -> Candidates:
-        return (
-            find_beside([source_of(path) for path in self.paths])
-            if self.looks_beside
-            else Candidates()
-        )
+        return find_beside(self._report_paths) if self.looks_beside else Candidates()
 
     @cached_property
-    def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
-        log, topology = self._fabric
+    def _side_files(self) -> FilesBeside:
+        """The log and topology that were passed or found, and the problems with found files."""
+        passed = self._passed_files
         if not self.looks_beside:
-            return log, topology, []
+            return passed
         gathered = self._gathered
-        found = files_beside(
+        files = files_beside(
             self._candidates,
             gathered.digests,
             gathered.sidecars.sidecars,
-            wants_log=log is None,
-            wants_topology=topology is None,
+            wants_log=passed.log is None,
+            wants_topology=passed.topology is None,
         )
-        return log or found.log, topology or found.topology, found.problems
+        log = passed.log or files.log
+        topology = passed.topology or files.topology
+        return FilesBeside(log, topology, files.problems)
 
     @cached_property
     def _log(self) -> NcclLog | None:
-        log = self._beside[0]
+        """What the log says of this run. None without a log, or if it is of another run."""
+        log = self._side_files.log
+        if log is None:
+            return None
         gathered = self._gathered
         pids = {process.pid for digest in gathered.digests for process in digest.processes}
-        return log and log.of_run(pids, run_sizes(gathered))
+        return log.of_run(pids, run_sizes(gathered))
 
     @cached_property
     def _tables(self) -> RunTables:
         chosen_from = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, chosen_from)
-        vars(self)["_gathered"] = (
-            tables.gathered
-        )  # thousands of digests take more memory than what is made of them
+        # Thousands of digests take more memory than the tables, so only their remains are kept.
+        vars(self)["_gathered"] = tables.gathered
         if self.chosen and tables.ranks.num_rows:
-            self.chosen.check(
-                tables.ranks["process_rank"].to_pylist(), tables.ranks["rank_source"][0].as_py()
-            )
+            process_ranks = tables.ranks["process_rank"].to_pylist()
+            self.chosen.check(process_ranks, tables.ranks["rank_source"][0].as_py())
         return tables
 
     @cached_property
-    def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
-        """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
-        (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
-        if given is not None and log is None and ranks.num_rows:
-            sizes = run_sizes(self._gathered)
-            problems = [
-                problem("log-of-another-run", sizes=" or ".join(map(str, sizes))),
-                *problems,
-            ]
-        elif log is not None and not log.communicators and ranks.num_rows > 1:
-            problems = [problem("log-without-communicators"), *problems]
-        elif log is not None and log.communicators:
-            pids = {*ranks["pid"].to_pylist()}
-            logged = pids.intersection(
-                member.pid for communicator in log.communicators for member in communicator.members
-            )
-            code = "log-of-some-processes" if logged else "log-of-other-processes"
-            problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
+    def _run_links(self) -> _RunLinks:
+        log = self._log
+        topology = self._side_files.topology
+        problems = [*self._problems_of_log(), *self._side_files.problems]
         if log is None and topology is None:
-            return None, problems
-        # Where processes have several devices, a local rank is the process's, not the number of a
-        # GPU.
-        is_shared = self._tables.n_processes < ranks.num_rows
-        local = (
-            ranks["device_id"]
-            if is_shared
-            else pc.coalesce(ranks["local_rank"], ranks["device_id"])
+            return _RunLinks(None, problems)
+        ranks = self.ranks
+        table, absent_gpus = links(
+            log,
+            topology,
+            _by_rank(ranks, ranks["gpu_name"]),
+            n_ranks=self._tables.n_job_ranks or ranks.num_rows,
+            local_ranks=_by_rank(ranks, self._local_ranks()),
+            hosts=_by_rank(ranks, ranks["host"]),
+            pids=ranks["pid"].to_pylist(),
         )
-        of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
-        local_ranks, hosts, gpu_names = (
-            dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks
-        )
-        known: dict[str, Any] = {
-            "n_ranks": self._tables.n_job_ranks or ranks.num_rows,
-            "pids": ranks["pid"].to_pylist(),
-        }
-        known |= {"local_ranks": local_ranks, "hosts": hosts}
-        table, absent = links(log, topology, gpu_names, **known)
-        if absent:
-            problems = [
-                problem("topology-of-another-machine", gpus=", ".join(map(str, absent))),
-                *problems,
-            ]
-        return table, problems
+        if absent_gpus:
+            gpus = ", ".join(map(str, absent_gpus))
+            problems.insert(0, problem("topology-of-another-machine", gpus=gpus))
+        return _RunLinks(table, problems)
+
+    def _problems_of_log(self) -> list[Problem]:
+        """Return the problem that the log is of another run, or not of all processes, if so."""
+        log = self._log
+        n_ranks = self.ranks.num_rows
+        if log is None:
+            if self._side_files.log is None or not n_ranks:
+                return []
+            sizes = " or ".join(map(str, run_sizes(self._gathered)))
+            return [problem("log-of-another-run", sizes=sizes)]
+        if not log.communicators:
+            return [problem("log-without-communicators")] if n_ranks > 1 else []
+        members = itertools.chain.from_iterable(comm.members for comm in log.communicators)
+        pids = {*self.ranks["pid"].to_pylist()}
+        logged_pids = pids.intersection(member.pid for member in members)
+        if logged_pids == pids:
+            return []
+        code = "log-of-some-processes" if logged_pids else "log-of-other-processes"
+        return [problem(code, n=len(logged_pids), total=len(pids))]
+
+    def _local_ranks(self) -> pa.ChunkedArray:
+        """Return which GPU of its host each rank has."""
+        ranks = self.ranks
+        # If processes have several devices, a local rank numbers processes, not GPUs.
+        if self._tables.n_processes < ranks.num_rows:
+            return ranks["device_id"]
+        return pc.coalesce(ranks["local_rank"], ranks["device_id"])
 
     @cached_property
     def _evidence(self) -> Evidence:
-        merged = self._tables
-        calls = self._tables.idle_calls
+        tables = self._tables
+        ranks = tables.ranks
+        n_hosts = pc.count_distinct(ranks["host"]).as_py()
+        hosts = _by_rank(ranks, ranks["host"])
+        clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False).as_py()
+        reports = [digest.facts for digest in self._gathered.digests]
         return Evidence(
-            n_ranks=merged.ranks.num_rows,
-            world_size=merged.n_job_ranks,
+            n_ranks=ranks.num_rows,
+            world_size=tables.n_job_ranks,
             summary=self.summary().to_pylist()[0],
             steps=self.breakdown(),
-            is_capture=merged.is_capture,
-            is_graph_replayed=any(one.code == IN_GRAPHS for one in merged.problems),
-            are_groups_known=merged.across.doubt is None,
-            all_steps=merged.steps,
-            phases=self._summary_phases,
-            all_collectives=merged.collectives,
-            stragglers=merged.stragglers,
-            kernels=merged.kernels,
+            is_capture=tables.is_capture,
+            is_graph_replayed=any(problem.code == IN_GRAPHS for problem in tables.problems),
+            are_groups_known=tables.across.doubt is None,
+            all_steps=tables.steps,
+            phases=self._phases_of_summary_steps,
+            all_collectives=tables.collectives,
+            stragglers=tables.stragglers,
+            kernels=tables.kernels,
             traffic=self.traffic(),
-            blocked_ns_by_call=_without_copies(calls),
+            blocked_ns_by_call=_blocked_without_copies(tables.idle_calls),
             skipped_steps=tuple(self.skipped_steps),
-            n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
-            hosts={
-                row["rank"]: row["host"]
-                for row in merged.ranks.to_pylist()
-                if row["host"] is not None
-            },
-            clock_error_ns=pc.max(merged.ranks["clock_error_ns"], skip_nulls=False).as_py(),
+            n_hosts=max(n_hosts, 1),
+            hosts={rank: host for rank, host in hosts.items() if host is not None},
+            clock_error_ns=clock_error_ns,
             gpu_names=tuple(self.header.gpu_names),
-            links=self._linked[0],
+            links=self._run_links.table,
             environment=self.header.training_variables,
-            recording=_recording([digest.facts for digest in self._gathered.digests]),
+            recording=_recording(reports),
             nccl_settings=None if self._log is None else self._log.settings,
         )
 
     @cached_property
-    def _judged(self) -> tuple[pa.Table, list[Problem]]:
+    def _judgement(self) -> tuple[pa.Table, list[Problem]]:
+        """The findings, and the problems of rules that could not judge."""
         findings, problems = judge(self._evidence)
-        names = self.rank_names
-        if not names.names:
+        rank_names = self.rank_names
+        if not rank_names.names:
             return findings, problems
         rows = findings.to_pylist()
         for row in rows:
-            row |= {name: names.in_text(row[name]) for name in _FINDING_TEXTS}
+            row |= {name: rank_names.in_text(row[name]) for name in _FINDING_TEXTS}
         return schema.FINDINGS.from_rows(rows), problems
 
     @property
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
-        checks = (one.skipped_check for one in self._judged[1])
-        names = self.rank_names
+        _, problems = self._judgement
+        checks = [problem.skipped_check for problem in problems]
+        in_text = self.rank_names.in_text
         return tuple(
-            replace(check, reason=names.in_text(check.reason))
-            for check in checks
-            if check is not None
+            replace(check, reason=in_text(check.reason)) for check in checks if check is not None
         )
 
     @property
-    def _summary_phases(self) -> pa.Table:
+    def _phases_of_summary_steps(self) -> pa.Table:
         phases = self._tables.phases
-        steps = self._tables.selection.steps
-        return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
+        summary_steps = pa.array(self._tables.selection.steps, pa.int64())
+        return phases.filter(pc.is_in(phases["step"], value_set=summary_steps))
 
     def _make(self, name: str) -> pa.Table:
-        merged = self._tables
-        release_memory()  # what was made before leaves half as much free as it takes
-        figures = (merged.steps, merged.collectives)
-        is_capture = merged.is_capture
-        of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
-        makers: dict[str, Callable[[], pa.Table]] = {
-            "collectives": lambda: collectives_table(*of_collectives),
-            "summary": lambda: summary(*figures, is_capture=is_capture),
-            "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
-            "phase_summary": lambda: phase_summary(self._summary_phases),
-            "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
-            "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
-            "findings": self.judged_findings,
-            "problems": lambda: problems_table(map(self._with_rank_names, self._problems())),
-            "timeline": self._timeline,
-        }
-        return makers[name]() if name in makers else getattr(merged, name)
+        tables = self._tables
+        # Making a table takes about twice as much memory as earlier work freed, but still holds.
+        release_memory()
+        is_capture = tables.is_capture
+        figures = (tables.steps, tables.collectives)
+        match name:
+            case "collectives":
+                ranks = tables.ranks["rank"].to_pylist()
+                table = collectives_table(tables.across, ranks, tables.selection.steps)
+            case "summary":
+                table = summary(*figures, is_capture=is_capture)
+            case "rank_summary":
+                table = rank_summary(*figures, tables.ranks, is_capture=is_capture)
+            case "phase_summary":
+                table = phase_summary(self._phases_of_summary_steps)
+            case "traffic":
+                table = traffic_table(tables.across, tables.steps, is_capture=is_capture)
+            case "links":
+                links_table = self._run_links.table
+                table = schema.LINKS.empty() if links_table is None else links_table
+            case "findings":
+                table = self.judged_findings()
+            case "problems":
+                table = problems_table(map(self._with_rank_names, self._problems()))
+            case "timeline":
+                table = self._timeline()
+            case _:
+                table = getattr(tables, name)
+        return table
 
     def _problems(self) -> list[Problem]:
-        return [*self._tables.problems, *self._linked[1], *self._judged[1], *self._stale()]
+        _, problems_of_rules = self._judgement
+        return [
+            *self._tables.problems,
+            *self._run_links.problems,
+            *problems_of_rules,
+            *self._stale(),
+        ]
 
-    def _with_rank_names(self, one: Problem) -> Problem:
-        return (
-            replace(one, message=self.rank_names.in_text(one.message))
-            if self.rank_names.names
-            else one
-        )
+    def _with_rank_names(self, problem: Problem) -> Problem:
+        if not self.rank_names.names:
+            return problem
+        return replace(problem, message=self.rank_names.in_text(problem.message))
 
     def _stale(self) -> list[Problem]:
-        """Return that reports are no longer as they were when they were read; nothing where all are."""
-        digests = self._gathered.digests
-        changed = [
-            source_of(Path(digest.path)).name
-            for digest in digests
+        """Return the problem that reports have changed since they were read, if any has."""
+        changed_paths = [
+            Path(digest.path)
+            for digest in self._gathered.digests
             if not _is_as_read(digest.path, digest.facts.file_state)
         ]
-        return [problem("reports-changed", reports=few(changed, _SHOWN))] if changed else []
+        if not changed_paths:
+            return []
+        names = [source_of(path).name for path in changed_paths]
+        return [problem("reports-changed", reports=few(names, _MAX_REPORTS_SHOWN))]
 
     @cached_property
     def header(self) -> RunHeader:
         digests = self._gathered.digests
         sidecars = self._gathered.sidecars
         tables = self._tables
-        names = display_names(self.paths)
         ranks = tables.ranks
-        facts = [digest.facts for digest in digests]
-        starts = [
-            fact.session_start_utc_ns for fact in facts if fact.session_start_utc_ns is not None
-        ]
-        start = (
-            datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000)
-            if starts
-            else None
-        )
-        # The capture's name, if it is that of all reports.
-        captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
+        names = display_names(self.paths)
+        reports = [digest.facts for digest in digests]
+        start = _earliest_start(reports)
+        # The name of the capture only describes the run if all reports are of that capture.
+        is_one_capture = len(sidecars.by_argument) == len(names)
+        capture_name = sidecars.facts.name if sidecars.facts and is_one_capture else None
+        host_steps = tables.host_steps
         return RunHeader(
             run_id=self.given_run_id or _run_id(digests, start),
-            label=self.given_label or (captured and captured.name) or _label(names),
+            label=self.given_label or capture_name or _label(names),
             n_ranks=ranks.num_rows,
             n_processes=tables.n_processes,
             n_processes_without_kernels=n_unrecorded_ranks(digests) if ranks.num_rows else None,
             world_size=tables.world_size,
             gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
             hosts=_distinct(ranks["host"].to_pylist()),
-            nsys_versions=_distinct(fact.nsys_version for fact in facts),
-            export_schema_versions=_distinct(fact.schema_version for fact in facts),
             captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
             reports=[*names],
             capture=sidecars.facts,
-            environment=joined_environments(fact.environment for fact in facts),
-            driver_versions=_distinct(
-                itertools.chain.from_iterable(fact.driver_versions for fact in facts)
-            ),
-            cuda_driver_versions=_distinct(
-                itertools.chain.from_iterable(fact.cuda_driver_versions for fact in facts)
-            ),
-            traced_events=_distinct(
-                itertools.chain.from_iterable(fact.traced_events for fact in facts)
-            ),
-            cuda_graph_traces=_distinct(
-                itertools.chain.from_iterable(fact.cuda_graph_traces for fact in facts)
-            ),
-            commands=_distinct(itertools.chain.from_iterable(fact.commands for fact in facts)),
-            steps_from=steps_source(
-                ranks.num_rows, tables.host_steps.num_rows, self._gathered.family
-            ),
+            environment=joined_environments(report.environment for report in reports),
+            steps_from=steps_source(ranks.num_rows, host_steps.num_rows, self._gathered.family),
+            **_distinct_facts(reports),
         )
 
     @property
     def run_id(self) -> str:
-        """What tells the run from others, as its header has it."""
+        """What distinguishes the run from others, as in its header."""
         return self.header.run_id
 
     @property
@@ -349,11 +373,14 @@ class ReportRun(Run):
 
     @cached_property
     def link(self) -> LinkVerdict | None:
-        return judge_link(self._evidence) if self.ranks.num_rows and self.links().num_rows else None
+        has_links = self.ranks.num_rows and self.links().num_rows
+        return judge_link(self._evidence) if has_links else None
 
     @property
     def step_family(self) -> str | None:
-        family = None if self._gathered.family == REPETITION else self._gathered.family
+        family = self._gathered.family
+        if family == REPETITION:
+            return None
         return self.reading.step.pattern if family and self.reading.step else family
 
     @property
@@ -361,52 +388,92 @@ class ReportRun(Run):
         return [int(step) for step in self._tables.selection.skipped]
 
     def judged_findings(self) -> pa.Table:
-        return self._judged[0]
+        findings, _ = self._judgement
+        return findings
 
     def operations(
         self, steps: AskedSteps = None, ranks: AskedRanks = None
     ) -> Iterator[schema.OfRank]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
-        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor}
         return run_operations(
-            self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, **running
+            self._tables,
+            self.reading,
+            self.chosen_ranks(ranks),
+            steps=steps,
+            jobs=self.jobs,
+            executor=self.executor,
         )
 
     def __repr__(self) -> str:
-        if "_tables" not in self.__dict__:
-            return f"<Run of {len(self.paths)} report{'s'[: len(self.paths) != 1]}, not read yet>"
-        return super().__repr__()
+        if "_tables" in self.__dict__:
+            return super().__repr__()
+        noun = "report" if len(self.paths) == 1 else "reports"
+        return f"<Run of {len(self.paths)} {noun}, not read yet>"
 
 
-def _without_copies(calls: pa.Table) -> dict[str, float]:
-    """Return the idle time per step of each call, less that of blocking copies from the host, largest first."""
-    own = {
-        row["call"]: row["blocked_ns_per_step"] - row["of_copies_ns_per_step"]
-        for row in calls.to_pylist()
-    }
-    return dict(
-        sorted(
-            ((call, ns) for call, ns in own.items() if ns > 0), key=lambda pair: (-pair[1], pair[0])
-        )
-    )
+def _by_rank(ranks: pa.Table, column: pa.ChunkedArray) -> dict[int, Any]:
+    """Return the values of a column of `schema.RANKS` by rank number."""
+    return dict(zip(ranks["rank"].to_pylist(), column.to_pylist(), strict=True))
+
+
+def _blocked_without_copies(calls: pa.Table) -> dict[str, float]:
+    """Return the idle time per step of each call, largest first, in ns.
+
+    Idle time of blocking copies from the host is left out.
+    """
+    without_copies_ns = pc.subtract(calls["blocked_ns_per_step"], calls["of_copies_ns_per_step"])
+    ns_by_call = zip(calls["call"].to_pylist(), without_copies_ns.to_pylist(), strict=True)
+    blocking = [(call, idle_ns) for call, idle_ns in ns_by_call if idle_ns > 0]
+    return dict(sorted(blocking, key=lambda pair: (-pair[1], pair[0])))
 
 
 def _is_as_read(path: str, state: FileState | None) -> bool:
-    """Tell whether a file has the size and time that it had; of what nobody looked at then nothing is said."""
+    """Tell whether a file still has its size and time of change.
+
+    A file whose state was not recorded counts as unchanged if it is there.
+    """
     try:
-        now = os.stat(path)  # noqa: PTH116 - of thousands, on network file systems
+        # Runs may have thousands of reports on network file systems.
+        status = os.stat(path)  # noqa: PTH116 - faster
     except OSError:
         return False
-    return state is None or (now.st_size, now.st_mtime_ns) == state[1:3]
+    return state is None or (status.st_size, status.st_mtime_ns) == state[1:3]
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
     return sorted({value for value in values if value})
 
 
+def _distinct_facts(reports: Sequence[ReportFacts]) -> dict[str, list[str]]:
+    """Return the fields of `RunHeader` that list what any report says."""
+    chain = itertools.chain.from_iterable
+    return {
+        "nsys_versions": _distinct(report.nsys_version for report in reports),
+        "export_schema_versions": _distinct(report.schema_version for report in reports),
+        "driver_versions": _distinct(chain(report.driver_versions for report in reports)),
+        "cuda_driver_versions": _distinct(chain(report.cuda_driver_versions for report in reports)),
+        "traced_events": _distinct(chain(report.traced_events for report in reports)),
+        "cuda_graph_traces": _distinct(chain(report.cuda_graph_traces for report in reports)),
+        "commands": _distinct(chain(report.commands for report in reports)),
+    }
+
+
+def _earliest_start(reports: Sequence[ReportFacts]) -> datetime | None:
+    """Return when the first session started, None if no report says."""
+    starts_ns = [report.session_start_utc_ns for report in reports]
+    known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
+    if not known_ns:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(known_ns) // 1000)
+
+
 def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
-    """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
+    """Return an ID that is the same whichever nsys exported the reports.
+
+    It is made of the session start and of what ran on the devices. Without device activity it is
+    made of the steps of hosts.
+    """
     captures: list[tuple[int | None, ...]] = []
     hosts: list[tuple[int | None, ...]] = []
     for digest in digests:
@@ -415,36 +482,38 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
             (session, process.process_id, *process.span, process.n_kernels)
             for process in digest.processes
         ]
-        hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
-    captures = sorted(captures or hosts)
-    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
+        hosts += [(session, host.process_id, *host.span) for host in digest.hosts_with_steps]
+    identity = repr(sorted(captures or hosts))
+    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
 
 def _label(names: Sequence[str]) -> str:
+    """Return what the names of reports have in common, without rank numbers and suffix."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
         stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
-    shared = "".join(letters[0] for letters in same)
-    if any(stem[len(shared) :][:1].isdigit() for stem in stems):
-        shared = shared.rstrip("0123456789")  # half a number: process IDs or hosts that differ
+    shared = os.path.commonprefix(stems)  # noqa: RUF071 - not paths
+    rests = [stem[len(shared) :] for stem in stems]
+    if any(rest[:1].isdigit() for rest in rests):
+        # The common part ends within a number, as of process IDs or hosts that differ.
+        shared = shared.rstrip("0123456789")
     return shared.rstrip(" ._-") or "run"
 
 
-def _recording(facts: Sequence[ReportFacts]) -> Recording:
+def _recording(reports: Sequence[ReportFacts]) -> Recording:
     """Return what nsys recorded in any of some reports."""
-    events = {event for fact in facts for event in fact.traced_events}
-    is_known = all(fact.traced_events for fact in facts)
+    are_events_known = all(report.traced_events for report in reports)
+    events = {event for report in reports for event in report.traced_events}
     return Recording(
-        events=tuple(sorted(events)) if is_known else (),
-        is_cpu_sampled=_is_any([fact.is_cpu_sampled for fact in facts]),
-        has_backtraces=_is_any([fact.has_cuda_backtraces for fact in facts]),
+        events=tuple(sorted(events)) if are_events_known else (),
+        is_cpu_sampled=_is_any([report.is_cpu_sampled for report in reports]),
+        has_backtraces=_is_any([report.has_cuda_backtraces for report in reports]),
     )
 
 
 def _is_any(answers: Sequence[bool | None]) -> bool | None:
-    """Return whether any answer is yes; None where none is, and one is not known."""
+    """Return whether any answer is yes, None if none is and some are not known."""
     if any(answers):
         return True
     return None if None in answers else False

@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -96,15 +96,13 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
     size = n_ranks[order]
     is_group_start = np.array([call.is_group_start for call in calls], np.bool_)[call]
     is_group_end = np.array([call.is_group_end for call in calls], np.bool_)[call]
-    edges = np.append(run_starts(thread), thread.size).tolist()
-    chosen = [np.empty(0, np.int64)]
-    for first, last in itertools.pairwise(edges):
-        part = slice(first, last)
+    rows_of_threads = [np.empty(0, np.int64)]
+    for part in _slices_of_threads(thread):
         if is_group_end[part].any():
             _name_groups(calls, call[part], size[part], is_group_start[part], is_group_end[part])
-        rows = np.flatnonzero(~is_group_start[part]) + first
-        chosen.append(rows[outermost(start[rows], end[rows])])
-    rows = np.concatenate(chosen)
+        rows = np.flatnonzero(~is_group_start[part]) + part.start
+        rows_of_threads.append(rows[outermost(start[rows], end[rows])])
+    rows = np.concatenate(rows_of_threads)
     return CallRanges(
         thread_id=thread[rows],
         start_ns=start[rows],
@@ -146,6 +144,12 @@ def _name_groups(
     size[end] = np.maximum.reduceat(size[inside], first)
 
 
+def _slices_of_threads(thread: Int64) -> Iterator[slice]:
+    """Yield the rows of each thread, if rows are sorted by thread."""
+    edges = np.append(run_starts(thread), thread.size).tolist()
+    return itertools.starmap(slice, itertools.pairwise(edges))
+
+
 def find_called(
     kernels: pa.Table,
     copies: pa.Table,
@@ -183,19 +187,33 @@ def find_called(
     launches = pa.concat_tables([copying.launches, kernel_launches])
     keys = ("process_id", "start_ns", "correlation_id")
     launches = launches.sort_by([(name, "ascending") for name in keys])
-    texts = launches["text"].to_pylist()
-    name_ids = {
-        text: canonical.LARGEST_MADE_NAME_ID - place for place, text in enumerate(sorted({*texts}))
-    }
-    columns = {name: launches[name] for name in ("process_id", "correlation_id", "call", "is_copy")}
-    columns["stream_id"] = pa.nulls(launches.num_rows, pa.int64())
-    columns["name_id"] = pa.array([name_ids[text] for text in texts], pa.int64())
+    name_id_of_text = _number_texts(launches["text"].to_pylist())
     return Called(
-        launches=canonical.CALLED.table(columns),
-        names={name_id: text for text, name_id in name_ids.items()},
+        launches=_called_table(launches, name_id_of_text),
+        names={name_id: text for text, name_id in name_id_of_text.items()},
         n_assumed=copying.n_assumed,
         n_left=copying.n_left,
     )
+
+
+def _number_texts(texts: Iterable[str]) -> dict[str, int]:
+    """Return a name ID that no report has for each text."""
+    in_order = sorted(set(texts))
+    return {text: canonical.LARGEST_MADE_NAME_ID - place for place, text in enumerate(in_order)}
+
+
+def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.Table:
+    """Return `canonical.CALLED`."""
+    name_ids = [name_id_of_text[text] for text in launches["text"].to_pylist()]
+    columns = {
+        "process_id": launches["process_id"],
+        "correlation_id": launches["correlation_id"],
+        "call": launches["call"],
+        "is_copy": launches["is_copy"],
+        "stream_id": pa.nulls(launches.num_rows, pa.int64()),
+        "name_id": pa.array(name_ids, pa.int64()),
+    }
+    return canonical.CALLED.table(columns)
 
 
 def _are_nameless(kernels: pa.Table, names: Mapping[int, str]) -> Flags:

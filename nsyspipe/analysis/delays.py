@@ -43,15 +43,21 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
     for name in ("late_by_ns", "held_up_ns"):
         difference = pc.subtract(rows[name], pa.array(passed_on))
         by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
-        rows = rows.set_column(rows.column_names.index(name), name, by_itself)
+        rows = _with_column(rows, name, by_itself)
     inherited = pc.add(rows["inherited_ns"], pa.array(passed_on))
-    return rows.set_column(rows.column_names.index("inherited_ns"), "inherited_ns", inherited)
+    return _with_column(rows, "inherited_ns", inherited)
+
+
+def _with_column(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    """Return a table with other values in one of its columns."""
+    return rows.set_column(rows.column_names.index(name), name, values)
 
 
 def _communicators(rows: pa.Table) -> Int64:
     """Return a number for the communicator of each operation; unknown ones share a number."""
     named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
-    codes: Int64 = pc.fill_null(named.indices, len(named.dictionary)).to_numpy().astype(np.int64)
+    code_of_unknown = len(named.dictionary)
+    codes: Int64 = pc.fill_null(named.indices, code_of_unknown).to_numpy().astype(np.int64)
     return codes
 
 
@@ -60,11 +66,13 @@ def _groups(comm: Int64, rank: Int64) -> Int64:
 
     Communicators of the same ranks have the same number.
     """
-    pairs = np.unique(np.stack((comm, rank)), axis=1)
-    firsts = run_starts(pairs[0])
+    comm_of_pair, rank_of_pair = np.unique(np.stack((comm, rank)), axis=1)
+    firsts = run_starts(comm_of_pair)
+    codes = comm_of_pair[firsts].tolist()
+    ranks_of_codes = np.split(rank_of_pair, firsts[1:])
     group_of_comm = np.zeros(int(comm.max(initial=0)) + 1, np.int64)
     numbers: dict[bytes, int] = {}
-    for code, ranks in zip(pairs[0, firsts].tolist(), np.split(pairs[1], firsts[1:]), strict=True):
+    for code, ranks in zip(codes, ranks_of_codes, strict=True):
         group_of_comm[code] = numbers.setdefault(ranks.tobytes(), len(numbers))
     return group_of_comm[comm]
 
@@ -97,12 +105,15 @@ def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> In
     waited_by_then = np.append(0, np.cumsum(wait[by_end]))
     # Operations of a group stay in order of start.
     by_group = np.argsort(group, kind="stable")
-    is_first = np.append(True, group[by_group][1:] != group[by_group][:-1])
+    sorted_group = group[by_group]
+    is_first = np.append(True, sorted_group[1:] != sorted_group[:-1])
     # Until when the previous operation of the group waited.
+    until_of_previous = np.append(0, until[by_group][:-1])
     before = np.empty(start.size, np.int64)
-    before[by_group] = np.where(is_first, start[0], np.append(0, until[by_group][:-1]))
-    waited = waited_by_then[np.searchsorted(ended, start, side="right")]
-    waited = waited - waited_by_then[np.searchsorted(ended, before, side="right")]
+    before[by_group] = np.where(is_first, start[0], until_of_previous)
+    n_ended_at_start = np.searchsorted(ended, start, side="right")
+    n_ended_before = np.searchsorted(ended, before, side="right")
+    waited = waited_by_then[n_ended_at_start] - waited_by_then[n_ended_before]
     # If a rank waits for several groups at the same time, that delays it once.
     once: Int64 = np.clip(waited, 0, np.maximum(start - before, 0))
     return once
@@ -111,11 +122,14 @@ def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> In
 def _least_of_collective(rows: pa.Table, comm: Int64, waited: Int64) -> Int64:
     """Return for each operation the least that a rank of its collective waited elsewhere."""
     step = rows["step"].to_numpy()
-    last_start = rows["start_ns"].to_numpy() + pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    last_start = rows["start_ns"].to_numpy() + wait_ns
     order = np.lexsort((last_start, comm, step))
     keys = np.stack((step, comm, last_start))[:, order]
-    is_first = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: order.size]
-    firsts = np.flatnonzero(is_first)
+    differs_from_previous = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    is_first = np.append(True, differs_from_previous)[: order.size]
+    least_of_collectives = np.minimum.reduceat(waited[order], np.flatnonzero(is_first))
+    collective = np.cumsum(is_first) - 1
     least = np.empty(order.size, np.int64)
-    least[order] = np.minimum.reduceat(waited[order], firsts)[np.cumsum(is_first) - 1]
+    least[order] = least_of_collectives[collective]
     return least

@@ -1,5 +1,6 @@
 """Which devices of a process are ranks, and what ran on each of them."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -106,13 +107,18 @@ def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> Proce
         is_copy = device.holds(copy_device)
         operations = operations_on(whole, device.device_id, is_kernel, is_copy)
         ranks.append(RankOperations(operations, device, is_kernel))
-    stray_ids = sorted({*whole.devices} - {device.device_id for device in devices})
-    device_ids = np.append(kernel_device, copy_device)
-    strays = [
-        StrayDevice(device_id, int(np.count_nonzero(device_ids == device_id)))
-        for device_id in stray_ids
-    ]
-    return ProcessShare(whole, tuple(ranks), tuple(strays))
+    stray_ids = {*whole.devices} - {device.device_id for device in devices}
+    strays = _stray_devices(stray_ids, np.append(kernel_device, copy_device))
+    return ProcessShare(whole, tuple(ranks), strays)
+
+
+def _stray_devices(stray_ids: Iterable[int], device: Int64) -> tuple[StrayDevice, ...]:
+    """Return the devices that are no ranks, with their number of operations."""
+    strays = []
+    for device_id in sorted(stray_ids):
+        n_operations = int(np.count_nonzero(device == device_id))
+        strays.append(StrayDevice(device_id, n_operations))
+    return tuple(strays)
 
 
 def rank_devices(

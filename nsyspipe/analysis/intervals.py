@@ -70,17 +70,18 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
         """Return the same intervals later by some time."""
         return IntervalSet(self.starts + by_ns, self.ends + by_ns)
 
-    def without(self, other: IntervalSet) -> IntervalSet:
-        """Return the times in this set and not in the other, between ``-2**62`` and ``2**62``."""
-        complement = IntervalSet(np.append(-FOREVER, other.ends), np.append(other.starts, FOREVER))
-        return self.intersect(complement)
+    def without(self, excluded: IntervalSet) -> IntervalSet:
+        """Return the times in this set and not in another, between ``-2**62`` and ``2**62``."""
+        starts = np.append(-FOREVER, excluded.ends)
+        ends = np.append(excluded.starts, FOREVER)
+        return self.intersect(IntervalSet(starts, ends))
 
-    def intersect(self, other: IntervalSet) -> IntervalSet:
+    def intersect(self, intervals: IntervalSet) -> IntervalSet:
         """Return the times in both sets.
 
         Cost O(k log n) plus the size of the result, where k is the size of the smaller set.
         """
-        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        few, many = (self, intervals) if len(self) <= len(intervals) else (intervals, self)
         if not len(few):
             return EMPTY
         first = np.searchsorted(many.ends, few.starts, side="right")

@@ -98,14 +98,16 @@ class WindowSums(Struct, frozen=True):
 
         A row is not known if only a part of one of its groups is chosen.
         """
-        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self.edges])
+        n_chosen_before = np.append(0, np.cumsum(is_chosen))
+        n_chosen = np.diff(n_chosen_before[self.edges])
         is_whole = n_chosen == np.diff(self.edges)
         is_counted = is_whole[self.group]
         rows = self.row[is_counted]
         sums_by_row = [sums_of(rows, values[is_counted], self.n_rows) for values in self.sums]
         is_partial = (n_chosen > 0) & ~is_whole
+        rows_of_partial = self.row[is_partial[self.group]]
         is_unknown = np.zeros(self.n_rows, np.bool_)
-        is_unknown[self.row[is_partial[self.group]]] = True
+        is_unknown[rows_of_partial] = True
         return sums_by_row, is_unknown
 
 
@@ -119,7 +121,8 @@ def window_sums(
     either end, where steps are skipped or cut off, still have sums of their own.
     """
     n_windows = len(windows)
-    first = _first_of_groups(n_windows, max(_MOST_SUMS // max(n_rows, 1), _MIN_GROUPS))
+    max_groups = max(_MOST_SUMS // max(n_rows, 1), _MIN_GROUPS)
+    first = _first_of_groups(n_windows, max_groups)
     edges = np.append(windows.starts[first], windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
     cell = np.searchsorted(edges, starts, side="right") * n_rows + row
@@ -136,7 +139,8 @@ def window_sums(
         row=row_of_cell.astype(np.int32),
         sums=tuple(values[inside][cells] for values in sums),
     )
-    return by_window, [values.reshape(edges.size + 1, n_rows).sum(axis=0) for values in sums]
+    sums_of_cells = [values.reshape(edges.size + 1, n_rows) for values in sums]
+    return by_window, [values.sum(axis=0) for values in sums_of_cells]
 
 
 def _first_of_groups(n_windows: int, max_groups: int) -> Int64:
@@ -146,9 +150,10 @@ def _first_of_groups(n_windows: int, max_groups: int) -> Int64:
         return windows
     n_at_end = max_groups // 4
     end = n_windows - n_at_end
-    # Rounded up.
-    group_size = -(-(end - n_at_end) // (max_groups - 2 * n_at_end))
-    return np.concatenate((windows[:n_at_end], windows[n_at_end:end:group_size], windows[end:]))
+    n_groups_between = max_groups - 2 * n_at_end
+    group_size = math.ceil((end - n_at_end) / n_groups_between)
+    between = windows[n_at_end:end:group_size]
+    return np.concatenate((windows[:n_at_end], between, windows[end:]))
 
 
 def kernels_table(
@@ -255,9 +260,11 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     order = pc.sort_indices(kernels, keys).to_numpy()
     phase_names = kernels["phase"].cast(pa.string()).combine_chunks()
     phases = phase_names.dictionary_encode(null_encoding="encode")
-    owner = kernels["rank"].to_numpy() * (len(PHASES) + 1) + phases.indices.to_numpy()
+    rank = kernels["rank"].to_numpy()
+    owner = rank * (len(PHASES) + 1) + phases.indices.to_numpy()
     place = places_in_runs(owner[order])
-    return kernels.take(pa.array(np.sort(order[place < n_kept])))
+    kept_rows = np.sort(order[place < n_kept])
+    return kernels.take(pa.array(kept_rows))
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
@@ -265,10 +272,13 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     by_id = {name_id: kernel_label(text) for name_id, text in names.items()}
     by_id[GRAPH_NAME_ID] = GRAPH
     labels = sorted({*by_id.values(), _NAMELESS})
-    codes = {text: code for code, text in enumerate(labels)}
-    code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]], np.int32)
-    place = pc.index_in(pa.array(name_ids), value_set=pa.array(by_id.keys(), pa.int64()))
-    return labels, code[pc.fill_null(place, len(by_id)).to_numpy()]
+    code_of_label = {text: code for code, text in enumerate(labels)}
+    # The last code is that of IDs without a text.
+    codes = [code_of_label[text] for text in (*by_id.values(), _NAMELESS)]
+    known_ids = pa.array(by_id.keys(), pa.int64())
+    place = pc.index_in(pa.array(name_ids), value_set=known_ids)
+    place = pc.fill_null(place, len(by_id)).to_numpy()
+    return labels, np.array(codes, np.int32)[place]
 
 
 class Slowing(Struct, frozen=True):
@@ -280,10 +290,11 @@ class Slowing(Struct, frozen=True):
     ratio: float = 0.0
     delay_ns: float = 0.0
 
-    def blended(self, other: Slowing, share: float) -> Slowing:
+    def blended(self, admixture: Slowing, share: float) -> Slowing:
         """Return a mixture that has this share of another slowing."""
-        ratio = self.ratio + share * (other.ratio - self.ratio)
-        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
+        ratio = self.ratio + share * (admixture.ratio - self.ratio)
+        delay_ns = self.delay_ns + share * (admixture.delay_ns - self.delay_ns)
+        return Slowing(ratio, delay_ns)
 
     def total(self, operations_per_ns: float) -> float:
         """Return how much longer work of so many operations takes, as a share of it."""
@@ -378,8 +389,9 @@ def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
     median = low + (high - low) // 2
     spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
     is_known = (count >= _MIN_EQUAL_KERNELS) & (spread <= _MAX_SPREAD * median)
+    known_contexts = context[free[first[is_known]]]
     medians = np.full(context.max() + 1, UNKNOWN)
-    medians[context[free[first[is_known]]]] = median[is_known]
+    medians[known_contexts] = median[is_known]
     return medians
 
 
@@ -494,9 +506,9 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     slowed_ns = sum(row["slowed_ns"] for row in rows)
     free_ns = sum(row["free_ns"] for row in rows)
     covered_ns = sum(row["overlapped_ns"] for row in rows)
-    compared_ns = sum(
-        row["slowed_ns"] * max(row["n_kernels"] / _SAMPLED_KERNELS, 1.0) for row in rows
-    )
+    # Each sampled kernel of a large report stands for several.
+    n_per_sample = [max(row["n_kernels"] / _SAMPLED_KERNELS, 1.0) for row in rows]
+    compared_ns = sum(row["slowed_ns"] * n for row, n in zip(rows, n_per_sample, strict=True))
     return Compared(
         n_kernels=sum(row["n_slowed"] for row in rows),
         slowdown_ratio=slowed_ns / free_ns - 1 if free_ns else None,

@@ -96,11 +96,14 @@ class DeviceOperations(Struct, frozen=True, dict=True):
             *more,
         )
         order = np.argsort(self.start, kind="stable")
+        # Few operations start together. Only for them, the other keys count.
         is_same = np.diff(self.start[order]) == 0
-        # Few operations start together. Other keys count only for them.
-        places = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
+        starts_with_next = np.append(is_same, False)
+        starts_with_previous = np.append(False, is_same)
+        places = np.flatnonzero(starts_with_next | starts_with_previous)
         rows = order[places]
-        order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
+        keys_of_rows = [key[rows] for key in reversed(keys)]
+        order[places] = rows[np.lexsort(keys_of_rows)]
         return order
 
 
@@ -122,13 +125,7 @@ def device_operations(
     n_memory = memcpys.num_rows + memsets.num_rows
     name_ids = filled(kernels["name_id"])
     is_comm = kernels["is_comm"].to_numpy()
-    labels, label = kernel_labels(name_ids, texts)
-    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
-    all_names = [*labels, *copy_names, "memset"]
-    names = sorted(set(all_names))
-    code = np.array([names.index(name) for name in all_names], np.int64)
-    name_parts = code[label], code[len(labels) + copy_kind], np.full(memsets.num_rows, code[-1])
+    names, name = _names_of_operations(kernels, memcpys, memsets, texts)
     category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
     no_collective = np.full(n_memory, -1)
     return DeviceOperations(
@@ -136,14 +133,30 @@ def device_operations(
         end=_joined(tables, "end_ns"),
         launch=np.concatenate(launches),
         category=np.append(category_of_kernels, np.full(n_memory, _MEMORY)),
-        name=np.concatenate(name_parts),
+        name=name,
         collective=np.append(_collectives(name_ids, is_comm, texts), no_collective),
         device_id=_joined(tables, "device_id"),
         stream_id=_joined(tables, "stream_id"),
         correlation_id=_joined(tables, "correlation_id"),
         n_bytes=np.append(_bytes_of(kernels), _joined((memcpys, memsets), "bytes")),
-        names=tuple(names),
+        names=names,
     )
+
+
+def _names_of_operations(
+    kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
+) -> tuple[tuple[str, ...], Int64]:
+    """Return the names in alphabetical order, and which one each operation has."""
+    labels, label = kernel_labels(filled(kernels["name_id"]), texts)
+    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
+    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
+    all_names = [*labels, *copy_names, "memset"]
+    names = sorted(set(all_names))
+    code = np.array([names.index(name) for name in all_names], np.int64)
+    name_of_kernel = code[label]
+    name_of_memcpy = code[len(labels) + copy_kind]
+    name_of_memset = np.full(memsets.num_rows, code[-1])
+    return tuple(names), np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
@@ -153,9 +166,8 @@ def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
 def _collectives(name_ids: Int64, is_comm: Flags, texts: Mapping[int, str]) -> Int64:
     """Return the index of the collective of each kernel; -1 for kernels that do not communicate."""
     ids, index = np.unique(name_ids[is_comm], return_inverse=True)
-    codes = [
-        COLLECTIVES.index(collective_of_kernel(texts.get(name_id, ""))) for name_id in ids.tolist()
-    ]
+    names = [texts.get(name_id, "") for name_id in ids.tolist()]
+    codes = [COLLECTIVES.index(collective_of_kernel(name)) for name in names]
     collective = np.full(name_ids.size, -1)
     collective[is_comm] = np.array(codes, np.int64)[index]
     return collective
@@ -217,9 +229,9 @@ def event_table(
 
     Raises a `DamagedReportError` if the communication is not what was first read.
     """
-    launched = operations.by_launch
+    by_launch = operations.by_launch
     phase = np.empty(len(operations), np.int64)
-    phase[launched] = phases_of_launches(phases, operations.launch[launched])
+    phase[by_launch] = phases_of_launches(phases, operations.launch[by_launch])
     if rank.span is not None:
         rows = overlapping_rows(operations.start, operations.end, rank.span)
         operations = operations.take(rows)
@@ -269,7 +281,8 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     The places are those of the first reading, which found the same operations in the same order.
     """
     rows = np.flatnonzero(operations.category == COMM)
-    rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
+    order = np.lexsort((operations.launch[rows], operations.start[rows]))
+    rows = rows[order]
     are_starts_same = np.array_equal(operations.start[rows], rank.comm_starts)
     are_ends_same = np.array_equal(operations.end[rows], rank.comm_ends)
     if not (are_starts_same and are_ends_same):
@@ -286,21 +299,19 @@ def phase_ranges_table(
     """Return `schema.PHASE_RANGES` of the wanted steps."""
     ranges = _ranges_of_rank(rank, phases)
     rows = operations.by_launch
-    launched = launched_in(
-        ranges.starts,
-        ranges.ends,
-        (operations.launch[rows], operations.start[rows], operations.end[rows]),
-    )
+    times = (operations.launch[rows], operations.start[rows], operations.end[rows])
+    launched = launched_in(ranges.starts, ranges.ends, times)
     is_empty = launched.counts == 0
     first_start_ns = launched.first_start + rank.shift_ns
     last_end_ns = launched.last_end + rank.shift_ns
+    is_unknown = is_empty & (not rank.has_launches)
     columns = {
         "rank": np.full(ranges.step.size, rank.rank),
         "step": ranges.step,
         "phase": _words(ranges.code, PHASES),
         "start_ns": ranges.starts + rank.shift_ns,
         "end_ns": ranges.ends + rank.shift_ns,
-        "n_operations": pa.array(launched.counts, mask=is_empty & (not rank.has_launches)),
+        "n_operations": pa.array(launched.counts, mask=is_unknown),
         "device_start_ns": pa.array(first_start_ns, mask=is_empty),
         "device_end_ns": pa.array(last_end_ns, mask=is_empty),
     }
@@ -334,7 +345,8 @@ def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Rang
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
-    return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
+    places = pa.array(codes, mask=codes < 0)
+    return pa.array(words, pa.string()).take(places)
 
 
 def _nullable(values: Int64, null: int = UNKNOWN, shift: int = 0) -> pa.Array:

@@ -339,20 +339,19 @@ def phase_ranges(
     ends = ranges["end_ns"].to_numpy()
     thread_id = ranges["thread_id"].to_numpy()
     member = np.searchsorted(members.starts, starts, side="right") - 1
-    is_on_thread = thread_id == members.thread_id
+    is_eligible = thread_id == members.thread_id
     if others.member.size:
-        is_on_thread |= others.has(member, thread_id)
-    is_eligible = (code != NO_PHASE) & (member >= 0) & is_on_thread
+        is_eligible |= others.has(member, thread_id)
+    is_eligible &= (code != NO_PHASE) & (member >= 0)
     is_eligible &= ~ranges["is_library"].to_numpy()
     is_eligible &= ends <= np.append(members.ends, 0)[member]
     is_eligible[members.rows] = False
     rows = np.flatnonzero(is_eligible)
-    is_ignored = np.zeros(rows.size, np.bool_)
     for thread in np.unique(thread_id[rows]):
-        is_of_thread = thread_id[rows] == thread
-        chosen = rows[is_of_thread]
-        is_ignored[is_of_thread] = _contains_other(code[chosen], starts[chosen], ends[chosen])
-    rows = rows[~is_ignored]
+        of_thread = rows[thread_id[rows] == thread]
+        is_ignored = _contains_other(code[of_thread], starts[of_thread], ends[of_thread])
+        is_eligible[of_thread[is_ignored]] = False
+    rows = np.flatnonzero(is_eligible)
     by_phase = {}
     for index, phase in enumerate(PHASES):
         chosen = rows[code[rows] == index]

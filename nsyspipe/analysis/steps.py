@@ -549,10 +549,12 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     """
     first, last = _parse_steps(wanted)
     numbers = all_steps["step"].to_numpy()
+    # Without steps, the highest number is below the lowest.
+    lowest = 0
+    highest = -1
     if numbers.size:
-        lowest, highest = numbers.min(), numbers.max()
-    else:
-        lowest, highest = 0, -1
+        lowest = numbers.min()
+        highest = numbers.max()
     has_any = bool(((numbers >= first) & (numbers <= last)).any())
     if has_any and lowest <= first and last <= highest:
         return first, last

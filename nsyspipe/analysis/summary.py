@@ -243,11 +243,13 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
     columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
     sums = table.group_by(keys, use_threads=False).aggregate(columns)
     sums = sums.rename_columns([*keys, *names, "n"])
-    return sums.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
+    rows: list[dict[str, Any]] = sums.sort_by([(key, "ascending") for key in keys]).to_pylist()
+    return rows
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
-    return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
+    total: float | None = pc.sum(column, skip_nulls=False, min_count=1).as_py()
+    return total
 
 
 def divided(above: float | None, below: float | None) -> float | None:

@@ -139,8 +139,11 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
     first = run_starts(group)
-    busy = np.add.reduceat(ends - starts, first)
-    return {"start_ns": starts[first], "end_ns": np.maximum.reduceat(ends, first), "busy_ns": busy}
+    return {
+        "start_ns": starts[first],
+        "end_ns": np.maximum.reduceat(ends, first),
+        "busy_ns": np.add.reduceat(ends - starts, first),
+    }
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
@@ -161,12 +164,20 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     """Return the name of each owner with the largest sum of lengths, then the lowest code."""
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
-    order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
-    return keys[order[run_starts(keys[order] // width)]] % width  # type: ignore[no-any-return]
+    owner_of_key = keys // width
+    sums = sums_of(index, lengths, keys.size)
+    order = np.lexsort((keys, -sums, owner_of_key))
+    first_of_owner = order[run_starts(owner_of_key[order])]
+    longest: Int64 = keys[first_of_owner] % width
+    return longest
 
 
 def _times(table: pa.Table) -> tuple[Int64, Int64]:
     return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+
+
+def _of_category(events: pa.Table, category: str) -> pa.Table:
+    return events.filter(pc.equal(events["category"], category))
 
 
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
@@ -191,11 +202,11 @@ def comm_lanes(
     ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched rows of
     `schema.COLLECTIVES`.
     """
-    comm_events = events.filter(pc.equal(events["category"], "comm"))
+    comm_events = _of_category(events, "comm")
     codes, names = coded(comm_events["collective"])
     seqs = pc.fill_null(comm_events["seq"], NO_SEQ).to_numpy()
     comm = painted_pieces(*_times(comm_events), codes, seqs, window)
-    compute = union(*_times(events.filter(pc.equal(events["category"], "compute"))))
+    compute = union(*_times(_of_category(events, "compute")))
     starts, ends = _times(waiting)
     until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
     codes, wait_names = coded(waiting["collective"])
@@ -225,14 +236,16 @@ def representative_step(steps: pa.Table) -> int | None:
     rank = steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)
     walls = np.zeros(numbers.size, np.int64)
-    np.maximum.at(walls, index, steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())
+    wall_ns = steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
+    np.maximum.at(walls, index, wall_ns)
     in_summary = np.isin(numbers, step[steps["in_summary"].to_numpy()])
     is_shared = np.bincount(index, minlength=numbers.size) == np.unique(rank).size
     for chosen in (in_summary, is_shared, np.ones(numbers.size, np.bool_)):
         if chosen.any():
             ordered = np.sort(walls[chosen])
             twice_median = ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]
-            return int(numbers[chosen][np.abs(2 * walls[chosen] - twice_median).argmin()])
+            twice_distance = np.abs(2 * walls[chosen] - twice_median)
+            return int(numbers[chosen][twice_distance.argmin()])
     return None
 
 

@@ -293,15 +293,15 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     """
     groups = dimensions(traffic, world_size)
     sizes = [group.size for group in groups if not {TENSOR, PIPELINE}.isdisjoint(group.roles)]
-    is_other = pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER))
-    others = traffic.filter(is_other)
-    small_bytes = pc.multiply(others["calls_per_step"], float(SMALL_BYTES))
-    is_small = pc.less_equal(others["bytes_per_step"], small_bytes).to_pylist()
+    has_no_role = pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER))
+    without_role = traffic.filter(has_no_role)
+    small_bytes = pc.multiply(without_role["calls_per_step"], float(SMALL_BYTES))
+    is_small = pc.less_equal(without_role["bytes_per_step"], small_bytes).to_pylist()
     are_sizes_known = None not in sizes
-    are_others_small = {None, False}.isdisjoint(is_small)
+    is_rest_small = {None, False}.isdisjoint(is_small)
     are_roles_known = bool(groups) or world_size == 1
     n_ranks = math.prod(size or 2 for size in sizes)
-    return n_ranks, are_roles_known and are_sizes_known and are_others_small
+    return n_ranks, are_roles_known and are_sizes_known and is_rest_small
 
 
 def mean_over_ranks(

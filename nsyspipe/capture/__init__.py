@@ -1,4 +1,6 @@
-"""What runs beside a training program: NVTX ranges, and the capture by nsys. Only the standard library is needed.
+"""What runs beside a training program: NVTX ranges, and the capture by nsys.
+
+It needs only the standard library.
 
 In a training loop, three lines::
 
@@ -18,14 +20,13 @@ if TYPE_CHECKING:
     from nsyspipe.capture.trainer import TrainerCapture as TrainerCapture
 
 __all__ = ["annotate", "captured_steps", "start_capture", "stop_capture"]
-# These need the library that calls them: only who names one has it.
+# These need the library that calls them. Whoever names one of them has it.
 _CALLBACKS = {"LightningCapture": "lightning", "TrainerCapture": "trainer"}
 
 
 def __getattr__(name: str) -> object:
     if name not in (*__all__, *_CALLBACKS):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imported on first use: what supervises a rank needs none of it.
-    return getattr(
-        importlib.import_module(f"nsyspipe.capture.{_CALLBACKS.get(name, 'ranges')}"), name
-    )
+    # They are imported on first use, because the supervisor of a rank needs none of them.
+    module_name = _CALLBACKS.get(name, "ranges")
+    return getattr(importlib.import_module(f"nsyspipe.capture.{module_name}"), name)

@@ -1,11 +1,14 @@
-"""A callback of Lightning's Trainer: ranges of its steps and phases, and a capture of some (extra ``nsyspipe[lightning]``)."""
+"""A callback of Lightning's Trainer that labels its steps and phases, and captures some.
+
+It needs the extra ``nsyspipe[lightning]``.
+"""
 
 import sys
 from typing import Any
 
 from nsyspipe.capture.ranges import MarkedSteps, stop_capture
 
-# The same library has two names; a Trainer takes callbacks of its own.
+# The same library has two names. A Trainer takes only callbacks of its own name.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.callbacks import Callback
 else:
@@ -15,9 +18,9 @@ else:
 class LightningCapture(Callback):  # type: ignore[misc]
     """Label the steps of a Lightning Trainer, and capture those after the warm-up, once.
 
-    A step is the optimizer's, of all its micro-batches; it begins when the first of these has been
-    fetched. In it lie ``forward``, ``backward`` and ``optimizer``; with manual optimization only
-    ``backward``.
+    A step is one of the optimizer, with all its micro-batches. It begins when the first of them has
+    been fetched. It contains ``forward``, ``backward`` and ``optimizer``, or only ``backward`` with
+    manual optimization.
 
     Parameters
     ----------
@@ -32,24 +35,34 @@ class LightningCapture(Callback):  # type: ignore[misc]
         self._stop = stop
         self._has_stepped = False
 
-    def on_train_batch_start(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_train_batch_start(  # noqa: D102
+        self,
+        _trainer: Any,  # noqa: ANN401
+        module: Any,  # noqa: ANN401
+        *_rest: Any,  # noqa: ANN401
+    ) -> None:
         if not self._steps.is_in_step:
             self._steps.begin()
         self._begin_if_automatic(module, "forward")
 
-    def on_before_zero_grad(self, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_before_zero_grad(self, *_rest: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase(None)
 
     on_after_backward = on_before_zero_grad
 
-    def on_before_backward(self, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_before_backward(self, *_rest: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase("backward")
 
-    def on_before_optimizer_step(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_before_optimizer_step(  # noqa: D102
+        self,
+        _trainer: Any,  # noqa: ANN401
+        module: Any,  # noqa: ANN401
+        *_rest: Any,  # noqa: ANN401
+    ) -> None:
         self._has_stepped = True
         self._begin_if_automatic(module, "optimizer")
 
-    def on_train_batch_end(self, trainer: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_train_batch_end(self, trainer: Any, *_rest: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase(None)
         if self._has_stepped:
             self._has_stepped = False
@@ -57,10 +70,10 @@ class LightningCapture(Callback):  # type: ignore[misc]
         if self._stop and self._steps.is_over:
             trainer.should_stop = True
 
-    def on_train_end(self, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_train_end(self, *_rest: Any) -> None:  # noqa: ANN401, D102
         stop_capture()
 
-    def on_exception(self, *_words: Any) -> None:  # noqa: ANN401, D102
+    def on_exception(self, *_rest: Any) -> None:  # noqa: ANN401, D102
         stop_capture(is_cut_off=True)
 
     def _begin_if_automatic(self, module: Any, phase: str) -> None:  # noqa: ANN401

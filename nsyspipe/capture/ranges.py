@@ -1,9 +1,11 @@
-"""NVTX ranges for a training loop: `annotate` names a phase, `captured_steps` numbers the steps and captures some.
+"""NVTX ranges for a training loop, and the start and end of its capture.
 
-The capture's two ends are here too. Ranges cost well under a microsecond each while nothing
-records. They go to ``torch.cuda.nvtx`` when torch was imported before the first range and has CUDA,
-else to the ``nvtx`` package, else nowhere. Under ``torch.compile``, put them around compiled calls,
-not inside: a range breaks the graph.
+`annotate` names a phase. `captured_steps` numbers the steps, and captures some.
+
+A range takes well under a microsecond while nothing records. Ranges go to ``torch.cuda.nvtx`` if
+torch was imported before the first range and has CUDA, else to the ``nvtx`` package, else nowhere.
+Under ``torch.compile``, put them around compiled calls, not inside, because a range breaks the
+graph.
 """
 
 import atexit
@@ -18,24 +20,27 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
 
-# What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
+# `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for this range if there is no CUDA.
 CAPTURE_RANGE = "nsyspipe.capture"
-# How long the end of a capture waits for the device: when the loop has broken off; when nothing is
-# known of the program.
-_SETTLE_S = 5.0
-_SETTLE_ALONE_S = 60.0
+# How long the end of a capture waits for the device if the loop was cut off, or if nothing is known
+# of the program.
+_MAX_WAIT_AFTER_CUT_OFF_S = 5.0
+_MAX_WAIT_ALONE_S = 60.0
 _POLL_S = 0.001
-# How this process's capture stands: the handle is that of the capture's range without CUDA.
+# The capture of this process. The handle is that of the capture's range without CUDA.
 _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
-# Steps of this process, over all its loops: a second epoch goes on counting, and with the capture.
+# The steps of this process in all its loops: a second epoch continues the numbers and the capture.
 _progress = SimpleNamespace(n_begun=0, n_captured=0, is_open=False, is_done=False)
 _NO_ITEM: Any = object()
 
 
 class Backend(NamedTuple):
-    """Functions that make ranges: `push` and `pop` on the calling thread's stack, `start` and `end` by a handle."""
+    """Functions that make ranges.
+
+    `push` and `pop` use the stack of the calling thread. `start` and `end` use a handle.
+    """
 
     push: Callable[[str], object]
     pop: Callable[[], object]
@@ -45,17 +50,26 @@ class Backend(NamedTuple):
 
 @functools.cache
 def backend() -> Backend:
-    """Return where ranges go. It is chosen at the first call, for good: a range must end where it began."""
+    """Return where ranges go.
+
+    The first call chooses it for good, because a range must end where it began.
+    """
     nvtx = getattr(getattr(loaded_torch(), "cuda", None), "nvtx", None)
     if nvtx is not None:
         with contextlib.suppress(RuntimeError):
-            nvtx.mark("nsyspipe")  # a build without CUDA has the functions, and each of them raises
+            # A build without CUDA has the functions, but they raise.
+            nvtx.mark("nsyspipe")
             return Backend(nvtx.range_push, nvtx.range_pop, nvtx.range_start, nvtx.range_end)
-    # Ranges of nvtx 0.2.12 and later do not reach nsys 2024.2: torch's functions come first.
-    with contextlib.suppress(AttributeError, ImportError, OSError):  # missing, or of another kind
+    # Ranges of nvtx 0.2.12 and later do not reach nsys 2024.2, so that torch comes first. The
+    # package may be missing, or be another one of this name.
+    with contextlib.suppress(AttributeError, ImportError, OSError):
         nvtx = importlib.import_module("nvtx")
         return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
-    return Backend(*[lambda *_: None] * 4)
+    return Backend(_do_nothing, _do_nothing, _do_nothing, _do_nothing)
+
+
+def _do_nothing(*_arguments: object) -> None:
+    pass
 
 
 def start_capture(*, is_alone: bool = False) -> None:
@@ -80,18 +94,19 @@ def start_capture(*, is_alone: bool = False) -> None:
     facts.announce()
     wait = functools.partial(settle, is_alone=True) if is_alone else meet
     wait()
-    _window.is_open, torch = True, loaded_torch()
+    _window.is_open = True
+    torch = loaded_torch()
     _window.has_cuda = torch is not None and torch.cuda.is_available()
     atexit.register(stop_capture, is_cut_off=True)
     if _window.has_cuda:
-        _tell_profiler("start")
+        _call_profiler("start")
     else:
         _window.handle = backend().start(CAPTURE_RANGE)
     wait()
 
 
 def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
-    """Stop the capture after the GPU has finished what was launched. Without a capture it does nothing.
+    """Stop the capture after the GPU has finished its work. It does nothing without a capture.
 
     Parameters
     ----------
@@ -106,7 +121,7 @@ def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     atexit.unregister(stop_capture)
     settle(is_cut_off=is_cut_off, is_alone=is_alone)
     if _window.has_cuda:
-        _tell_profiler("stop")
+        _call_profiler("stop")
     else:
         backend().end(_window.handle)
     facts.write()
@@ -116,38 +131,37 @@ def meet() -> None:
     """Wait for the device and for all ranks."""
     settle()
     torch = loaded_torch()
-    # Builds without torch.distributed have the module, and nothing in it.
-    if (
-        torch is not None
-        and torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-    ):
-        # NCCL may guess another GPU else.
-        is_nccl = "nccl" in str(torch.distributed.get_backend())
-        torch.distributed.barrier(
-            **({"device_ids": [torch.cuda.current_device()]} if is_nccl else {})
-        )
-        settle()
+    # Builds without torch.distributed have the module, but it is empty.
+    if torch is None or not torch.distributed.is_available():
+        return
+    if not torch.distributed.is_initialized():
+        return
+    options = {}
+    if "nccl" in str(torch.distributed.get_backend()):
+        # Otherwise NCCL may guess another GPU.
+        options["device_ids"] = [torch.cuda.current_device()]
+    torch.distributed.barrier(**options)
+    settle()
 
 
 def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
-    """Wait until the device has done what was launched; after a break-off, or alone, for a limited time."""
+    """Wait until the device has finished its work, for a limited time if `is_cut_off` or alone."""
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return
     if not (is_cut_off or is_alone):
         torch.cuda.synchronize()
         return
-    deadline = time.monotonic() + (_SETTLE_S if is_cut_off else _SETTLE_ALONE_S)
-    try:
+    max_wait_s = _MAX_WAIT_AFTER_CUT_OFF_S if is_cut_off else _MAX_WAIT_ALONE_S
+    deadline_s = time.monotonic() + max_wait_s
+    # If the device failed, the user gets that error anyway.
+    with contextlib.suppress(RuntimeError):
         event = torch.cuda.current_stream().record_event()
-        while not event.query() and time.monotonic() < deadline:
+        while not event.query() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-    except RuntimeError:
-        return  # the device failed: that error is on its way to the user already
 
 
-def _tell_profiler(action: str) -> None:
+def _call_profiler(action: str) -> None:
     torch = loaded_torch()
     try:
         getattr(torch and torch.cuda.profiler, action)()
@@ -156,7 +170,7 @@ def _tell_profiler(action: str) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-class annotate:  # noqa: N801 - reads as the statement and the decorator that it is
+class annotate:  # noqa: N801 - used as a statement and a decorator
     """A named NVTX range, as a context manager or a decorator.
 
     Put it around what ``torch.compile`` makes, never inside. You can enter one object many times,
@@ -202,19 +216,23 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
 
     def __call__(self, function: F) -> F:
         """Return the function, in this range."""
-        import inspect  # noqa: PLC0415 - only decorators need it, and it takes a while
+        import inspect  # noqa: PLC0415 - slow, and only decorators need it
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            problem = (
+                f"annotate({self.text!r}) cannot decorate the generator {function.__qualname__}: "
+                "its body runs in pieces"
+            )
             fix = "Put 'with annotate(...)' inside it, around what lies between yields"
-            what = f"annotate({self.text!r}) cannot decorate the generator {function.__qualname__}"
-            raise TypeError(f"{what}: its body runs in pieces. {fix}")
+            raise TypeError(f"{problem}. {fix}")
 
-        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
+        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
             with self:
                 return function(*arguments, **named)
 
-        async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
-            ranges = backend()  # not on the thread's stack: tasks of one thread end in any order
+        async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            # The stack of the thread is of no use: tasks of one thread end in any order.
+            ranges = backend()
             handle = ranges.start(self.text)
             try:
                 return await function(*arguments, **named)
@@ -233,7 +251,7 @@ def captured_steps(
     stop: bool = False,
     capture: bool = True,
 ) -> Iterator[T]:
-    """Yield the items of a loader, each in a range ``step N``, and capture the steps after the warm-up once.
+    """Yield the items of a loader in ranges ``step N``, and capture those after the warm-up once.
 
     N counts the steps of this process from 0, warm-up included, also over several loops: wrap the
     loader of each epoch. Each item is fetched inside its step, in a range ``data``. The capture
@@ -283,30 +301,28 @@ def captured_steps(
 def _numbered(
     iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
 ) -> Iterator[T]:
+    """Yield the items of a loader in ranges, and capture the steps of a window once.
+
+    Without `has_capture`, nothing is captured, but the loop waits at the same places.
+    """
     if has_capture:
-        facts.warmup, facts.steps_asked = window.start, len(window)
+        facts.warmup = window.start
+        facts.steps_asked = len(window)
     facts.announce()
     source = iter(iterable)
-    n_items = None
+    n_items = _count_items(iterable)
     n_taken = 0
-    with contextlib.suppress(TypeError):  # a generator, or a loader of a stream
-        n_items = len(iterable)  # type: ignore[arg-type]
-    begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
+    capture = _LoopCapture(window, has_profiler=has_capture)
     item = None
     try:
         while not (is_last and _progress.is_done):
-            # Past its stated length a loader has nothing, as a rule: no step begins for that.
+            # A loader rarely has more items than its length, and no step begins for its end.
             item = next(source, _NO_ITEM) if n_taken == n_items else None
             if item is _NO_ITEM:
                 return
-            if (
-                _progress.n_begun >= window.start
-                and not _progress.is_done
-                and not _progress.is_open
-            ):
-                _progress.is_open = True
-                begin()
-            number, _progress.n_begun = _progress.n_begun, _progress.n_begun + 1
+            capture.begin_if_due()
+            number = _progress.n_begun
+            _progress.n_begun += 1
             with annotate("step", number):
                 if n_taken != n_items:
                     with annotate("data"):
@@ -316,26 +332,65 @@ def _numbered(
                 n_taken += 1
                 facts.n_steps += 1
                 yield item  # type: ignore[misc]
-            facts.n_captured_steps += has_capture and _progress.is_open
-            _progress.n_captured += _progress.is_open
-            if _progress.is_open and _progress.n_captured >= len(window):
-                _progress.is_open, _progress.is_done = False, True
-                end()
+            capture.count_step()
     finally:
         if item is _NO_ITEM:
             facts.epoch_steps = n_taken
         elif _progress.is_open:
-            _progress.is_open, _progress.is_done = False, True
-            end(is_cut_off=True)
+            capture.end(is_cut_off=True)
         facts.loop_ended = is_last and _progress.is_done
         facts.write()
 
 
-class MarkedSteps:
-    """Steps of a loop that is somebody else's, by calls where they begin and end: ranges, and the capture of some.
+def _count_items(iterable: Iterable[T]) -> int | None:
+    """Return the length of a loader, None for a generator, or the loader of a stream."""
+    with contextlib.suppress(TypeError):
+        return len(iterable)  # type: ignore[arg-type]
+    return None
 
-    Parameters are those of `captured_steps` and `start_capture`, and how many have begun that
-    nobody saw.
+
+class _LoopCapture:
+    """The capture of a window of steps, or the same waits without the profiler."""
+
+    def __init__(self, window: range, *, has_profiler: bool) -> None:
+        self._window = window
+        self._has_profiler = has_profiler
+
+    def begin_if_due(self) -> None:
+        """Begin the capture if the next step is the first one to capture, or a later one."""
+        is_due = _progress.n_begun >= self._window.start and not _progress.is_done
+        if not is_due or _progress.is_open:
+            return
+        _progress.is_open = True
+        if self._has_profiler:
+            start_capture()
+        else:
+            meet()
+
+    def count_step(self) -> None:
+        """Count a step that has ended, and end the capture after the last one."""
+        if not _progress.is_open:
+            return
+        facts.n_captured_steps += self._has_profiler
+        _progress.n_captured += 1
+        if _progress.n_captured >= len(self._window):
+            self.end()
+
+    def end(self, *, is_cut_off: bool = False) -> None:
+        """End the capture for good."""
+        _progress.is_open = False
+        _progress.is_done = True
+        if self._has_profiler:
+            stop_capture(is_cut_off=is_cut_off)
+        else:
+            settle(is_cut_off=is_cut_off)
+
+
+class MarkedSteps:
+    """The steps of a loop that somebody else runs, and the capture of some of them.
+
+    Whoever watches the loop calls it at the start and the end of each step. The parameters are
+    those of `captured_steps` and `start_capture`, and the number of steps that began before.
     """
 
     def __init__(
@@ -349,11 +404,13 @@ class MarkedSteps:
         self._n_begun = n_begun
         self._is_alone = is_alone
         self._phase: Any = None
-        self.is_in_step = self.is_over = False
+        self.is_in_step = False
+        self.is_over = False
 
     def begin(self) -> None:
-        """Begin a step, and the capture with the first of those to capture."""
-        facts.warmup, facts.steps_asked = self._window.start, len(self._window)
+        """Begin a step. The capture begins with the first step to capture."""
+        facts.warmup = self._window.start
+        facts.steps_asked = len(self._window)
         facts.announce()
         if self._n_begun == self._window.start:
             start_capture(is_alone=self._is_alone)
@@ -362,13 +419,18 @@ class MarkedSteps:
         self._n_begun += 1
 
     def phase(self, name: str | None) -> None:
-        """Begin a phase of the step, which ends the one before; None ends that only."""
+        """End the current phase, and begin another one if it has a name."""
         if self._phase is not None:
             backend().end(self._phase)
-        self._phase = backend().start(annotate(name).text) if name and self.is_in_step else None
+            self._phase = None
+        if name and self.is_in_step:
+            self._phase = backend().start(annotate(name).text)
 
     def end(self) -> None:
-        """End the step, and the capture with the last of those to capture; without a step one that nobody saw begin."""
+        """End the step. The capture ends with the last step to capture.
+
+        If no step has begun here, one ends that began before.
+        """
         self.phase(None)
         facts.n_steps = self._n_begun
         if not self.is_in_step:

@@ -1,7 +1,7 @@
-"""What each rank leaves for its launcher, written and read: ``ranges_<R>.json`` and ``rank_<R>.json``.
+"""What each rank leaves for its launcher, and how it is written and read.
 
-The first is the training program's, the second its supervisor's. Either may be missing, or cut
-short.
+``ranges_<R>.json`` is from the training program, and ``rank_<R>.json`` from its supervisor. Either
+may be missing or incomplete.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ from pathlib import Path
 from typing import Any
 
 STATUS_DIR = "NSYSPIPE_STATUS_DIR"
-# A program that puts numbers into its phases' names would otherwise grow this list for days.
-_MOST_NAMES = 64
-_LONGEST_NAME = 200
-_MOST_BYTES = 1 << 20
-# What torch raises for a question that its build or the machine cannot answer.
-_UNANSWERED = (AssertionError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
+# A program may put numbers into the names of its phases. Without a limit, this list would grow for
+# days.
+_MAX_PHASE_NAMES = 64
+_MAX_NAME_LENGTH = 200
+_MAX_FILE_BYTES = 1 << 20
+# What torch raises if its build or the machine cannot answer a question.
+_TORCH_ERRORS = (AssertionError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
-    """Return torch when the program has imported it; it is never imported for ranges alone."""
+    """Return torch if the program has imported it. It is never imported only for ranges."""
     torch = sys.modules.get("torch")
-    return (
-        torch if hasattr(torch, "cuda") else None
-    )  # while torch is still being imported, it has no cuda module yet
+    # While torch is being imported, it has no `cuda` yet.
+    return torch if hasattr(torch, "cuda") else None
 
 
 @dataclass
 class Program:
-    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none)."""
+    """What a training program reports about itself and its loops."""
 
     rank: int = 0
     local_rank: int | None = None
     pid: int | None = None
     step_pattern: str | None = None
     phase_names: list[str] = field(default_factory=list)
+    # Steps that have begun, and those of them that were captured.
     n_steps: int = 0
     n_captured_steps: int = 0
+    # Steps before the capture, and steps in it, as the program asked. 0 if it did not.
     warmup: int = 0
     steps_asked: int = 0
-    epoch_steps: int = 0  # of the last loader that has run out of items
-    loop_ended: bool = False  # its training loop is over; one that does not use ours never says
+    # Steps of the last loader that has run out of items.
+    epoch_steps: int = 0
+    # Whether its training loop is over. A program with another loop never reports it.
+    loop_ended: bool = False
     torch_version: str | None = None
     cuda_version: str | None = None
     nccl_version: str | None = None
@@ -55,98 +59,116 @@ class Program:
     def saw(self, phase: str) -> None:
         """Remember the name of a phase."""
         names = self.phase_names
-        if len(names) < _MOST_NAMES and len(phase) <= _LONGEST_NAME and phase not in names:
+        if len(names) >= _MAX_PHASE_NAMES or len(phase) > _MAX_NAME_LENGTH:
+            return
+        if phase not in names:
             names.append(phase)
 
     def announce(self) -> None:
         """Write the file for the first time, and once more when the process ends."""
-        if self.pid is None:
-            self.pid = os.getpid()
-            ranks = (os.environ.get(one, "") for one in ("RANK", "LOCAL_RANK"))
-            self.rank, self.local_rank = (
-                int(rank) if rank.isascii() and rank.isdigit() else 0 for rank in ranks
-            )
-            self.step_pattern = "^step [0-9]+$"
-            atexit.register(self.write, is_over=True)
-            self.write()
+        if self.pid is not None:
+            return
+        self.pid = os.getpid()
+        self.rank = _number_in_environment("RANK")
+        self.local_rank = _number_in_environment("LOCAL_RANK")
+        self.step_pattern = "^step [0-9]+$"
+        atexit.register(self.write, is_over=True)
+        self.write()
 
     def write(self, *, is_over: bool = False) -> None:
-        """Write the file, whole or not at all, if the launcher asks for it; a failure costs the file only."""
+        """Write the whole file, or nothing, if the launcher asks for it.
+
+        The program goes on without the file if it cannot be written.
+        """
         self.loop_ended |= is_over
         directory = os.environ.get(STATUS_DIR)
-        if not directory or self.pid != os.getpid():  # a fork of the program is not the program
+        # A fork of the program is another program.
+        if not directory or self.pid != os.getpid():
             return
-        torch = loaded_torch()
-        if torch:
-            with contextlib.suppress(*_UNANSWERED):
-                self.torch_version = str(torch.__version__)
-                self.cuda_version = torch.version.cuda
-            with contextlib.suppress(*_UNANSWERED):
-                # To ask for the name of a device would make a context on it, perhaps the wrong
-                # rank's.
-                if torch.cuda.is_initialized():
-                    self.gpu_name = str(torch.cuda.get_device_name())
-                    self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())
+        self._ask_torch()
         with contextlib.suppress(OSError, ValueError):
             _write(Path(directory) / f"ranges_{self.rank}.json", asdict(self))
 
+    def _ask_torch(self) -> None:
+        torch = loaded_torch()
+        if not torch:
+            return
+        with contextlib.suppress(*_TORCH_ERRORS):
+            self.torch_version = str(torch.__version__)
+            self.cuda_version = torch.version.cuda
+        with contextlib.suppress(*_TORCH_ERRORS):
+            # Asking for the name of a device would make a context, perhaps on the wrong device.
+            if torch.cuda.is_initialized():
+                self.gpu_name = str(torch.cuda.get_device_name())
+                self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _number_in_environment(variable: str) -> int:
+    """Return the number in a variable, 0 if it has none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
 
 facts = Program()
-_KINDS = {"int": int, "str": str, "bool": bool, "list[str]": list}
-_KIND_BY_FIELD = {one.name: _KINDS[str(one.type).partition(" |")[0]] for one in fields(Program)}
+_TYPE_BY_NAME = {"int": int, "str": str, "bool": bool, "list[str]": list}
+# The type of each field, which may be None if the annotation says so.
+_TYPE_BY_FIELD = {
+    program_field.name: _TYPE_BY_NAME[str(program_field.type).partition(" |")[0]]
+    for program_field in fields(Program)
+}
 
 
 def read_programs(directory: Path) -> dict[int, Program]:
-    """Return what the training programs say, by rank; of a field of another type nothing."""
-    found = {}
+    """Return what the training programs report, by rank. Fields of a wrong type are left out."""
+    programs = {}
     for path in sorted(directory.glob("ranges_*.json")):
-        # One that cannot be read, or is no table of facts, says nothing.
-        with (
-            contextlib.suppress(AttributeError, OSError, ValueError, RecursionError),
-            path.open("rb") as file,
-        ):
-            said = json.loads(file.read(_MOST_BYTES))
+        # A file that cannot be read, or has no facts, is left out.
+        with contextlib.suppress(AttributeError, OSError, ValueError, RecursionError):
+            with path.open("rb") as file:
+                content = json.loads(file.read(_MAX_FILE_BYTES))
             rank = int(path.stem.removeprefix("ranges_"))
-            typed = {
-                name: said[name]
-                for name, kind in _KIND_BY_FIELD.items()
-                if type(said.get(name)) is kind
+            reported = {
+                name: content[name]
+                for name, field_type in _TYPE_BY_FIELD.items()
+                if type(content.get(name)) is field_type
             }
-            found[rank] = Program(**typed | {"rank": rank})
-    return found
+            programs[rank] = Program(**reported | {"rank": rank})
+    return programs
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """How one rank's program and its capture ended."""
+    """How the program of a rank, and its capture, ended."""
 
     rank: int
     local_rank: int
-    pid: int | None = None  # the training program's process, None when it never started
-    nsys_group: int | None = (
-        None  # process group of its nsys, which may outlive who started it; None without one
-    )
+    # Of the training program, None if it never started.
+    pid: int | None = None
+    # Process group of nsys, which may live longer than the process that started it. None without
+    # nsys.
+    nsys_group: int | None = None
     is_captured: bool = True
-    report: str | None = None  # path of the report without suffix; None when none was written
-    status: int | None = (
-        None  # the program's, 128 + N for one ended by signal N, None while it runs
-    )
+    # Path of the report without suffix, None if none was written.
+    report: str | None = None
+    # Of the program: 128 + N if signal N ended it, None while it runs.
+    status: int | None = None
     problem: str | None = None
-    ended_at: float | None = None  # when the program ended, s since the epoch
-    report_at: float | None = (
-        None  # when its report was whole, if the program still ran then, unasked to end
-    )
+    # When the program ended, in s since the epoch.
+    ended_at: float | None = None
+    # When its report was complete, if the program still ran then and nobody had asked it to end.
+    report_at: float | None = None
 
 
 def write_record(directory: Path, record: RankRecord) -> None:
-    """Write a rank's record, whole or not at all."""
+    """Write the whole record of a rank, or nothing."""
     _write(directory / f"rank_{record.rank}.json", asdict(record))
 
 
 def read_records(directory: Path) -> list[RankRecord]:
     """Return the records there are, by rank."""
-    found = [RankRecord(**json.loads(path.read_bytes())) for path in directory.glob("rank_*.json")]
-    return sorted(found, key=lambda record: record.rank)
+    contents = [json.loads(path.read_bytes()) for path in directory.glob("rank_*.json")]
+    records = [RankRecord(**content) for content in contents]
+    return sorted(records, key=lambda record: record.rank)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Run a program in a process group and a temporary directory of its own, and see that all of it ends."""
+"""Runs a program in its own process group and temporary directory, and makes all of it end."""
 
 import contextlib
 import functools
@@ -11,36 +11,43 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
 from nsyspipe.nsys.programs import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, handling, prctl
 
-# A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and
-# in that Python's multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper;
-# nsys has some too.
-_MOST_BYTES = 50
-_SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
+# The path of a Unix socket has at most 107 bytes (unix(7)). Each rank has a directory below ours.
+# Python's multiprocessing, which the workers of a DataLoader use, makes sockets 32 bytes deeper. So
+# does nsys.
+_MAX_DIRECTORY_BYTES = 50
+# Every user may write here. What is ours in it is made by mkdtemp.
+_SHORT_PARENT = "/tmp"  # noqa: S108
 _PREFIX = "nsyspipe-"
-_OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+_OUR_DIRECTORY = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+# If one of these files has contents, it may be all that is left of hours.
+_REPORT_SUFFIXES = (".nsys-rep", ".qdstrm")
 POLL_S = 0.1
 SIGNALLED = 128
-# between the polite signal and the last one, of nsys and of the program
+# Time between SIGTERM and SIGKILL, for nsys and for the program.
 GRACE_S = 10.0
 PROGRAM_GRACE_S = 15.0
-# What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
-_OF_NSYS = ("nsys", "Qdstrm")
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# How the names of nsys's own programs start: nsys (also its agent), nsys-launcher, QdstrmImporter.
+_NSYS_PROGRAMS = ("nsys", "Qdstrm")
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make an empty directory in TMPDIR, behind a short link where sockets need one; it goes at the end but for captures."""
-    with contextlib.ExitStack() as made:
-        directory = _made(None, made)
-        if len(os.fsencode(directory)) > _MOST_BYTES:
-            with contextlib.suppress(OSError):  # a long path is better than none
-                link = _made(_SHORT, made) / "t"
+    """Make an empty directory in TMPDIR, behind a short link if sockets need one.
+
+    It is removed at the end, unless it has a report.
+    """
+    with contextlib.ExitStack() as cleaning:
+        directory = _make_directory(None, cleaning)
+        if len(os.fsencode(directory)) > _MAX_DIRECTORY_BYTES:
+            # Without a link, a long path is better than none.
+            with contextlib.suppress(OSError):
+                link = _make_directory(_SHORT_PARENT, cleaning) / "t"
                 link.symlink_to(directory, target_is_directory=True)
                 directory = link
         yield directory
@@ -48,9 +55,12 @@ def short_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def holding(directory: Path) -> Iterator[tuple[int, ...]]:
-    """Claim a job's directory, for as long as a program lives that inherits the descriptors of the locks."""
-    places = [directory, directory.parent] if directory.is_symlink() else [directory]
-    locks = [lock for lock in map(claim, places) if lock is not None]
+    """Claim the directory of a job, and yield the descriptors of the locks.
+
+    The claim holds as long as a program lives that inherits the descriptors.
+    """
+    directories = [directory, directory.parent] if directory.is_symlink() else [directory]
+    locks = [lock for lock in map(claim, directories) if lock is not None]
     try:
         yield tuple(locks)
     finally:
@@ -58,7 +68,8 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
             os.close(lock)
 
 
-def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
+def _make_directory(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
+    """Make a directory that is claimed until the exit stack closes, and then removed."""
     _remove_abandoned(Path(parent or tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
     lock = claim(path)
@@ -69,83 +80,120 @@ def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories of jobs that were killed: this user's, which no process has claimed, nor one in them."""
+    """Remove the directories of this user's jobs that were killed."""
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
-                if (
-                    _OURS.fullmatch(path.name)
-                    and is_as_made(path)
-                    and time.time() - claimed_at(path) > YOUNG_S
-                ):
-                    inner = [
-                        one
-                        for one in path.glob(f"{_PREFIX}*")
-                        if one.is_dir() and not one.is_symlink()
-                    ]
-                    if not any(map(is_claimed, [path, *inner])):
-                        _remove(path)
+                if _is_abandoned(path):
+                    _remove(path)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Tell whether a directory is ours, and no process has claimed it or a directory in it."""
+    if not (_OUR_DIRECTORY.fullmatch(path.name) and is_as_made(path)):
+        return False
+    if time.time() - claimed_at(path) <= YOUNG_S:
+        return False
+    entries = path.glob(f"{_PREFIX}*")
+    inner = [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
+    return not any(map(is_claimed, [path, *inner]))
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory, but not a report of nsys in it, or what it makes one of: perhaps all that is left of hours."""
-    captures = (one for one in path.rglob("*") if one.suffix in (".nsys-rep", ".qdstrm"))
-    if not any(capture.is_file() and capture.stat().st_size > 0 for capture in captures):
+    """Remove a directory, unless it has a report of nsys, or a file that becomes one."""
+    files = [file for file in path.rglob("*") if file.suffix in _REPORT_SUFFIXES]
+    if not any(file.is_file() and file.stat().st_size > 0 for file in files):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _processes() -> Iterator[tuple[int, str, int, int]]:
-    """Yield every process, its state (a letter, Z for a zombie), parent and group; nothing where nobody tells."""
+class _Process(NamedTuple):
+    """A process of this machine."""
+
+    pid: int
+    # A letter. Z is a zombie.
+    state: str
+    parent: int
+    group: int
+
+
+def _processes() -> Iterator[_Process]:
+    """Yield every process. Systems without /proc have none."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name of the program, which may have any characters, ends at the last parenthesis.
             words = path.read_text("ascii", "replace").rpartition(")")[2].split()
-            yield int(path.parent.name), words[0], int(words[1]), int(words[2])
+            yield _Process(int(path.parent.name), words[0], int(words[1]), int(words[2]))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what our children leave running, where Linux can do that."""
+    """Become the parent of what our children leave running, if the system can do that."""
     prctl()(SET_CHILD_SUBREAPER, 1)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
-    """End what nsys left running, its own programs only (or `is_any_of_nsys`): an agent keeps the terminal's pipe."""
+    """End what nsys left running, because an agent keeps the pipe of the terminal open.
 
-    def adopted() -> Iterator[int]:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
-                pass
-        for pid in [
-            pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"
-        ]:
-            with contextlib.suppress(OSError):
-                if is_any_of_nsys or Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS):
-                    yield pid
+    These are only nsys's own programs, or any programs if `is_any_of_nsys`.
+    """
+    _end(
+        functools.partial(_adopted, is_any_of_nsys=is_any_of_nsys),
+        os.kill,
+        # First they get time to end by themselves.
+        (0, 1.0),
+        (signal.SIGTERM, 2.0),
+        (signal.SIGKILL, 2.0),
+    )
 
-    # To end by themselves; after a polite signal; after the last one.
-    _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
+
+def _adopted(*, is_any_of_nsys: bool) -> Iterator[int]:
+    """Yield our running children that nsys left."""
+    with contextlib.suppress(ChildProcessError):
+        # Collect those that have ended.
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    children = [process for process in _processes() if process.parent == os.getpid()]
+    for child in children:
+        if child.state == "Z":
+            continue
+        with contextlib.suppress(OSError):
+            if is_any_of_nsys or _is_program_of_nsys(child.pid):
+                yield child.pid
+
+
+def _is_program_of_nsys(pid: int) -> bool:
+    program = Path(f"/proc/{pid}/exe").readlink()
+    return program.name.startswith(_NSYS_PROGRAMS)
 
 
 def _end(
-    left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]
+    find_remaining: Callable[[], Iterable[int]],
+    kill: Callable[[int, int], None],
+    *signals: tuple[int, float],
 ) -> None:
-    """Send what is left one signal after the other, and wait so many seconds after each."""
+    """Send signals to what remains, one after the other, and wait for some seconds after each."""
+
+    def has_ended() -> bool:
+        return not any(True for _ in find_remaining())
+
     for number, wait_s in signals:
-        for one in left():
+        for process_or_group in find_remaining():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(one, number)
-        wait_until(lambda: not any(True for _ in left()), wait_s)
+                kill(process_or_group, number)
+        wait_until(has_ended, wait_s)
 
 
 def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
-    """Wait until something is so, for a limited time, and tell whether it is."""
-    deadline = time.monotonic() + most_s
-    while not (is_it := is_so()) and time.monotonic() < deadline:
+    """Wait for a limited time until a condition is met, and tell whether it is."""
+    deadline_s = time.monotonic() + most_s
+    is_met = is_so()
+    while not is_met and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-    return is_it
+        is_met = is_so()
+    return is_met
 
 
 class Stop:
-    """Remembers that somebody asked for the end, and with which signal."""
+    """Counts the signals that asked for the end, and remembers the last one."""
 
     signal: int | None = None
     n_asked = 0
@@ -158,18 +206,22 @@ class Stop:
 
 @contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
-    """Yield what remembers signals that end a program while the context lasts."""
-    with handling((stop := Stop()).ask, *_ENDING):
+    """Yield a `Stop` that gets the signals that end a program while the context lasts."""
+    stop = Stop()
+    with handling(stop.ask, *_ENDING_SIGNALS):
         yield stop
 
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
-    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
+    """Turn signals that end a program into a KeyboardInterrupt with their number.
+
+    So what is begun is cleaned up.
+    """
 
     def interrupt(number: int, _frame: object) -> None:
         raise KeyboardInterrupt(number)
 
-    return handling(interrupt, *_ENDING)
+    return handling(interrupt, *_ENDING_SIGNALS)
 
 
 def start(
@@ -180,7 +232,14 @@ def start(
     pass_fds: Sequence[int] = (),
     ends_with_us: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, which the terminal's Ctrl-C does not reach; it may end with us."""
+    """Start a program in its own session, which the Ctrl-C of the terminal does not reach.
+
+    If `ends_with_us`, the system ends the program when this process ends.
+    """
+    prepare = None
+    if ends_with_us:
+        # `prctl` is looked up before, because little is allowed between fork and exec.
+        prepare = functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM)
     return subprocess.Popen(  # noqa: S603 - a list, no shell
         command,
         env=environment,
@@ -188,34 +247,36 @@ def start(
         stdout=output,
         stderr=output,
         pass_fds=pass_fds,
-        # Looked up before: between fork and exec as little as possible happens.
-        preexec_fn=functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM)  # noqa: PLW1509 - we have one thread
-        if ends_with_us
-        else None,
+        preexec_fn=prepare,  # noqa: PLW1509 - we have one thread
     )
 
 
 def status_of(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit status as a shell tells it: 128 + N for signal N; None while it runs."""
+    """Return the exit status as a shell has it, None while the process runs.
+
+    It is 128 + N if signal N ended the process.
+    """
     status = process.poll()
-    return SIGNALLED - status if status is not None and status < 0 else status
+    if status is None or status >= 0:
+        return status
+    return SIGNALLED - status
 
 
 def group_is_alive(group: int) -> bool:
-    """Tell whether any process of a group is left that is more than a zombie."""
+    """Tell whether a group has a process that is not a zombie."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    # In a container nobody may collect the zombies.
-    states = [state for _, state, _, its in _processes() if its == group]
+    # In a container, zombies may remain because nobody collects them.
+    states = [process.state for process in _processes() if process.group == group]
     return not states or any(state not in "ZX" for state in states)
 
 
 def group_of(pid: int) -> int | None:
-    """Return the group of a process; None if there is none, or if it is ours."""
+    """Return the group of a process, None if there is no such process, or if the group is ours."""
     with contextlib.suppress(ProcessLookupError):
         group = os.getpgid(pid)
         if group != os.getpgrp():
@@ -224,7 +285,7 @@ def group_of(pid: int) -> int | None:
 
 
 def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
-    """Ask all processes of groups to end, and kill what is left after a while."""
+    """Ask all processes of groups to end, and kill what remains after `grace_s`."""
     groups = list(groups)
     grace_s = GRACE_S if grace_s is None else grace_s
     _end(

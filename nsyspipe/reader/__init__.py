@@ -1,1 +1,1 @@
-"""Reports, logs and sidecars as tables: the only room that knows SQL and the names that nsys gives."""
+"""Reports, logs and sidecars as tables. No other room knows SQL and the names of nsys."""

@@ -44,7 +44,8 @@ def read_host_copies(report: Report) -> pa.Table | None:
     where = f"copyKind IN ({HTOD_KIND}, {DTOH_KIND})"
     copies = report.select(versions.MEMCPY, dict.fromkeys(_COLUMNS, "int"), where=where)
     for name in (*_JOINED, "start", "end"):
-        copies = copies.filter(pc.is_valid(copies[name])) if copies[name].null_count else copies
+        if copies[name].null_count:
+            copies = copies.filter(pc.is_valid(copies[name]))
     return copies.sort_by("end")
 
 
@@ -61,9 +62,12 @@ def find_blocking_copies(
     copies = copies.filter(pa.array(is_made))
     call = call[is_made]
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
-    host_memory = np.where(is_from_host, filled(copies["srcKind"]), filled(copies["dstKind"]))
+    source_memory = filled(copies["srcKind"])
+    target_memory = filled(copies["dstKind"])
+    host_memory = np.where(is_from_host, source_memory, target_memory)
     is_pageable = host_memory == PAGEABLE
-    is_async = np.isin(filled(calls["nameId"].take(pa.array(call))), async_names)
+    name_of_call = filled(calls["nameId"].take(pa.array(call)))
+    is_async = np.isin(name_of_call, async_names)
     follower = _synchronising_next(np.unique(call[is_from_host]), calls, waiting_names)
     waited_for = np.isin(call, follower.copy_calls)
     is_blocking = is_from_host & (is_pageable | ~is_async | waited_for)
@@ -106,35 +110,41 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
         processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(),
         filled(copies["globalPid"]),
     )
-    keys = [np.unique(np.concatenate(one), return_inverse=True)[1] for one in (ids, processes)]
-    key = keys[0] * (keys[1].max(initial=0) + 1) + keys[1]
-    of_calls = key[: rows.size]
-    of_copies = key[rows.size :]
-    known, first = np.unique(of_calls, return_index=True)
-    place = np.searchsorted(known, of_copies)
-    is_found = np.append(known, -1)[place] == of_copies
-    return np.where(is_found, rows[np.append(first, 0)[place]] if rows.size else -1, -1)
+    id_code, process_code = (
+        np.unique(np.concatenate(values), return_inverse=True)[1] for values in (ids, processes)
+    )
+    key = id_code * (process_code.max(initial=0) + 1) + process_code
+    key_of_call = key[: rows.size]
+    key_of_copy = key[rows.size :]
+    if not rows.size:
+        return np.full(key_of_copy.size, -1)
+    known_keys, first = np.unique(key_of_call, return_index=True)
+    place = np.searchsorted(known_keys, key_of_copy)
+    # The last place is that of keys above all known ones.
+    is_known = np.append(known_keys, -1)[place] == key_of_copy
+    return np.where(is_known, rows[np.append(first, 0)[place]], -1)
 
 
 class _Followed(Struct, frozen=True):
-    """Calls that copy, and the next call of the same thread, which synchronizes: rows of RUNTIME."""
+    """Calls that copy, and the next call of the same thread, which synchronizes."""
 
     copy_calls: Int64
     waiting_calls: Int64
 
 
 def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
-    """Return those of the calls that copy of which the same thread's next call synchronises."""
+    """Return the copying calls after which the next call of their thread synchronises."""
     waiting_calls = np.flatnonzero(np.isin(filled(calls["nameId"]), waiting_names))
     rows = np.append(copy_calls, waiting_calls)
     is_waiting = np.arange(rows.size) >= copy_calls.size
-    start, thread = (filled(calls[name].take(pa.array(rows))) for name in ("start", "globalTid"))
+    start = filled(calls["start"].take(pa.array(rows)))
+    thread = filled(calls["globalTid"].take(pa.array(rows)))
     order = np.lexsort((is_waiting, start, thread))
     rows = rows[order]
     is_waiting = is_waiting[order]
     start = start[order]
     thread = thread[order]
-    # Place of the next call that waits, one behind the last where there is none.
+    # The place of the next call that waits, or the number of calls if there is none.
     places = np.where(is_waiting, np.arange(rows.size), rows.size)
     following = np.minimum.accumulate(places[::-1])[::-1]
     copies = np.flatnonzero(~is_waiting & (following < rows.size) & (thread != UNKNOWN))
@@ -145,7 +155,7 @@ def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64
 
 
 def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int64) -> Flags:
-    """Tell of some threads whether a call of theirs starts between two times."""
+    """Tell which threads have a call that starts between two times, one pair for each thread."""
     if not thread.size:
         return np.zeros(0, np.bool_)
     starts = filled(calls["start"])
@@ -154,14 +164,11 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
         order = np.argsort(starts, kind="stable")
         starts = starts[order]
         threads = threads[order]
-    between = Slices(
-        np.searchsorted(starts, after, side="right"), np.searchsorted(starts, before, side="left")
-    )
-    is_far = between.counts > _MOST_BETWEEN
-    near = Slices(
-        between.first, np.where(is_far, between.first, np.maximum(between.last, between.first))
-    )
+    first = np.searchsorted(starts, after, side="right")
+    last = np.searchsorted(starts, before, side="left")
+    is_far = Slices(first, last).counts > _MOST_BETWEEN
+    near = Slices(first, np.where(is_far, first, np.maximum(last, first)))
     place, pair = near.rows()
-    has_own = np.zeros(thread.size, np.bool_)
-    has_own[pair[threads[place] == thread[pair]]] = True
-    return has_own | is_far
+    has_call = np.zeros(thread.size, np.bool_)
+    has_call[pair[threads[place] == thread[pair]]] = True
+    return has_call | is_far

@@ -403,11 +403,10 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     if not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
         return _no_payloads(report)
     rows = _read_rows(report, strings)
-    has_payload = pc.greater(pc.binary_length(rows["binaryData"]), 0)
-    blobs = rows.filter(pc.and_(has_payload, pc.is_valid(rows["globalTid"])))
+    blobs = _rows_with_payload(rows)
     fields = decode_fields(blobs["binaryData"], filled(blobs["domainId"], 0), layouts)
-    is_domain = pc.equal(rows["eventType"], DOMAIN_ROW)
-    is_nccls, may_be_nccls = ownership(blobs, rows.filter(is_domain))
+    domains = rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW))
+    is_nccls, may_be_nccls = ownership(blobs, domains)
     has_value = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
     is_call = fields.known["comm_id"] | fields.known["message_bytes"]
     table = _table(blobs, fields, has_value & (is_nccls | (may_be_nccls & is_call)))
@@ -420,6 +419,11 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
         n_undecoded=int(np.count_nonzero(is_undecoded)),
         size_gap=None if has_sizes else _size_gap(blobs.num_rows, fields_of_layouts),
     )
+
+
+def _rows_with_payload(rows: pa.Table) -> pa.Table:
+    has_payload = pc.greater(pc.binary_length(rows["binaryData"]), 0)
+    return rows.filter(pc.and_(has_payload, pc.is_valid(rows["globalTid"])))
 
 
 def _no_payloads(report: Report) -> Payloads:

@@ -1,4 +1,7 @@
-"""NVTX ranges of a report: texts from two columns, domains per process, ends that were never recorded."""
+"""NVTX ranges of a report.
+
+Their texts are in two columns, domains belong to processes, and some ranges never end.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -26,8 +29,8 @@ _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
 
-# Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names
-# the domain.
+# Ranges in these domains are never steps. Those of NCCL are also known by their texts, if no row
+# names the domain.
 _NEVER_DOMAINS = ("NCCL", "MPI")
 _NEVER_TEXT = r"^(nccl|MPI_)"
 _NCCL_TEXT = r"(?i)^nccl"
@@ -38,21 +41,31 @@ _ABSENT = -1
 class Ranges(Struct, frozen=True):
     """What NVTX recorded."""
 
-    table: pa.Table  # `canonical.RANGES`: ranges of all domains but NCCL's and MPI's
-    mpi_ranks: dict[int, int]  # rank by process, from thread-name rows ``MPI Rank N``
-    n_dropped: int  # ranges that ended before they started, or at impossible times
-    open_end_ns: int | None  # the end of ranges that were never closed; None when all were
-    is_recorded: bool  # whether the report has the table at all
-    has_communication: bool = False  # whether NCCL or MPI opened a domain or a range
-    n_nccl: int = 0  # ranges of NCCL, by their text or their domain
-    # `canonical.COMM_CALLS`: calls that communicate, whatever domain they are in
+    # `canonical.RANGES`: ranges of all domains except NCCL's and MPI's.
+    table: pa.Table
+    # Rank by process, from thread names ``MPI Rank N``.
+    mpi_ranks: dict[int, int]
+    # Ranges that ended before they started, or at impossible times.
+    n_dropped: int
+    # The end of ranges that never closed, None if all did.
+    open_end_ns: int | None
+    # Whether the report has the table at all.
+    is_recorded: bool
+    # Whether NCCL or MPI opened a domain or a range.
+    has_communication: bool = False
+    # Ranges of NCCL, by their text or their domain.
+    n_nccl: int = 0
+    # `canonical.COMM_CALLS`: calls that communicate, in any domain.
     comm_calls: pa.Table = field(default_factory=canonical.COMM_CALLS.empty)
 
 
 def read_ranges(
     report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
 ) -> Ranges:
-    """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
+    """Read the ranges.
+
+    A range that never closed ends 1 ns after the last event or operation of the report.
+    """
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
     events = _events(report, strings, _WANTED)
@@ -60,18 +73,19 @@ def read_ranges(
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
     domains = _of_kinds(events, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end, domains)
-    is_named = any((name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist())
-    is_nccls = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
-    is_nccls |= _matching(ranges, _NCCL_TEXT)
-    ranks = _mpi_ranks(_of_kinds(events, THREAD_NAME_ROW))
+    domain_names = [name or "" for name in domains["text"].to_pylist()]
+    has_comm_domain = any(name.startswith(_NEVER_DOMAINS) for name in domain_names)
+    has_comm_range = bool(_matching(ranges, _NEVER_TEXT).any())
+    is_of_nccl = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
+    is_of_nccl |= _matching(ranges, _NCCL_TEXT)
     return Ranges(
-        table,
-        ranks,
-        n_dropped,
-        open_end,
+        table=table,
+        mpi_ranks=_mpi_ranks(_of_kinds(events, THREAD_NAME_ROW)),
+        n_dropped=n_dropped,
+        open_end_ns=open_end,
         is_recorded=True,
-        has_communication=is_named or bool(_matching(ranges, _NEVER_TEXT).any()),
-        n_nccl=int(np.count_nonzero(is_nccls)),
+        has_communication=has_comm_domain or has_comm_range,
+        n_nccl=int(np.count_nonzero(is_of_nccl)),
         comm_calls=_comm_calls(ranges, open_end),
     )
 
@@ -84,28 +98,29 @@ def read_ranges_again(
     span: tuple[int, int] | None,
     open_end_ns: int | None,
 ) -> pa.Table:
-    """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all."""
+    """Read the ranges of some threads as `canonical.RANGES`.
+
+    These are the ranges that touch a span (first, last) of host time, or all without a span.
+    """
     if not report.has(versions.NVTX, *_NEEDED):
         return canonical.RANGES.empty()
-    where = (
-        f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN "
-        f"({', '.join(map(str, threads))})"
-    )
+    thread_ids = ", ".join(map(str, threads))
+    where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({thread_ids})"
     if span is not None:
         where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
     events = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
-    return _table(
-        _of_kinds(events, _PUSH_POP, _START_END), open_end_ns, _of_kinds(events, DOMAIN_ROW)
-    )[0]
+    ranges = _of_kinds(events, _PUSH_POP, _START_END)
+    table, _ = _table(ranges, open_end_ns, _of_kinds(events, DOMAIN_ROW))
+    return table
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
     events = report.select(versions.NVTX, columns, where=where)
-    events = events.filter(pc.and_(pc.is_valid(events["start"]), pc.is_valid(events["globalTid"])))
-    return events.set_column(
-        events.schema.get_field_index("text"), "text", names_of_rows(events, strings)
-    )
+    is_complete = pc.and_(pc.is_valid(events["start"]), pc.is_valid(events["globalTid"]))
+    events = events.filter(is_complete)
+    text_column = events.schema.get_field_index("text")
+    return events.set_column(text_column, "text", names_of_rows(events, strings))
 
 
 def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
@@ -113,40 +128,44 @@ def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
+    """Return `canonical.RANGES`, and the number of ranges with impossible times."""
     starts = ranges["start"].to_numpy()
     threads = ranges["globalTid"].to_numpy()
     ends = filled(ranges["end"], open_end or 0)
-    forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
+    is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = of_domains(
-        ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
-    )
+    is_never = of_domains(ranges, domains, _is_never_domain)
     is_never |= _matching(ranges, _NEVER_TEXT)
-    is_kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
+    has_text = pc.is_valid(ranges["text"]).to_numpy()
+    chosen = is_possible & ~is_never & has_text
     columns = {
-        "process_id": process_of(threads),
-        "thread_id": threads,
-        "start_ns": starts,
-        "end_ns": ends,
+        "process_id": process_of(threads)[chosen],
+        "thread_id": threads[chosen],
+        "start_ns": starts[chosen],
+        "end_ns": ends[chosen],
+        "is_library": is_library[chosen],
+        "text": ranges["text"].filter(pa.array(chosen)),
     }
-    columns = {
-        name: values[is_kept] for name, values in (columns | {"is_library": is_library}).items()
-    }
-    table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(is_kept))})
-    return table, int(np.count_nonzero(~forwards))
+    return canonical.RANGES.table(columns), int(np.count_nonzero(~is_possible))
+
+
+def _is_never_domain(name: str) -> bool:
+    """Tell whether the ranges of a domain are never steps."""
+    return is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
 
 
 def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
+    """Return `canonical.COMM_CALLS`."""
     texts = ranges["text"].combine_chunks()
-    is_call = [
+    is_call_by_text = [
         text is not None and comm_call_of(text) is not None for text in texts.dictionary.to_pylist()
     ]
-    if not any(is_call):
+    if not any(is_call_by_text):
         return canonical.COMM_CALLS.empty()
-    rows = np.flatnonzero(
-        np.append(is_call, False)[pc.fill_null(texts.indices, len(is_call)).to_numpy()]
-    )
-    chosen = ranges.take(pa.array(rows))
+    # The last place is that of ranges without a text.
+    text_place = pc.fill_null(texts.indices, len(is_call_by_text)).to_numpy()
+    is_call = np.append(is_call_by_text, False)[text_place]
+    chosen = ranges.take(pa.array(np.flatnonzero(is_call)))
     threads = chosen["globalTid"].to_numpy()
     starts = chosen["start"].to_numpy()
     ends = filled(chosen["end"], open_end or 0)
@@ -155,45 +174,50 @@ def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
         "thread_id": threads,
         "start_ns": starts,
         "end_ns": ends,
+        "text": chosen["text"],
     }
-    calls = canonical.COMM_CALLS.table(columns | {"text": chosen["text"]})
+    calls = canonical.COMM_CALLS.table(columns)
     is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     return calls if is_possible.all() else calls.filter(pa.array(is_possible))
 
 
 def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
-    """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
+    """Merge ``text`` (inline) and ``textId`` (a string ID) into one dictionary column."""
     ids, id_index = np.unique(filled(rows["textId"], _ABSENT), return_inverse=True)
     named = strings.lookup(ids)
     inline = rows["text"].combine_chunks().dictionary_encode()
     if inline.dictionary.to_pylist() in ([], [""]):
         return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
     is_inline = pc.not_equal(rows["text"], "").to_numpy()
-    index = np.where(is_inline, ids.size + inline.indices.to_numpy(), id_index).astype(np.int32)
-    return pa.DictionaryArray.from_arrays(
-        pa.array(index), pa.concat_arrays([named, inline.dictionary])
-    )
+    inline_index = ids.size + inline.indices.to_numpy()
+    index = np.where(is_inline, inline_index, id_index).astype(np.int32)
+    texts = pa.concat_arrays([named, inline.dictionary])
+    return pa.DictionaryArray.from_arrays(pa.array(index), texts)
 
 
 def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
-    last: list[int | None] = [
-        pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])
-    ]
-    calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
-    last += [report.number(versions.RUNTIME, f'max("{name}")') for name in calls]
-    return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
+    """Return the time 1 ns after the last event or operation of the report."""
+    columns = (*operation_ends, ranges["start"], ranges["end"])
+    last_ns: list[int | None] = [pc.max(column).as_py() for column in columns]
+    columns_of_calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
+    last_ns += [report.number(versions.RUNTIME, f'max("{name}")') for name in columns_of_calls]
+    known_ns = [time_ns for time_ns in last_ns if time_ns is not None]
+    return min(max(known_ns) + 1, TIME_LIMIT)
 
 
 def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
-    """Tell which rows are in a domain with such a name, as rows of ``DOMAIN_ROW`` give it; domain ids are per process."""
+    """Tell which rows are in a domain with a wanted name.
+
+    `domains` are the rows of kind ``DOMAIN_ROW``, which name them. Domain IDs belong to a process.
+    """
     processes = process_of(rows["globalTid"].to_numpy())
     domain_ids = filled(rows["domainId"], 0)
-    inside = np.zeros(rows.num_rows, np.bool_)
-    named = (domains[name].to_pylist() for name in ("text", "globalTid", "domainId"))
-    for text, thread, domain in zip(*named, strict=True):
+    is_inside = np.zeros(rows.num_rows, np.bool_)
+    columns = [domains[name].to_pylist() for name in ("text", "globalTid", "domainId")]
+    for text, thread, domain in zip(*columns, strict=True):
         if None not in {text, thread, domain} and is_wanted(text):
-            inside |= (processes == process_of(thread)) & (domain_ids == domain)
-    return inside
+            is_inside |= (processes == process_of(thread)) & (domain_ids == domain)
+    return is_inside
 
 
 def _matching(ranges: pa.Table, pattern: str) -> Flags:
@@ -204,9 +228,10 @@ def _matching(ranges: pa.Table, pattern: str) -> Flags:
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
-    """Return the rank of each process that one row names; contradicting rows name none."""
+    """Return the rank of each process that thread names have, unless they contradict each other."""
     ranks_of_process: dict[int, set[int]] = {}
-    for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
+    threads = names["globalTid"].to_pylist()
+    for thread, text in zip(threads, names["text"].to_pylist(), strict=True):
         match = _MPI_RANK.match(text or "")
         if match:
             ranks_of_process.setdefault(process_of(thread), set()).add(int(match[1]))

@@ -55,45 +55,41 @@ GPU_METRICS = "GPU_METRICS"
 CUDA_CALL_CHAINS = "CUDA_CALLCHAINS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
 
-_READ = {
-    *map(
-        str.lower,
-        (
-            KERNEL,
-            MEMCPY,
-            MEMSET,
-            GRAPH,
-            RUNTIME,
-            NVTX,
-            STRINGS,
-            EXPORT_META,
-            EXPORT_META_OLD,
-            CAPTURE_META,
-            SESSION_START,
-            GPU,
-            CUDA_DEVICE,
-            SYSTEM_ENV,
-            OVERHEAD,
-            PAYLOAD_SCHEMAS,
-            PAYLOAD_ENTRIES,
-            PAYLOAD_ENUMS,
-            SYNCHRONIZATION,
-            OS_RUNTIME,
-            CPU_SAMPLES,
-            GPU_METRICS,
-            CUDA_CALL_CHAINS,
-        ),
-    )
-}
-# A file with none of these is no nsys export.
+_TABLES_READ = (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    GRAPH,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    EXPORT_META,
+    EXPORT_META_OLD,
+    CAPTURE_META,
+    SESSION_START,
+    GPU,
+    CUDA_DEVICE,
+    SYSTEM_ENV,
+    OVERHEAD,
+    PAYLOAD_SCHEMAS,
+    PAYLOAD_ENTRIES,
+    PAYLOAD_ENUMS,
+    SYNCHRONIZATION,
+    OS_RUNTIME,
+    CPU_SAMPLES,
+    GPU_METRICS,
+    CUDA_CALL_CHAINS,
+)
+_READ = {table.lower() for table in _TABLES_READ}
+# A file without any of these is not an nsys export.
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
-VERSIONED = re.compile(
-    r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$"
-)  # some exporters append a version to a table's name
+# Some exporters append a version to the name of a table.
+VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
-NEWEST_TESTED = (3, 25)  # version of the export schema
-# A damaged file can also hold a name that is no text.
+# Version of the export schema.
+NEWEST_TESTED = (3, 25)
+# A damaged file can also have a name that is not text.
 _ENGINE_ERRORS = (
     sa.exc.DBAPIError,
     adbc_driver_manager.Error,
@@ -101,33 +97,31 @@ _ENGINE_ERRORS = (
     OSError,
     UnicodeDecodeError,
 )
-_MOST_TEXT = 4  # numbers take more room as text than in the file
+# Numbers take more bytes as text than in the file, but not this many times as many.
+_MAX_TEXT_RATIO = 4
 
-# By kind of column its Arrow type, and the SQL of what it does not have.
+# The Arrow type of each kind of column, and the SQL of a column that the table lacks.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 _EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
-# What a process takes, and each row more at its peak (measured at ten million kernels); the least
-# that one takes in the file.
+# What a process takes, and what each row adds at its peak (measured with ten million kernels). A
+# row takes at least the last number of bytes in the file.
 _LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
 _PROCESS_BYTES = 100 * 2**20
 _ROW_BYTES = 70
-_SMALLEST_ROW = 16
+_MIN_ROW_BYTES_IN_FILE = 16
 _SHORTER = "capture fewer steps, or analyze it where there is more memory"
 _ZONE_ROWS = 4096
-# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
+# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread. Without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
-FileState: TypeAlias = tuple[
-    int, int, int, int
-]  # inode, bytes, when it was written and when changed, ns
-Columns: TypeAlias = Mapping[
-    str, str
-]  # what is read, by column: its kind, nsys's name for it, or SQL
+# Inode, bytes, and the times of the last write and of the last change, in ns.
+FileState: TypeAlias = tuple[int, int, int, int]
+# What is read, by column: its kind, nsys's name for it, or SQL.
+Columns: TypeAlias = Mapping[str, str]
 
-TIME_LIMIT = (
-    2**61
-)  # no clock reaches this (73 years), and no sum or difference of two such times overflows
+# No clock reaches this (73 years), and no sum or difference of two such times overflows.
+TIME_LIMIT = 2**61
 
 
 def is_read(table: str) -> bool:
@@ -144,20 +138,21 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[Report]:
-    """Open a report for reading and close it again; its file and folder stay as they were.
+    """Open a report for reading and close it again. Its file and directory stay as they were.
 
-    What takes time to check is not checked again of a file whose state is still that of `checked`.
+    If the state of the file is still that of `checked`, slow checks are not made again.
 
     Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is
-    missing, no SQLite, not nsys's, truncated, locked or being written.
+    missing, is not SQLite or not nsys's, or is truncated, locked or being written.
     """
     path = Path(path)
     before, flags = check_file(path)
     with _translated(path):
-        state = before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns
+        state = (before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
         pages = None if state == checked else Pages(path)
         if pages is not None:
-            pages.add([1])  # where the schema begins
+            # The schema begins in the first page.
+            pages.add([1])
         with connected(f"{path.absolute().as_uri()}?{flags}") as connection:
             yield Report(path, connection, pages, state)
     with _still_there(path):
@@ -177,22 +172,24 @@ class Report:
         self._n_bytes = state[1]
         self._is_checked = pages is None
         self._connection = connection
-        self._weighed: set[tuple[str, str]] = set()
+        self._length_checked: set[tuple[str, str]] = set()
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
             problem = "is an SQLite database that Nsight Systems did not export"
-            tables = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
-            raise NotAReportError(
-                str(path), problem, found=tables, fix="nsys export --type=sqlite REPORT.nsys-rep"
-            )
+            first_tables = ", ".join(sorted(self.tables)[:5])
+            shown = f"tables {first_tables or '(none)'}"
+            fix = "nsys export --type=sqlite REPORT.nsys-rep"
+            raise NotAReportError(str(path), problem, found=shown, fix=fix)
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
         if table in self.tables:
             return table
-        matches = [m for m in map(VERSIONED.match, self.tables) if m and m["table"] == table]
-        return max(matches, key=lambda m: int(m["version"])).group() if matches else None
+        matches = filter(None, map(VERSIONED.match, self.tables))
+        versions = [match for match in matches if match["table"] == table]
+        newest = max(versions, key=lambda match: int(match["version"]), default=None)
+        return None if newest is None else newest.group()
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the report has a table with all of these columns."""
@@ -214,27 +211,32 @@ class Report:
         derived: Columns | None = None,
         where: str | None = None,
     ) -> pa.Table:
-        """Select columns of a table that exists as Arrow, exactly typed, in their order; rows in any order.
+        """Select columns of an existing table as Arrow, exactly typed, with rows in any order.
 
-        Kinds are ``int`` (int64, nulls kept), ``text`` and ``blob`` (null becomes empty). A column
+        Kinds are ``int`` (int64, with nulls), ``text`` and ``blob`` (null becomes empty). A column
         that the table lacks is all null (int) or empty. `derived` are SQL expressions of integers
-        by name, which come last, `where` a condition.
+        by name, whose columns come last. `where` is a condition.
         """
-        self._weigh(
-            table,
-            [name for name, kind in columns.items() if kind != "int" and self.has(table, name)],
-        )
-        selected = {name: self._typed(table, name, kind) for name, kind in columns.items()} | {
-            **(derived or {})
-        }
-        named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in selected.items())
+        long_columns = [
+            name for name, kind in columns.items() if kind != "int" and self.has(table, name)
+        ]
+        self._check_lengths(table, long_columns)
+        expressions = {name: self._typed(table, name, kind) for name, kind in columns.items()}
+        expressions |= derived or {}
+        selection = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in expressions.items())
+        statement = f"SELECT {selection} {self._rows(table, where)}"
         with _translated(self.path):
-            result = fetch_arrow(self._connection, f"SELECT {named} {self._rows(table, where)}")
-            arrays = [_pinned(result.column(name), columns.get(name, "int")) for name in selected]
-        return pa.Table.from_arrays(arrays, names=list(selected))
+            result = fetch_arrow(self._connection, statement)
+            arrays = [
+                _pinned(result.column(name), columns.get(name, "int")) for name in expressions
+            ]
+        return pa.Table.from_arrays(arrays, names=list(expressions))
 
     def _typed(self, table: str, name: str, kind: str) -> str:
-        """Return the SQL of a column, which pins its type: the driver infers that from its first rows."""
+        """Return the SQL of a column.
+
+        It fixes the type, which the driver would infer from the first rows.
+        """
         if not self.has(table, name):
             return _EMPTY[kind]
         if kind == "int":
@@ -248,38 +250,41 @@ class Report:
     def zones(
         self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray
     ) -> dict[str, Zones]:
-        """Return a table with its zones, by two columns of all of its rows; nothing where some are missing, or one zone holds all."""
-        if len(least) <= _ZONE_ROWS or self.has(table, "rowid"):
+        """Return the zones of a table, by the least and the greatest value of each row.
+
+        There are none if rows are missing, or if one zone would hold all rows.
+        """
+        n_rows = len(least)
+        if n_rows <= _ZONE_ROWS or self.has(table, "rowid"):
             return {}
-        first, last = (self.number(table, f"{end}(rowid)") or 0 for end in ("min", "max"))
-        if last - first + 1 != len(least):  # some were deleted, or dropped
+        first = self.number(table, "min(rowid)") or 0
+        last = self.number(table, "max(rowid)") or 0
+        # Some rows may have been deleted, or dropped.
+        if last - first + 1 != n_rows:
             return {}
-        edges = np.arange(0, len(least), _ZONE_ROWS)
-        firsts = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
-        return {
-            table: Zones(first, firsts, np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges))
-        }
+        edges = np.arange(0, n_rows, _ZONE_ROWS)
+        least_of_zones = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
+        greatest_of_zones = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges)
+        return {table: Zones(first, least_of_zones, greatest_of_zones)}
 
     def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:
-        """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
-        return (
-            self.select(table, columns, where=where).to_pylist()
-            if self.has(table, *columns)
-            else []
-        )
+        """Return the rows of a small table, as `select`. None if it, or a column, is missing."""
+        if not self.has(table, *columns):
+            return []
+        rows: list[dict[str, Any]] = self.select(table, columns, where=where).to_pylist()
+        return rows
 
-    def _weigh(self, table: str, names: list[str]) -> None:
-        """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        if self._is_checked or not (
-            new := [name for name in names if (table, name) not in self._weighed]
-        ):
+    def _check_lengths(self, table: str, names: list[str]) -> None:
+        """Refuse texts that are longer in total than the file, because their rows share pages."""
+        if self._is_checked:
             return
-        self._weighed.update((table, name) for name in new)
-        n_bytes = (
-            self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new))
-            or 0
-        )
-        if n_bytes > _MOST_TEXT * self._n_bytes:
+        unchecked = [name for name in names if (table, name) not in self._length_checked]
+        if not unchecked:
+            return
+        self._length_checked.update((table, name) for name in unchecked)
+        lengths = " + ".join(f"total(octet_length({quoted(name)}))" for name in unchecked)
+        n_bytes = self.number(table, lengths) or 0
+        if n_bytes > _MAX_TEXT_RATIO * self._n_bytes:
             problem = f"is damaged ({self.physical(table)} claims more text than the file contains)"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
 
@@ -292,21 +297,23 @@ class Report:
         return self.number(table, "count(*)", where) or 0
 
     def refuse_what_cannot_fit(self, memory: int) -> None:
-        """Raise `InputError` if the rows that are read need more memory, in bytes, than a machine has; 0 is not known.
+        """Raise `InputError` if the rows that are read need more memory, in bytes, than there is.
 
-        Rows are counted by their numbers, which costs nothing, and never more of them than the file
-        has room for.
+        0 is not known. Rows are counted by their numbers, which takes no time, and never more rows
+        than the file has room for.
         """
-        last_rows = (
+        last_rows = [
             f"SELECT CAST(coalesce(max(rowid), 0) AS INTEGER) AS n {self._rows(table)}"
             for table in _LARGE
             if self.has(table)
-        )
-        statement = " UNION ALL ".join(last_rows)
-        with _translated(self.path):
-            last_rows_result = fetch_arrow(self._connection, statement) if statement else None
-        numbers = sum(last_rows_result["n"].to_pylist()) if last_rows_result else 0
-        needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
+        ]
+        n_claimed = 0
+        if last_rows:
+            with _translated(self.path):
+                result = fetch_arrow(self._connection, " UNION ALL ".join(last_rows))
+            n_claimed = sum(result["n"].to_pylist())
+        n_rows = min(n_claimed, self._n_bytes // _MIN_ROW_BYTES_IN_FILE)
+        needed = _PROCESS_BYTES + _ROW_BYTES * n_rows
         if memory and needed > memory:
             problem = (
                 f"needs about {needed / 1e9:.1f} GB of memory, but this machine has only "
@@ -315,73 +322,90 @@ class Report:
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
-        """Return the first of one column of integers that an SQL expression gives; None for none."""
+        """Return the integer of an SQL expression in the first row, None if there is no row."""
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
-            number: int | None = next(
-                iter(fetch_arrow(self._connection, statement)["n"].to_pylist()), None
-            )
-        return number
+            numbers: list[int | None] = fetch_arrow(self._connection, statement)["n"].to_pylist()
+        return numbers[0] if numbers else None
 
 
 def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    """Return a column with its type, bytes that are not UTF-8 replaced: SQLite does not check, Arrow trusts, Python fails."""
-    wanted = _TYPES[kind]
+    """Return a column with the type of its kind, and without bytes that are not UTF-8.
+
+    SQLite does not check texts, Arrow trusts them, and Python would fail at them.
+    """
+    column_type = _TYPES[kind]
     if not len(column):
-        return pa.chunked_array([], wanted)
+        return pa.chunked_array([], column_type)
     if kind != "text" or not pa.types.is_string(column.type):
-        return column if column.type == wanted else column.cast(wanted)
+        return column if column.type == column_type else column.cast(column_type)
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        texts = [value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]
+        values = column.cast(pa.binary()).to_pylist()
+        texts = [value.decode("utf-8", "replace") for value in values]
         return pa.chunked_array([pa.array(texts, pa.string())])
     return column
 
 
 class Zones(Struct, frozen=True):
-    """Where in a table values lie, by every so many rows in order: nsys makes no indexes, and a pass takes its time."""
+    """Where values are in a table, by zones of equally many rows in order.
 
-    first_row: int  # number of the table's first row
+    nsys makes no indexes, and reading the whole table takes long.
+    """
+
+    # The number of the first row of the table.
+    first_row: int
+    # By zone.
     least: Int64
     greatest: Int64
 
     def condition(self, first: int, last: int) -> str:
-        """Return the SQL condition of the rows among which all are that reach from at most `last` to at least `first`."""
+        """Return an SQL condition that all rows meet which touch the values `first` to `last`."""
         zones = np.flatnonzero((self.least <= last) & (self.greatest >= first))
-        rows = self.first_row + zones[[0, -1]] * _ZONE_ROWS if zones.size else (0, -_ZONE_ROWS)
-        return f"rowid BETWEEN {rows[0]} AND {rows[1] + _ZONE_ROWS - 1}"
+        if not zones.size:
+            return "rowid BETWEEN 0 AND -1"
+        first_row = self.first_row + zones[0] * _ZONE_ROWS
+        last_row = self.first_row + (zones[-1] + 1) * _ZONE_ROWS - 1
+        return f"rowid BETWEEN {first_row} AND {last_row}"
 
 
 def machine_memory() -> int:
-    """Return the memory in bytes that this process could have if it were alone, swap included; 0 if the system does not say."""
+    """Return the memory in bytes that this process could have if it were alone, with swap.
+
+    0 if the system does not say.
+    """
     try:
-        told = dict(
-            line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines()
-        )
-        total, swap = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        sizes = dict(line.split(":") for line in lines)
+        total = int(sizes["MemTotal"].split()[0]) * 1024
+        swap = int(sizes["SwapTotal"].split()[0]) * 1024
     except (OSError, ValueError, LookupError):
         return 0
-    with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    # There may be no control group, or one without a limit.
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
+        total = min(total, limit)
     return total + swap
 
 
 def process_of(global_tid: _Ids) -> _Ids:
-    """Return the globalPid of each globalTid, or of one; exact for negative ids too."""
+    """Return the globalPid of each globalTid, or of a single one. IDs may be negative."""
     return global_tid & ~_THREAD_BITS
 
 
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
-    first, last = (process_of(thread or 0) for thread in pc.min_max(threads).as_py().values())
-    return (
-        repeated(first, len(threads)) if first == last else pc.bit_wise_and(threads, ~_THREAD_BITS)
-    )
+    bounds = pc.min_max(threads).as_py()
+    first = process_of(bounds["min"] or 0)
+    last = process_of(bounds["max"] or 0)
+    if first == last:
+        return repeated(first, len(threads))
+    return pc.bit_wise_and(threads, ~_THREAD_BITS)
 
 
 def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
-    """Return a column of one value, whose chunks are one and the same array."""
+    """Return a column of one value, whose chunks share one array."""
     kind = pa.bool_() if isinstance(value, bool) else pa.int64()
     chunk = pa.repeat(pa.scalar(value, kind), min(n_rows, _CHUNK_ROWS))
     whole, rest = divmod(n_rows, _CHUNK_ROWS)
@@ -389,12 +413,12 @@ def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
 
 
 def pid_of(global_pid: int) -> int:
-    """Return the operating system's process id; right for negative ids too."""
+    """Return the process ID of the operating system. A globalPid may be negative."""
     return (global_pid >> 24) & _PID_BITS
 
 
 def main_thread_of(global_pid: int) -> int:
-    """Return the globalTid of a process's first thread, which has its number."""
+    """Return the globalTid of the first thread of a process, which has the same number."""
     return global_pid | pid_of(global_pid)
 
 
@@ -403,21 +427,22 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
-        told = errors.shortage(error)
-        if told is not None:
-            raise told from error
+        shortage_error = errors.shortage(error)
+        if shortage_error is not None:
+            raise shortage_error from error
+        # If the file can be opened, its contents are wrong.
         with _still_there(path), path.open("rb"):
-            pass  # it can be opened: what is wrong is in it
+            pass
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
             problem = f"is locked by another program and {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
         detail = text.splitlines()[0][:160] if text else type(error).__name__
-        if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
+        if isinstance(error, pa.ArrowException):
+            # Its message quotes the value, which may be a secret.
             detail = "a column holds a value that is not of its type"
-        raise DamagedReportError(
-            str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN
-        ) from error
+        problem = f"cannot be read as an nsys export ({detail})"
+        raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
 
 
 @contextlib.contextmanager

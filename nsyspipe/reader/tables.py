@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -157,13 +157,19 @@ class AdbcSqliteDialect(SQLiteDialect):
         """Pass on the URI as it is."""
         return [url.database or ""], {}
 
-    def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
+    def _get_server_version_info(
+        self,
+        connection: sa.Connection,  # noqa: ARG002
+    ) -> tuple[int, ...]:
         return _ENGINE_VERSION
 
     def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
         pass
 
-    def get_isolation_level(self, dbapi_connection: Any) -> Literal["SERIALIZABLE"]:  # noqa: ANN401, ARG002
+    def get_isolation_level(
+        self,
+        dbapi_connection: Any,  # noqa: ANN401, ARG002
+    ) -> Literal["SERIALIZABLE"]:
         """Return the only level of SQLite that matters to a reader."""
         return "SERIALIZABLE"
 
@@ -214,15 +220,23 @@ def plain_tables(
     plain = _plain_names(path, entries, is_needed)
     if pages is not None:
         pages.add(entry.first_page for entry in entries if entry.first_page)
+    columns = _read_columns(path, connection)
     needed = {entry.name for entry in entries if is_needed(entry.name)}
-    columns: dict[str, list[str]] = {}
-    for column in _read_columns(path, connection):
+    for column in columns:
         if column.table in needed:
             _refuse_computed(path, column)
-        if column.table in plain and not column.is_computed:
-            columns.setdefault(column.table, []).append(column.name)
     table_like = {entry.name for entry in entries if entry.is_table_or_view}
-    return columns, frozenset(filter(_is_not_internal, table_like - plain))
+    names_of_others = frozenset(filter(_is_not_internal, table_like - plain))
+    return _names_of_columns(columns, plain), names_of_others
+
+
+def _names_of_columns(columns: Iterable[_Column], tables: Container[str]) -> dict[str, list[str]]:
+    """Return the columns of some tables that hold values."""
+    names: dict[str, list[str]] = {}
+    for column in columns:
+        if column.table in tables and not column.is_computed:
+            names.setdefault(column.table, []).append(column.name)
+    return names
 
 
 class _Column(NamedTuple):
@@ -268,6 +282,12 @@ class _Entry(NamedTuple):
         """Whether SQL can select from it."""
         return self.kind in {"table", "view"}
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it is a table with its own pages, not a view or a virtual table."""
+        match = _STATEMENT.match(self.statement)
+        return match is not None and match["what"] == "TABLE" and self.first_page > 0
+
 
 def _plain_names(
     path: Path, entries: Iterable[_Entry], is_needed: Callable[[str], bool]
@@ -278,14 +298,12 @@ def _plain_names(
     for number, entry in enumerate(entries):
         is_twice = entry.is_table_or_view and entry.name.lower() in seen
         if number >= _MAX_ENTRIES or is_twice or _is_contradictory(entry):
-            raise DamagedReportError(
-                str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN
-            )
+            problem = "has a schema that no SQLite writes"
+            raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
         if not entry.is_table_or_view:
             continue
         seen.add(entry.name.lower())
-        match = _STATEMENT.match(entry.statement)
-        if match and match["what"] == "TABLE" and entry.first_page > 0:
+        if entry.holds_rows:
             plain.add(entry.name)
         elif is_needed(entry.name):
             kind = "view" if entry.kind == "view" else "virtual table"
@@ -345,7 +363,7 @@ class Pages:
                 level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the kinds of ascending pages that are close together; 0 after the end of the file."""
+        """Return the kinds of ascending pages that are close together, 0 after the end of file."""
         places = (pages - pages[0]) * self._size
         places[pages == 1] += _FILE_HEADER
         file.seek(int(pages[0] - 1) * self._size)

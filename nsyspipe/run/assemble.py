@@ -132,7 +132,8 @@ def merge(
     windows = _make_windows(ranks, unseen, has_comm_between=across.has_comm_between)
     steps = _select_steps(windows, across, unseen, skip)
     collectives = comm.collective_figures(across, rank_numbers, steps.selection.steps)
-    is_whole = bool(across.is_whole.all()) and not across.has_comm_between and across.doubt is None
+    is_all_matched = not across.has_comm_between and across.doubt is None
+    is_whole = bool(across.is_whole.all()) and is_all_matched
     stragglers = comm.stragglers_table(
         collectives, steps.table, rank_numbers, is_capture=run.is_capture, is_whole=is_whole
     )
@@ -203,14 +204,12 @@ class _UnseenWork(Struct, frozen=True):
 def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     """Find the windows in which work may have run that was not recorded."""
     n_job_ranks = run.job.n_ranks
-    has_graph_of_ranks = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
-    has_graph = np.concatenate([np.zeros(0, np.bool_), *has_graph_of_ranks])
+    graph_ns_of_ranks = [rank.process.windows["graph_ns"].to_numpy() for rank in ranks]
+    has_graph = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks]) > 0
     # A CUDA graph may hold communication if several ranks run, or if NCCL or MPI is in use.
-    may_be_comm = (
-        len(ranks) > 1
-        or (n_job_ranks or 1) > 1
-        or any(digest.has_communication for digest in run.gathered.digests)
-    )
+    n_ranks = max(len(ranks), n_job_ranks or 1)
+    uses_comm = any(digest.has_communication for digest in run.gathered.digests)
+    may_be_comm = n_ranks > 1 or uses_comm
     # A job of several ranks communicates. Without a communication kernel, its kernels have names
     # that nsyspipe does not know.
     is_comm_unnamed = not has_graph.any() and lacks_communication(ranks, n_job_ranks)
@@ -238,10 +237,11 @@ def _select_steps(
 ) -> SelectedSteps:
     """Choose the summary steps, and make the table of steps."""
     capture = capture_of_windows(across.placed)
+    is_complete = np.asarray(windows["is_complete"], np.bool_)
     selection = select_steps(
         windows["step"].to_numpy(),
         windows["start_ns"].to_numpy(),
-        np.asarray(windows["is_complete"], np.bool_),
+        is_complete,
         len(across.placed),
         skip,
         capture=capture,
@@ -289,9 +289,10 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
     columns["rank"] = np.full(table.num_rows, rank.number)
     if "member" in columns:
         member = columns.pop("member").to_numpy()
-        columns["step"] = rank.steps[member] if member.size else np.empty(0, np.int64)
+        columns["step"] = rank.steps[member] if member.size else _NO_NUMBERS
     if "start_ns" in columns:
-        columns |= {name: pc.add(table[name], rank.shift_ns) for name in ("start_ns", "end_ns")}
+        columns["start_ns"] = pc.add(table["start_ns"], rank.shift_ns)
+        columns["end_ns"] = pc.add(table["end_ns"], rank.shift_ns)
     return columns
 
 
@@ -304,10 +305,10 @@ def _join(tables: Iterable[pa.Table], table_schema: TableSchema) -> pa.Table:
 
 def _host_steps(run: NumberedRun) -> pa.Table:
     """Return `schema.HOST_STEPS`: the steps of processes without GPU activity."""
-    tables = (
-        _steps_of_host(host, run.report_names[host.argument], is_numbered=run.is_numbered)
-        for host in run.hosts
-    )
+    tables = []
+    for host in run.hosts:
+        report = run.report_names[host.argument]
+        tables.append(_steps_of_host(host, report, is_numbered=run.is_numbered))
     return _join(tables, schema.HOST_STEPS)
 
 
@@ -342,14 +343,19 @@ def _phases(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
     phases = _join(tables, schema.PHASES)
     if not hides_comm.any() or not phases.num_rows:
         return phases
-    # One number for each rank and step.
-    n_steps = max(pc.max(windows["step"]).as_py(), pc.max(phases["step"]).as_py()) + 1
+    last_of_windows = pc.max(windows["step"]).as_py()
+    last_of_phases = pc.max(phases["step"]).as_py()
+    n_steps = max(last_of_windows, last_of_phases) + 1
     unknown_windows = windows.filter(pa.array(hides_comm))
-    phase_keys, unknown_keys = (
-        table["rank"].to_numpy() * n_steps + table["step"].to_numpy()
-        for table in (phases, unknown_windows)
-    )
-    return _with_nulls(phases, _PHASE_COLUMNS_OF_COMM, np.isin(phase_keys, unknown_keys))
+    unknown_rank_steps = _number_rank_steps(unknown_windows, n_steps)
+    is_unknown = np.isin(_number_rank_steps(phases, n_steps), unknown_rank_steps)
+    return _with_nulls(phases, _PHASE_COLUMNS_OF_COMM, is_unknown)
+
+
+def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
+    """Return a number for the rank and step of each row, if step numbers are below `n_steps`."""
+    numbers: Int64 = table["rank"].to_numpy() * n_steps + table["step"].to_numpy()
+    return numbers
 
 
 def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
@@ -385,15 +391,16 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
 
 def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
     """Return `schema.KERNEL_COSTS` of all ranks."""
-    return _join((_kernels_of_rank(rank, selection) for rank in ranks), schema.KERNEL_COSTS)
+    tables = (_kernels_of_rank(rank, selection) for rank in ranks)
+    return _join(tables, schema.KERNEL_COSTS)
 
 
 def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
-    sums, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
-    slowed_ns, free_ns = (
-        pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns")
-    )
+    in_summary = _in_summary(rank, selection)
+    sums, is_unknown = rank.process.kernels_by_window.over(in_summary)
+    slowed_ns = pc.cast(kernels["slowed_ns"], pa.float64(), safe=False)
+    free_ns = pc.cast(kernels["free_ns"], pa.float64(), safe=False)
     slowdown = pc.subtract(pc.divide(slowed_ns, free_ns), 1)
     has_free_time = pc.greater(kernels["free_ns"], 0)
     columns = _rank_columns(rank, kernels)
@@ -407,7 +414,8 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
 
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
     """Tell which windows of a rank are summary steps."""
-    return np.isin(rank.steps[rank.process.windows["member"].to_numpy()], selection.steps)
+    member_of_window = rank.process.windows["member"].to_numpy()
+    return np.isin(rank.steps[member_of_window], selection.steps)
 
 
 def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
@@ -423,15 +431,16 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
         total_ns.update(_sum_by_call(rank.process.blocked_ns_by_call, is_counted))
         of_copies_ns.update(_sum_by_call(rank.process.of_copies_ns_by_call, is_counted))
     # Calls of equal times are in alphabetical order.
-    ordered = sorted((-call_ns, call) for call, call_ns in total_ns.items() if call_ns)
-    rows = [
-        {
+    blocking_calls = [call for call, call_ns in total_ns.items() if call_ns]
+    blocking_calls.sort(key=lambda call: (-total_ns[call], call))
+    rows = []
+    for call in blocking_calls:
+        row = {
             "call": call,
-            "blocked_ns_per_step": -negative_ns / n_steps,
+            "blocked_ns_per_step": total_ns[call] / n_steps,
             "of_copies_ns_per_step": of_copies_ns[call] / n_steps,
         }
-        for negative_ns, call in ordered
-    ]
+        rows.append(row)
     return schema.IDLE_CALLS.from_rows(rows)
 
 

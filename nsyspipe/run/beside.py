@@ -1,4 +1,8 @@
-"""What the files beside a run's reports say: those that its sidecars name, else those that have the reports' name and fit them."""
+"""The log and topology in the directories of a run's reports.
+
+They are those that the sidecars of the run name, else those that have the name of the run and fit
+its reports.
+"""
 
 from __future__ import annotations
 
@@ -20,37 +24,42 @@ if TYPE_CHECKING:
 
 
 def files_beside(
-    found: Candidates,
+    candidates: Candidates,
     digests: Sequence[ReportDigest],
     sidecars: Sequence[Sidecar],
     *,
     wants_log: bool,
     wants_topology: bool,
 ) -> FilesBeside:
-    """Read what was not given from the files beside the reports; what cannot be used is a problem, never an error."""
+    """Read the log and topology of a run, as far as they were not passed.
+
+    Files that the sidecars name have priority over the candidates. A file that cannot be used is a
+    problem, never an error.
+    """
     log, topology, problems = read_beside(
         sidecars, wants_log=wants_log, wants_topology=wants_topology
     )
-    answer = FilesBeside(log, topology, problems)
-    if wants_log and log is None and found.logs:
-        of_logs = read_logs_beside(found.logs, _processes(digests))
-        answer.log = of_logs.log
-        answer.problems += of_logs.problems
-    if wants_topology and topology is None and found.topologies:
-        of_topology = read_topology_beside(found.topologies, _gpus(digests))
-        answer.topology = of_topology.topology
-        answer.problems += of_topology.problems
-    return answer
+    files = FilesBeside(log, topology, problems)
+    if wants_log and log is None and candidates.logs:
+        files_with_log = read_logs_beside(candidates.logs, _processes(digests))
+        files.log = files_with_log.log
+        files.problems += files_with_log.problems
+    if wants_topology and topology is None and candidates.topologies:
+        files_with_topology = read_topology_beside(candidates.topologies, _gpus(digests))
+        files.topology = files_with_topology.topology
+        files.problems += files_with_topology.problems
+    return files
 
 
 def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
-    return {
-        RunProcess(process.pid, digest.facts.host)
-        for digest in digests
-        for process in (*digest.processes, *digest.hosts)
-    }
+    processes: set[RunProcess] = set()
+    for digest in digests:
+        host = digest.facts.host
+        processes.update(RunProcess(process.pid, host) for process in digest.processes)
+        processes.update(RunProcess(process.pid, host) for process in digest.hosts)
+    return processes
 
 
 def _gpus(digests: Sequence[ReportDigest]) -> set[int]:
-    """Return the GPUs that the reports' hosts have, by the index that a topology gives them too."""
+    """Return the indices of the GPUs of all hosts, as a topology has them too."""
     return {gpu for digest in digests for gpu in digest.facts.gpu_names}

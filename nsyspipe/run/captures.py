@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -65,7 +65,8 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
     groups: list[list[int]] = []
     for indices in alike.values():
         groups += _split_by_process(parts, indices, is_one_job=is_one_job)
-    return [[parts[index] for index in group] for group in sorted(groups, key=min)]
+    in_order = sorted(groups, key=min)
+    return [list(map(parts.__getitem__, group)) for group in in_order]
 
 
 def _split_by_process(
@@ -209,9 +210,14 @@ def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
             number += 1
         until = last if until is None else max(until, last)
         numbers[argument] = number
-    if all(len({numbers[part.argument] for part in group}) == len(group) for group in groups):
+    if all(_have_different_numbers(group, numbers) for group in groups):
         return numbers
     return {part.argument: index for group in groups for index, part in enumerate(group)}
+
+
+def _have_different_numbers(group: Sequence[Rank[P]], numbers: Mapping[int, int]) -> bool:
+    """Tell whether no two reports of one process have the same number."""
+    return len({numbers[part.argument] for part in group}) == len(group)
 
 
 def joined(captures: _Ranks) -> Rank[ProcessDigest]:
@@ -254,7 +260,7 @@ def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
         first = first_ordinal[captures.get(part.argument, 0)]
         return first + np.arange(part.process.members.num_rows)
 
-    return [np.concatenate([ordinals(part) for part in group]) for group in groups]
+    return [np.concatenate(list(map(ordinals, group))) for group in groups]
 
 
 def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) -> Rank[P]:
@@ -360,23 +366,27 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
     """Return each family that all captures of a process have, as if they were one capture."""
     if len(processes) == 1:
         return processes[0].candidates
-    by_name = [
-        {candidate.name: candidate for candidate in process.candidates} for process in processes
+    # The candidates of each name, one of each process.
+    by_name: dict[str, dict[int, Candidate]] = {}
+    for place, process in enumerate(processes):
+        for candidate in process.candidates:
+            by_name.setdefault(candidate.name, {})[place] = candidate
+    of_all_captures = [
+        list(same.values()) for same in by_name.values() if len(same) == len(processes)
     ]
-    joined_candidates = []
-    for name, first in by_name[0].items():
-        same = [candidates[name] for candidates in by_name if name in candidates]
-        if len(same) == len(processes):
-            whole = replace(
-                first,
-                union_ns=sum(candidate.union_ns for candidate in same),
-                n_members=sum(candidate.n_members for candidate in same),
-                n_launched_inside=sum(candidate.n_launched_inside for candidate in same),
-                n_launched=sum(candidate.n_launched for candidate in same),
-                is_part=all(candidate.is_part for candidate in same),
-            )
-            joined_candidates.append(whole)
-    return tuple(joined_candidates)
+    return tuple(map(_joined_candidate, of_all_captures))
+
+
+def _joined_candidate(candidates: Sequence[Candidate]) -> Candidate:
+    """Return one candidate for a family in all captures of a process."""
+    return replace(
+        candidates[0],
+        union_ns=sum(candidate.union_ns for candidate in candidates),
+        n_members=sum(candidate.n_members for candidate in candidates),
+        n_launched_inside=sum(candidate.n_launched_inside for candidate in candidates),
+        n_launched=sum(candidate.n_launched for candidate in candidates),
+        is_part=all(candidate.is_part for candidate in candidates),
+    )
 
 
 def _n_places(process: ProcessDigest | HostDigest) -> int:
@@ -486,8 +496,7 @@ def _joined_kernels(
         # Kernels of no phase are last.
         key=lambda key: (key.phase is None, key.phase or "", key.name),
     )
-    row_of = {key: row for row, key in enumerate(ordered)}
-    rows = [np.array([*map(row_of.__getitem__, keys)], np.int64) for keys in keys_of_processes]
+    rows = [_places_of(keys, ordered) for keys in keys_of_processes]
     columns: dict[str, Any] = {
         "phase": pa.array([key.phase for key in ordered], pa.string()),
         "name": pa.array([key.name for key in ordered], pa.string()),
@@ -496,12 +505,12 @@ def _joined_kernels(
         if name not in columns:
             values = [process.kernels[name].to_numpy() for process in processes]
             columns[name] = _reduced(name, values, rows, len(ordered))
-    n_windows = windows_before[-1] + processes[-1].windows.num_rows
     sums = [process.kernels_by_window for process in processes]
-    edges = [
+    edges: list[Any] = [
         part.edges[:-1] + n_before for part, n_before in zip(sums, windows_before, strict=True)
     ]
-    by_window = _joined_window_sums(sums, rows, n_rows=len(ordered), edges=[*edges, n_windows])
+    edges.append(windows_before[-1] + processes[-1].windows.num_rows)
+    by_window = _joined_window_sums(sums, rows, n_rows=len(ordered), edges=edges)
     return pa.table(columns), by_window
 
 
@@ -510,6 +519,12 @@ class _KernelKey(NamedTuple):
 
     phase: str | None
     name: str
+
+
+def _places_of(keys: Iterable[_KernelKey], ordered: Sequence[_KernelKey]) -> Int64:
+    """Return the place of each key among all keys."""
+    place_of_key = {key: place for place, key in enumerate(ordered)}
+    return np.array([place_of_key[key] for key in keys], np.int64)
 
 
 def _kernel_keys(kernels: pa.Table) -> list[_KernelKey]:
@@ -538,9 +553,8 @@ def _joined_window_sums(
 
 def _reduced(name: str, values: Sequence[Int64], rows: Sequence[Int64], n_rows: int) -> Int64:
     """Return the sum of each row over captures, or the extreme for ``min_ns`` and ``max_ns``."""
-    reduce: Callable[..., None] = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}.get(
-        name, np.add.at
-    )
+    extremes = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}
+    reduce: Callable[..., None] = extremes.get(name, np.add.at)
     reduced = np.full(n_rows, np.iinfo(np.int64).max if name == "min_ns" else 0)
     for capture_values, capture_rows in zip(values, rows, strict=True):
         reduce(reduced, capture_rows, capture_values)

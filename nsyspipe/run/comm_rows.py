@@ -71,9 +71,9 @@ class CommRows(Struct, frozen=True):
         return np.bincount(pairs // max(n_ranks, 1), minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return the group of each operation for `collectives.match_collectives`, and what each group needs.
+        """Return the group of each operation, and the number of ranks that each group needs.
 
-        The operations of a group are matched with each other. It needs a number of ranks.
+        `collectives.match_collectives` matches the operations of a group with each other.
         """
         group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step

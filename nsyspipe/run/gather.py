@@ -487,15 +487,21 @@ def _agree_on_steps(
         # Each rank may repeat a launch pattern, even if no family of ranges is on all ranks.
         by_repetition = _redo(digest_all, digests, REPETITION)
         family = _choose_family(by_repetition)
-        digests = by_repetition if family == REPETITION else digests
+        if family == REPETITION:
+            digests = by_repetition
     digests = _redo(digest_all, digests, family)
     if family is None:
         return _AgreedSteps(digests, None, _why_no_family(digests))
-    if not _have_windows(digests):
-        shown = reading.step.pattern if reading.step else family
-        why = f"the ranges {shown!r} launched no kernel"
-        return _AgreedSteps(_redo(digest_all, digests, None), None, why)
-    return _AgreedSteps(digests, family, None)
+    if _have_windows(digests):
+        return _AgreedSteps(digests, family, None)
+    why = _why_no_windows(family, reading)
+    return _AgreedSteps(_redo(digest_all, digests, None), None, why)
+
+
+def _why_no_windows(family: str, reading: Reading) -> str:
+    """Return in words that the ranges of a family are no steps on the device."""
+    shown = reading.step.pattern if reading.step else family
+    return f"the ranges {shown!r} launched no kernel"
 
 
 def _have_windows(digests: Sequence[ReportDigest]) -> bool:
@@ -509,16 +515,23 @@ def _agree_on_host_steps(
 
     Here a pattern that matches nothing is no error.
     """
-    host_candidates = [[host.candidates for host in digest.hosts] for digest in digests]
-    family = named or choose_host(host_candidates, clock_shifts(digests))
+    candidates_of_reports = [_candidates_of_hosts(digest) for digest in digests]
+    family = named or choose_host(candidates_of_reports, clock_shifts(digests))
     why = "no process has any" if family is None else None
     return _AgreedSteps(_redo(digest_all, digests, family), family, why)
+
+
+def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
+    return [host.candidates for host in digest.hosts]
 
 
 def _choose_family(digests: Sequence[ReportDigest]) -> str | None:
     """Return the best family that all ranks have."""
     groups = captures_of_processes(place(digests), is_one_job=False)
-    families = [candidates_of([part.process for part in group]) for group in groups]
+    families = []
+    for group in groups:
+        captures = [part.process for part in group]
+        families.append(candidates_of(captures))
     return choose(families, [group[0].shift_ns for group in groups])
 
 

@@ -1,14 +1,19 @@
-"""The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
+"""The single operations of a run, in a second reading of its reports.
+
+This decides what to read of each report, who reads it, and yields results in order of rank.
+"""
 
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,65 +39,131 @@ from nsyspipe.run.gather import text_families, texts_of
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
 
-_NOTHING = (NEVER, -NEVER)  # holds no time, and leaves the hull with another span as that is
+# A span without time, which does not change the hull with another span.
+_EMPTY_SPAN = (NEVER, -NEVER)
+# How many reports of a whole capture, or of some steps, wait for their turn. All operations of a
+# report are large. Those of some steps are small.
+_N_WHOLE_AHEAD = 1
+_N_PARTS_AHEAD = 8
+# All operations of a report take 4.2 times its bytes (measured). `jobs_for` reckons with half.
+_MEMORY_WEIGHT_OF_WHOLE = 2
+# An executor that was passed has this many workers unless the user says otherwise.
+_DEFAULT_JOBS = 4
 
 
 class ReportTask(Struct, frozen=True):
-    """One report's share of the work."""
+    """What a second reading of one report reads and returns."""
 
     path: str
     reading: Reading
-    family: str | None  # the run's step family; None when each rank's capture is one window
+    # The step family of the run, None if the capture of each rank is one window.
+    family: str | None
     wanted: Wanted
     ranks: tuple[RankSteps, ...]
 
 
+class _ProcessTables(NamedTuple):
+    """The tables of one process, as `reader.operations.read_again` returns them."""
+
+    kernels: pa.Table
+    memcpys: pa.Table
+    memsets: pa.Table
+    ranges: pa.Table
+    # None if calls were not recorded.
+    launches: pa.Table | None
+
+
+class _TextMeanings(NamedTuple):
+    """What the texts of a report's ranges mean."""
+
+    families: TextFamilies
+    # The phase of each text, as `phases.phase_codes` returns it.
+    phases: Int64
+    # The text of each kernel name ID.
+    kernel_names: Mapping[int, str]
+
+
 def report_operations(task: ReportTask) -> list[OfRank]:
-    """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns."""
-    names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
+    """Return the number of each rank of one report, with `schema.EVENTS` and `schema.PHASE_RANGES`.
+
+    The tables are sorted by all columns.
+    """
+    kernel_names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
-    named, families = text_families(all_ranges, task.reading)
-    codes = phase_codes(named, task.reading.phases, texts_of(all_ranges))
+    families_by_text, families = text_families(all_ranges, task.reading)
+    phases = phase_codes(families_by_text, task.reading.phases, texts_of(all_ranges))
+    meanings = _TextMeanings(families, phases, kernel_names)
     processes = sorted({rank.process_id for rank in task.ranks})
-    parts = [
-        [None] * len(processes) if table is None else by_process(table, processes)
-        for table in tables
+    parts = [by_process(table, processes) for table in tables]
+    tables_of_process = {
+        process_id: _ProcessTables(*process_parts)
+        for process_id, *process_parts in zip(processes, *parts, strict=True)
+    }
+    return [
+        _operations_of_rank(task, rank, tables_of_process[rank.process_id], meanings)
+        for rank in task.ranks
     ]
-    results = []
-    for rank in task.ranks:
-        *operations_of_process, ranges, launches = (
-            part[processes.index(rank.process_id)] for part in parts
-        )
-        of_rank = operations_of_process
-        device = rank.device
-        if device is not None:
-            of_rank = [device.rows_of(table) for table in operations_of_process]
-        kernels, memcpys, memsets = of_rank
-        times = launch_times(launches, kernels, memcpys, memsets)
-        operations = device_operations(kernels, memcpys, memsets, times, names)
-        members = _members(rank, ranges, families, task.family)
-        phases = phase_ranges(ranges, codes, members, rank.others)
-        if rank.backward is not None:
-            phases["backward"] = rank.backward
-        events = event_table(task.path, rank, operations, phases, members)
-        results.append((rank.rank, events, phase_ranges_table(rank, operations, phases)))
-    return results
+
+
+def _operations_of_rank(
+    task: ReportTask, rank: RankSteps, tables: _ProcessTables, meanings: _TextMeanings
+) -> OfRank:
+    device_tables = [tables.kernels, tables.memcpys, tables.memsets]
+    if rank.device is not None:
+        device_tables = [rank.device.rows_of(table) for table in device_tables]
+    kernels, memcpys, memsets = device_tables
+    launches = launch_times(tables.launches, kernels, memcpys, memsets)
+    operations = device_operations(kernels, memcpys, memsets, launches, meanings.kernel_names)
+    members = _members(rank, tables.ranges, meanings.families, task.family)
+    phases = phase_ranges(tables.ranges, meanings.phases, members, rank.others)
+    if rank.backward is not None:
+        phases["backward"] = rank.backward
+    events = event_table(task.path, rank, operations, phases, members)
+    return rank.rank, events, phase_ranges_table(rank, operations, phases)
 
 
 def _members(
     rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None
 ) -> Members:
+    """Find the rows of the step ranges among the ranges that were read again."""
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
-        code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
-        starts, ends, thread = (
-            ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id")
-        )
-        at = np.minimum(np.searchsorted(rank.starts, starts), rank.starts.size - 1)
-        is_step = (rank.starts[at] == starts) & (rank.ends[at] == ends) & (thread == rank.thread_id)
-        rows = np.flatnonzero(is_step & (code == families.names.index(family)))
-        rows = rows[outermost(starts[rows], ends[rows])]  # of equal ones the one that was taken
+        starts = ranges["start_ns"].to_numpy()
+        ends = ranges["end_ns"].to_numpy()
+        thread_ids = ranges["thread_id"].to_numpy()
+        place = np.searchsorted(rank.starts, starts)
+        place = np.minimum(place, rank.starts.size - 1)
+        is_at_step = (rank.starts[place] == starts) & (rank.ends[place] == ends)
+        is_step = is_at_step & (thread_ids == rank.thread_id)
+        text_code = ranges["text"].combine_chunks().indices.to_numpy()
+        is_of_family = families.of_text[text_code] == families.names.index(family)
+        rows = np.flatnonzero(is_step & is_of_family)
+        # Of equal ranges, this is the one that the first reading took.
+        rows = rows[outermost(starts[rows], ends[rows])]
     return Members(rank.thread_id, rows, rank.starts, rank.ends)
+
+
+class _RankPart(NamedTuple):
+    """One capture of a rank, and what the second reading is to return of it."""
+
+    rank: Rank[ProcessDigest]
+    steps: RankSteps
+
+
+class _CommTimes(NamedTuple):
+    """When the communication operations of a rank run, and the place of each in its step."""
+
+    starts_ns: Int64
+    ends_ns: Int64
+    seqs: Int64
+
+    def take(self, rows: slice | Int64) -> "_CommTimes":
+        """Return some of the operations."""
+        return _CommTimes(self.starts_ns[rows], self.ends_ns[rows], self.seqs[rows])
+
+    def in_report_time(self, shift_ns: int) -> "_CommTimes":
+        """Turn aligned times into times of the report."""
+        return _CommTimes(self.starts_ns - shift_ns, self.ends_ns - shift_ns, self.seqs)
 
 
 def run_operations(
@@ -104,53 +175,56 @@ def run_operations(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Iterator[OfRank]:
-    """Read the reports of a run, or of some ranks, again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
+    """Read the reports of a run, or of some ranks, again.
 
-    Of some steps: of each rank the operations that run, or begin, between the first start and the
-    last end of its windows of these steps, whatever step they belong to, and the phases of these
-    steps; none without such a window.
+    Yields the number of each rank, in ascending order, with `schema.EVENTS` and
+    `schema.PHASE_RANGES`.
+
+    If `steps` is passed, the operations of a rank are those that run, or begin, between the first
+    start and the last end of its windows of these steps, whatever step they belong to. The phases
+    are those of these steps. A rank without such a window has no rows.
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    seqs = places_in_steps(tables.across)
     rows = tables.across.rows
-    of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
-    for rank, own in tables.across.by_rank():
-        if ranks is None or rank.number in ranks:
-            for part, of_part in _parts(rank, rows.start_ns[own]):
-                times = rows.start_ns[own][of_part], rows.end_ns[own][of_part]
-                asked = _rank_steps(part, times, seqs[own][of_part], steps)
-                of_reports.setdefault(part.argument, []).append((part, asked))
-    return _in_order(
-        [_task(of_report, reading) for of_report in of_reports.values()], jobs, executor
-    )
+    all_times = _CommTimes(rows.start_ns, rows.end_ns, places_in_steps(tables.across))
+    parts_of_report: dict[int, list[_RankPart]] = {}
+    for rank, rows_of_rank in tables.across.by_rank():
+        if ranks is not None and rank.number not in ranks:
+            continue
+        for capture, times in _captures(rank, all_times.take(rows_of_rank)):
+            part = _RankPart(capture, _rank_steps(capture, times, steps))
+            parts_of_report.setdefault(capture.argument, []).append(part)
+    tasks = [_task(parts, reading) for parts in parts_of_report.values()]
+    return _in_order(tasks, jobs, executor)
 
 
-def _parts(rank: Rank[ProcessDigest], starts: Int64) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
-    """Yield each capture of a rank with which of its communication operations, of which these are the starts, are in it."""
-    edges = np.searchsorted(starts, [part.span[0] for part in rank.parts[1:]]).tolist()
-    return zip(
-        rank.parts,
-        itertools.starmap(slice, itertools.pairwise([0, *edges, starts.size])),
-        strict=True,
-    )
+def _captures(
+    rank: Rank[ProcessDigest], times: _CommTimes
+) -> Iterator[tuple[Rank[ProcessDigest], _CommTimes]]:
+    """Yield each capture of a rank with its communication operations."""
+    starts_of_later_captures = [capture.span[0] for capture in rank.parts[1:]]
+    edges = np.searchsorted(times.starts_ns, starts_of_later_captures).tolist()
+    ends = itertools.pairwise([0, *edges, times.starts_ns.size])
+    for capture, (first, last) in zip(rank.parts, ends, strict=True):
+        yield capture, times.take(slice(first, last))
 
 
 def _in_order(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[OfRank]:
-    """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
-    ready: dict[int, list[OfRank]] = {}  # of each capture
+    """Run the tasks, a few ahead of the next one, and yield their results in order of rank."""
+    # The captures of each rank that have been read.
+    ready: dict[int, list[OfRank]] = {}
     n_captures = Counter(rank.rank for task in tasks for rank in task.ranks)
     waiting: deque[Future[list[OfRank]]] = deque()
-    left = iter(tasks)
+    remaining = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
             for number in sorted(n_captures):
                 while len(ready.get(number, ())) < n_captures[number]:
-                    while len(waiting) < n_ahead and (task := next(left, None)):
-                        task = replace(task, path=place_for(running, task.path))
-                        waiting.append(running.submit(report_operations, task))
+                    for task in itertools.islice(remaining, n_ahead - len(waiting)):
+                        waiting.append(_submit(task, running))
                     for result in waiting.popleft().result():
                         ready.setdefault(result[0], []).append(result)
                 yield _joined_captures(ready.pop(number))
@@ -159,34 +233,37 @@ def _in_order(
                 future.cancel()
 
 
+def _submit(task: ReportTask, running: Executor) -> Future[list[OfRank]]:
+    path = place_for(running, task.path)
+    return running.submit(report_operations, replace(task, path=path))
+
+
 def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
     """Return what a rank did in all of its captures, which come in order of time."""
     if len(captures) == 1:
         return captures[0]
-    (number, *_), *_ = captures
-    events, ranges = (
-        pa.concat_tables([capture[at] for capture in captures]).unify_dictionaries()
-        for at in (1, 2)
-    )
-    return number, events, ranges
+    numbers, events, ranges = zip(*captures, strict=True)
+    all_events = pa.concat_tables(events).unify_dictionaries()
+    all_ranges = pa.concat_tables(ranges).unify_dictionaries()
+    return numbers[0], all_events, all_ranges
 
 
 @contextlib.contextmanager
 def _running(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[tuple[Executor, int]]:
+    """Yield who runs the tasks, and how many tasks may be submitted at once."""
     if executor is not None and _takes_work(executor):
-        yield executor, (jobs or 4) + 1
+        yield executor, (jobs or _DEFAULT_JOBS) + 1
         return
-    # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for`
-    # reckons with.
     is_whole = any(task.wanted.span is None for task in tasks)
-    weight, n_ahead = (2, 1) if is_whole else (1, 8)  # of some steps results are small
+    weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
     n_jobs = jobs_for([weight * size_of(Path(task.path)) for task in tasks], jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
         return
-    # Most of the time goes by in SQLite, Arrow and numpy, which let other threads run.
+    n_ahead = _N_WHOLE_AHEAD if is_whole else _N_PARTS_AHEAD
+    # SQLite, Arrow and numpy, which take most of the time, let other threads run.
     with ThreadPoolExecutor(n_jobs) as threads:
         yield threads, n_jobs + n_ahead
 
@@ -195,57 +272,58 @@ def _takes_work(executor: Executor) -> bool:
     try:
         executor.submit(int).result()
     except BrokenExecutor:
-        return True  # it died at its work, which whoever waits for that work says
+        # Its worker died. The tasks raise the error for that.
+        return True
     except RuntimeError:
         return False
     return True
 
 
 def _rank_steps(
-    rank: Rank[ProcessDigest],
-    times: tuple[Int64, Int64],
-    seqs: Int64,
-    steps: tuple[int, int] | None,
+    capture: Rank[ProcessDigest], times: _CommTimes, steps: tuple[int, int] | None
 ) -> RankSteps:
-    """Return what the first reading says of a rank; of each communication operation aligned `times`, and its place in its step."""
-    process = rank.process
-    family = rank.report.family
+    """Return what the first reading found about a capture of a rank."""
+    process = capture.process
     windows = Windows(
-        *(
-            process.windows[name].to_numpy()
-            for name in ("member", "start_ns", "end_ns", "is_complete")
-        )
+        process.windows["member"].to_numpy(),
+        process.windows["start_ns"].to_numpy(),
+        process.windows["end_ns"].to_numpy(),
+        process.windows["is_complete"].to_numpy(),
     )
-    starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
-    comm_starts, comm_ends = (column - rank.shift_ns for column in times)
-    comm = {"comm_starts": comm_starts, "comm_ends": comm_ends, "seqs": seqs}
-    span = (
-        None
-        if steps is None
-        else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
-    )
-    if span is not None:
-        rows = overlapping_rows(comm_starts, comm_ends, span)
-        comm = {name: column[rows] for name, column in comm.items()}
+    starts_ns = process.members["start_ns"].to_numpy()
+    times = times.in_report_time(capture.shift_ns)
+    span = None
+    if steps is not None:
+        is_chosen_window = _between(capture.steps[windows.member], steps)
+        span = _hull(windows.starts, windows.ends, is_chosen_window)
+        times = times.take(overlapping_rows(times.starts_ns, times.ends_ns, span))
     return RankSteps(
-        rank=rank.number,
+        rank=capture.number,
         process_id=process.process_id,
         device=process.device,
-        shift_ns=rank.shift_ns,
+        shift_ns=capture.shift_ns,
         has_launches=process.has_launches,
-        thread_id=next(
-            (candidate.thread_id for candidate in process.candidates if candidate.name == family), 0
-        ),
-        starts=starts,
-        ends=ends,
-        numbers=rank.steps,
+        thread_id=_thread_of_steps(capture),
+        starts=starts_ns,
+        ends=process.members["end_ns"].to_numpy(),
+        numbers=capture.steps,
         backward=process.backward,
         others=process.other_threads,
         windows=windows,
-        is_chosen=_between(rank.steps[: starts.size], steps),
+        is_chosen=_between(capture.steps[: starts_ns.size], steps),
         span=span,
-        **comm,
+        comm_starts=times.starts_ns,
+        comm_ends=times.ends_ns,
+        seqs=times.seqs,
     )
+
+
+def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
+    """Return the thread of the step ranges, 0 if there is none."""
+    for candidate in capture.process.candidates:
+        if candidate.name == capture.report.family:
+            return candidate.thread_id
+    return 0
 
 
 def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
@@ -253,35 +331,29 @@ def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
     return (numbers >= first) & (numbers <= last)
 
 
-def _hull(starts: Int64, ends: Int64, chosen: Flags) -> tuple[int, int]:
-    return (int(starts[chosen].min()), int(ends[chosen].max())) if chosen.any() else _NOTHING
+def _hull(starts: Int64, ends: Int64, is_chosen: Flags) -> tuple[int, int]:
+    """Return the first start and the last end of the chosen intervals."""
+    if not is_chosen.any():
+        return _EMPTY_SPAN
+    return int(starts[is_chosen].min()), int(ends[is_chosen].max())
 
 
-def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
-    report = ranks[0][0].report
-    steps = tuple(one for _, one in ranks)
-    parts = zip(*((step.starts, step.ends, step.is_chosen) for step in steps), strict=True)
-    starts, ends, chosen = map(np.concatenate, parts)
-    # The hull of what is asked for, and of what was launched in the steps asked for; without steps,
-    # all is.
-    spans = [step.span for step in steps if step.span is not None]
-    launched = pa.concat_tables(rank.process.members.filter(one.is_chosen) for rank, one in ranks)
-    firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()
-    # The last may begin where it ends.
-    lasts = [last for _, last in spans] + [
-        end + 1 for end in launched["device_end_ns"].drop_null().to_pylist()
-    ]
-    if report.called.launches.num_rows:
-        # Of a collective that is made of copies all are read, or it would be shorter than it was.
-        firsts += [int(one.comm_starts.min()) for _, one in ranks if one.comm_starts.size]
-        lasts += [int(one.comm_ends.max()) for _, one in ranks if one.comm_ends.size]
+def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
+    """Return the task of one report, all of whose parts are passed."""
+    report = parts[0].rank.report
+    steps = tuple(part.steps for part in parts)
+    starts = np.concatenate([rank.starts for rank in steps])
+    ends = np.concatenate([rank.ends for rank in steps])
+    is_chosen = np.concatenate([rank.is_chosen for rank in steps])
+    threads: set[int] = set()
+    for rank in steps:
+        if rank.starts.size:
+            threads.update(rank.threads)
     wanted = Wanted(
-        span=(min(firsts), max(lasts)) if spans else None,
+        span=_device_span(parts),
         steps=(starts, ends),
-        host_span=_hull(starts, ends, chosen) if chosen.any() else None,
-        threads=tuple(
-            sorted({thread for step in steps if step.starts.size for thread in step.threads})
-        ),
+        host_span=_hull(starts, ends, is_chosen) if is_chosen.any() else None,
+        threads=tuple(sorted(threads)),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,
@@ -289,3 +361,27 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         file_state=report.facts.file_state,
     )
     return ReportTask(report.path, reading, report.family, wanted, steps)
+
+
+def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:
+    """Return the device time of one report to read, None for all of it.
+
+    It covers the wanted operations, and the operations that the wanted steps launched.
+    """
+    spans = [part.steps.span for part in parts if part.steps.span is not None]
+    if not spans:
+        return None
+    first_ns = [first for first, _ in spans]
+    last_ns = [last for _, last in spans]
+    for part in parts:
+        members = part.rank.process.members.filter(part.steps.is_chosen)
+        first_ns += members["device_start_ns"].drop_null().to_pylist()
+        # The last operation may begin where it ends.
+        last_ns += pc.add(members["device_end_ns"].drop_null(), 1).to_pylist()
+    if parts[0].rank.report.called.launches.num_rows:
+        # A collective that is made of copies needs all of them, or it would be too short.
+        for part in parts:
+            if part.steps.comm_starts.size:
+                first_ns.append(int(part.steps.comm_starts.min()))
+                last_ns.append(int(part.steps.comm_ends.max()))
+    return min(first_ns), max(last_ns)

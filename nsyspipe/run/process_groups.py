@@ -57,21 +57,21 @@ def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
 
     They are means over the ranks and steps that have communication.
     """
-    n_cells = np.unique(np.stack((rows.step[chosen], rows.rank[chosen])), axis=1).shape[1]
+    steps_and_ranks = np.stack((rows.step[chosen], rows.rank[chosen]))
+    n_rank_steps = np.unique(steps_and_ranks, axis=1).shape[1]
     n_communicators = len(rows.communicators)
     communicator = rows.communicator[chosen]
     launched_in = rows.launched_in[chosen]
-    in_forward, in_backward = (
-        np.bincount(communicator[launched_in == phase], minlength=n_communicators) / n_cells
-        for phase in (IN_FORWARD, IN_BACKWARD)
-    )
+    calls_in_forward = communicator[launched_in == IN_FORWARD]
+    calls_in_backward = communicator[launched_in == IN_BACKWARD]
+    n_in_forward = np.bincount(calls_in_forward, minlength=n_communicators) / n_rank_steps
+    n_in_backward = np.bincount(calls_in_backward, minlength=n_communicators) / n_rank_steps
     collective = np.zeros(n_communicators, np.int64)
     collective[communicator] = rows.collective[chosen]
+    columns = zip(collective.tolist(), n_in_forward, n_in_backward, strict=True)
     return [
         Calls(COLLECTIVES[code], float(forward), float(backward))
-        for code, forward, backward in zip(
-            collective.tolist(), in_forward, in_backward, strict=True
-        )
+        for code, forward, backward in columns
     ]
 
 
@@ -100,12 +100,13 @@ def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float
         "rank": rows.rank[sends],
         "step": rows.step[sends],
     }
-    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(
-        ["use", "rank", "step"], use_threads=False
-    )
-    firsts = calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False)
+    calls = pa.table(columns | {"n": rows.n_before[sends]})
+    calls_by_step = calls.group_by(["use", "rank", "step"], use_threads=False)
+    firsts = calls_by_step.aggregate([("n", "min")])
+    firsts_by_rank = firsts.group_by(["use", "rank"], use_threads=False)
+    counts_of_ranks = firsts_by_rank.aggregate([("n_min", "list")]).sort_by("rank")
     medians: dict[int, list[float]] = {}
-    for row in firsts.aggregate([("n_min", "list")]).sort_by("rank").to_pylist():
+    for row in counts_of_ranks.to_pylist():
         counts = row["n_min_list"]
         median = np.nan if _NOT_KNOWN in counts else float(np.median(counts))
         medians.setdefault(row["use"], []).append(median)
@@ -163,14 +164,18 @@ def _pairs_of_stages(
     The log must name each pair, and the two ranks of a pair must be of different stages.
     """
     partners = partners_by_times(calls)
-    kernels_before = kernels_before_sends(rows, rows.in_step).get(int(use_of(rows)[chosen[0]]))
+    use = int(use_of(rows)[chosen[0]])
+    kernels_before = kernels_before_sends(rows, rows.in_step).get(use)
     if partners is None or kernels_before is None:
         return None
     n_before = dict(zip(sorted(partners), kernels_before, strict=True))
-    by_rank = {rank: (min(rank, partner), max(rank, partner)) for rank, partner in partners.items()}
-    pairs = set(by_rank.values())
-    are_stages = all(begins_in_stages([n_before[rank] for rank in pair]) for pair in pairs)
-    return dict(by_rank) if are_stages and pairs.issubset(groups) else None
+    pair_of_rank: dict[int, tuple[int, ...]] = {}
+    for rank, partner in partners.items():
+        first, second = sorted((rank, partner))
+        if not begins_in_stages([n_before[first], n_before[second]]):
+            return None
+        pair_of_rank[rank] = (first, second)
+    return pair_of_rank if set(pair_of_rank.values()).issubset(groups) else None
 
 
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
@@ -180,18 +185,17 @@ def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], s
     """
     communicators = log.of_processes(pids)
     members = [member for communicator in communicators for member in communicator.members]
-    is_whole = all(
-        len(communicator.members) == communicator.n_ranks for communicator in communicators
-    )
-    is_of_run = {member.pid for member in members} == set(pids) and len(set(pids)) == len(pids)
-    if not (is_whole and is_of_run) or len({member.host for member in members}) != 1:
+    if any(len(communicator.members) != communicator.n_ranks for communicator in communicators):
+        return {}
+    are_pids_unique = len(set(pids)) == len(pids)
+    logged_pids = {member.pid for member in members}
+    hosts = {member.host for member in members}
+    if logged_pids != set(pids) or not are_pids_unique or len(hosts) != 1:
         return {}
     names: dict[tuple[int, ...], str] = {}
     for communicator in communicators:
-        names.setdefault(
-            tuple(sorted(pids.index(member.pid) for member in communicator.members)),
-            communicator.comm_id,
-        )
+        places = sorted(pids.index(member.pid) for member in communicator.members)
+        names.setdefault(tuple(places), communicator.comm_id)
     return names
 
 
@@ -203,7 +207,8 @@ def _without_doubles(rows: CommRows, group_of_rank: _GroupOfRank) -> _GroupOfRan
     n_uses: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for communicator, by_rank in group_of_rank.items():
         collective = _collective_of(rows, communicator)
-        n_uses.update((collective, group) for group in set(by_rank.values()))
+        groups = set(by_rank.values())
+        n_uses.update((collective, group) for group in groups)
     single = {}
     for communicator, by_rank in group_of_rank.items():
         collective = _collective_of(rows, communicator)
@@ -213,26 +218,29 @@ def _without_doubles(rows: CommRows, group_of_rank: _GroupOfRank) -> _GroupOfRan
 
 
 def _collective_of(rows: CommRows, communicator: int) -> int:
-    return int(rows.collective[np.flatnonzero(rows.communicator == communicator)[0]])
+    first_call = np.flatnonzero(rows.communicator == communicator)[0]
+    return int(rows.collective[first_call])
 
 
 def _with_groups(
     rows: CommRows, group_of_rank: _GroupOfRank, groups: dict[tuple[int, ...], str]
 ) -> CommRows:
+    n_before = len(rows.communicators)
     names = [*rows.communicators, *groups.values()]
-    places = {group: len(rows.communicators) + place for place, group in enumerate(groups)}
+    place_of_group = {group: place for place, group in enumerate(groups, start=n_before)}
     communicator = rows.communicator.copy()
     for number, by_rank in group_of_rank.items():
         for rank, group in by_rank.items():
             is_call = (rows.communicator == number) & (rows.rank == rank)
-            communicator[is_call] = places[group]
+            communicator[is_call] = place_of_group[group]
     used, place = np.unique(communicator, return_inverse=True)
-    is_named = used >= len(rows.communicators)
+    is_named = used >= n_before
+    is_any_named = bool(is_named.any())
     return replace(
         rows,
         communicator=place.astype(np.int32),
         communicators=tuple(names[number] for number in used.tolist()),
         is_named=is_named,
-        has_ids=bool(is_named.size and is_named.all()),
-        is_by_log=bool(is_named.any()),
+        has_ids=is_any_named and bool(is_named.all()),
+        is_by_log=is_any_named,
     )

@@ -1,7 +1,11 @@
-"""What reports can answer: a rule per question, and the flag that would add what is not there."""
+"""The questions that reports may answer.
+
+Each has a rule, and a fix that would add what the reports lack.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +18,7 @@ from nsyspipe.analysis.kernels import (
     MIN_OVERLAP_SHARE_OF_STEP,
     compared_kernels,
 )
-from nsyspipe.analysis.links import links, slowest
+from nsyspipe.analysis.links import SlowestLink, links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.model.comm_kernels import library_of
 from nsyspipe.model.names import PHASES
@@ -26,6 +30,7 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
 from nsyspipe.run.digests import ReportDigest, one_of_each_process
 from nsyspipe.run.gather import ranks_or_hosts
+from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.ranks import (
     JobSize,
     Ranks,
@@ -41,8 +46,9 @@ from nsyspipe.run.sidecars import RunSidecars
 YES = "yes"
 PARTLY = "partly"
 NO = "no"
-_SHOWN_FAMILIES = 3
-_LONGEST_TEXT = 32
+_MAX_FAMILIES_SHOWN = 3
+_MAX_TEXT_LENGTH = 32
+# A first step is left out of the metrics, so that this many are needed.
 _MIN_STEPS = 2
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO, and pass --nccl-log FILE"
@@ -58,7 +64,8 @@ NSYS_OF_EACH = (
 ONE_NSYS_PER_GPU = (
     ", on only one rank of each host (only one nsys at a time can sample the metrics of a GPU)"
 )
-_NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
+# The first nsys that calls the option --gpu-metrics-devices.
+_NSYS_WITH_DEVICES = (2024, 5)
 _ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block size of every kernel"
@@ -66,41 +73,47 @@ LESS_WAITING = (
     "capture a second run with less wait time or less communication, and compare the kernels of "
     "both runs: nsyspipe diff"
 )
-_MOSTLY_HIDDEN = 0.5  # of communication
+# Compute hides most of the communication if it hides at least this share of the time.
+_MIN_MOSTLY_HIDDEN_SHARE = 0.5
 _NO_CALLS = "API calls were not recorded"
-_SOURCES = {  # what each source of ranks is called
+# The range of our own captures, which is not a range of the user.
+_CAPTURE_RANGE = "nsyspipe.capture"
+_NAMES_OF_RANK_SOURCES = {
     "sidecar": "the sidecar of the capture",
     "nccl_payload": "NCCL's NVTX payloads",
     "nvtx_mpi": "MPI's thread names",
     "file_name": "the file names",
 }
 
+# How many there are of what, for example ``(("kernels", 12), ("copies", 3))``.
+_Counts: TypeAlias = tuple[tuple[str, int], ...]
+
 
 class Answer(Struct, frozen=True):
     """What one report has for one question."""
 
     status: str
-    counts: tuple[
-        tuple[str, int], ...
-    ] = ()  # how many there are of what; those of several reports add up
-    text: str = ""  # what there is, in words; shown without counts
+    # The counts of several reports add up.
+    counts: _Counts = ()
+    # What there is, in words. It is shown if there are no counts.
+    text: str = ""
     fix: str | None = None
 
 
-def _lack(
-    code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *, status: str = NO
-) -> Answer:
+def _lack(code: str, text: str = "", counts: _Counts = (), *, status: str = NO) -> Answer:
+    """Return the answer of a report that has a problem, with the fix of that problem."""
     return Answer(status, counts, text, CATALOGUE[code].fix)
 
 
 class Beside(Struct, frozen=True):
-    """What lies beside the reports; None is "neither given nor named by a sidecar"."""
+    """What lies beside the reports. None was neither passed nor named by a sidecar."""
 
     rank_map: Mapping[str, int] | None = None
     log: NcclLog | None = None
     topology: Topology | None = None
     sidecars: RunSidecars = field(default_factory=RunSidecars)
-    looks_beside: bool = True  # for logs and topologies that are not given
+    # Whether to look in the directories of the reports for a log or topology that was not passed.
+    looks_beside: bool = True
 
 
 class Examined(Struct, frozen=True):
@@ -109,63 +122,80 @@ class Examined(Struct, frozen=True):
     digest: ReportDigest
     counts: Counts
     reading: Reading
-    family: str | None  # the steps' family; None where the analysis finds no steps
-    # whether no report has device activity, so that the processes with steps stand for ranks
+    # The family of the steps, None if the analysis finds no steps.
+    family: str | None
+    # Whether no report has device activity. Then the processes with steps stand for ranks.
     is_host_only: bool
-    was_left_out: bool  # whether no GPU was to be traced either
-    job: JobSize  # how large the job was, as far as anything tells
-    is_several: bool  # whether there are several ranks, here or elsewhere
-    lacks_groups: bool = False  # whether the run's process groups are not known
+    # Whether, in addition, the capture was not meant to trace a GPU.
+    was_left_out: bool
+    # How large the job was, as far as it is known.
+    job: JobSize
+    # Whether the job had several ranks, in this report or elsewhere.
+    is_several: bool
+    # Whether the process groups of the run are not known.
+    lacks_groups: bool = False
 
     @property
     def n_processes(self) -> int:
-        """How many processes its ranks are of."""
+        """How many processes its ranks belong to."""
         return len(set(self.pids))
 
     @property
     def pids(self) -> list[int]:
         """The process of each rank."""
-        return [
-            one.pid
-            for one in (
-                self.digest.hosts_with_steps if self.is_host_only else self.digest.processes
-            )
-        ]
+        if self.is_host_only:
+            return [host.pid for host in self.digest.hosts_with_steps]
+        return [process.pid for process in self.digest.processes]
 
     @property
     def families(self) -> list[tuple[str, int]]:
-        """The users' ranges that no step pattern names: texts with digits as ``#`` and how many, most time first."""
-        return [
-            family for family in self.digest.families if family[0] != "nsyspipe.capture"
-        ]  # our own captures' range
+        """The user's ranges that no step pattern names, with their numbers, most time first.
+
+        Their texts have ``#`` for digits.
+        """
+        return [family for family in self.digest.families if family[0] != _CAPTURE_RANGE]
+
+    @property
+    def other_families(self) -> list[tuple[str, int]]:
+        """The first few families except that of the steps, as counts of an answer."""
+        counts = [(_quoted(text), n) for text, n in self.families if text != self.family]
+        return counts[:_MAX_FAMILIES_SHOWN]
 
     @property
     def n_comm(self) -> int:
-        """Communication operations: kernels, and collectives that are made of copies."""
+        """Number of communication operations: kernels, and collectives that are made of copies."""
         return sum(process.n_comm or 0 for process in self.digest.processes)
 
     @property
     def n_copied(self) -> int:
-        """Collectives that are made of copies."""
+        """Number of collectives that are made of copies."""
         launches = self.digest.called.launches
-        return int(pc.count_distinct(launches["call"].filter(launches["is_copy"])).as_py())
+        calls_of_copies = launches["call"].filter(launches["is_copy"])
+        return int(pc.count_distinct(calls_of_copies).as_py())
 
     @property
     def has_only_nccl(self) -> bool:
-        """Whether all kernels that communicate are NCCL's, as far as this program knows them by their names."""
-        labels = {
-            label
-            for process in self.digest.processes
-            for label in process.kernels["name"].unique().to_pylist()
-        }
-        return self.reading.comm_kernel is None and not any(map(library_of, labels))
+        """Whether every communication kernel is NCCL's, as far as nsyspipe knows kernel names."""
+        kernel_names: set[str] = set()
+        for process in self.digest.processes:
+            kernel_names.update(process.kernels["name"].unique().to_pylist())
+        return self.reading.comm_kernel is None and not any(map(library_of, kernel_names))
+
+    @property
+    def windows(self) -> list[pa.Table]:
+        """The windows of each rank that has some."""
+        return [rank.windows for rank in self.digest.processes if rank.windows.num_rows]
+
+    @property
+    def stepping_processes(self) -> list[ProcessDigest]:
+        """Each process with windows once, although it may have several ranks."""
+        with_windows = [rank for rank in self.digest.processes if rank.windows.num_rows]
+        return [*{process.process_id: process for process in with_windows}.values()]
 
     def fix_of(self, code: str) -> str | None:
-        """Return what mends a problem, as the analysis says it of the report, else as the catalogue does."""
-        return next(
-            (problem.fix for problem in self.digest.problems if problem.code == code),
-            CATALOGUE[code].fix,
-        )
+        """Return the fix of a problem as the report has it, else the general one."""
+        fixes = (problem.fix for problem in self.digest.problems if problem.code == code)
+        return next(fixes, CATALOGUE[code].fix)
 
     def has(self, code: str) -> bool:
         """Tell whether the analysis has a problem with the report alone."""
@@ -183,169 +213,198 @@ class Examined(Struct, frozen=True):
 
     @property
     def replays_communication(self) -> bool:
-        """Whether its communication may be inside CUDA graphs, which make no call of NCCL when they run, though NVTX was traced."""
+        """Whether its communication may be inside CUDA graphs, which make no NCCL calls.
+
+        That explains why a report with NVTX ranges has none of NCCL.
+        """
         has_graphs = self.digest.n_graphs or self.counts.n_graph_kernels
-        return (
-            bool(has_graphs and self.counts.rows[versions.NVTX]) and not self.digest.n_nccl_ranges
-        )
+        has_nvtx = self.counts.rows[versions.NVTX]
+        return bool(has_graphs and has_nvtx) and not self.digest.n_nccl_ranges
 
     @property
-    def phase_counts(self) -> tuple[tuple[str, int], ...]:
-        """How many ranges are named like each phase; the steps themselves are none."""
-        counts = dict.fromkeys(PHASES, 0)
+    def phase_counts(self) -> _Counts:
+        """How many ranges are named like each phase, without those of the steps."""
+        n_by_phase = dict.fromkeys(PHASES, 0)
         for text, phase, n_ranges in self.digest.phase_families:
-            if text not in (self.family, "nsyspipe.capture"):
-                counts[phase] += n_ranges
-        return tuple((phase, n_ranges) for phase, n_ranges in counts.items() if n_ranges)
+            if text not in (self.family, _CAPTURE_RANGE):
+                n_by_phase[phase] += n_ranges
+        return tuple((phase, n_ranges) for phase, n_ranges in n_by_phase.items() if n_ranges)
 
 
 def _steps(report: Examined) -> Answer:
-    digest = report.digest
-    step = report.reading.step
-    family = report.family
-    others = [(repr(_short(text)), n) for text, n in report.families if text != family][
-        :_SHOWN_FAMILIES
+    n_steps = _count_steps(report)
+    absent = _lacking_steps(report, n_steps)
+    if absent is not None:
+        return absent
+    counts = _step_counts(report, n_steps)
+    # The first complete step of several is not used.
+    n_used = [
+        max(n_complete - 1, 1)
+        for n_complete in map(_count_complete_steps, report.stepping_processes)
+        if n_complete
     ]
-    of_process = {
-        process.process_id: process for process in digest.processes if process.windows.num_rows
-    }
-    with_members = (*of_process.values(), *digest.hosts)
-    n_steps = (
-        sum(with_member.members.num_rows for with_member in with_members)
-        if family is not None
-        else 0
-    )
-    if family == REPETITION and n_steps:
-        counts = [("found by a periodic launch pattern", n_steps)]
-    elif not report.counts.rows[versions.NVTX]:
-        is_lost = report.has("no-nvtx")
-        return (
-            _lack("no-nvtx", "NVTX ranges were not recorded")
-            if is_lost
-            else _lack("no-nvtx-ranges", "no NVTX range")
-        )
-    elif not report.families and not digest.n_named_steps:
+    has_steps = n_steps >= _MIN_STEPS
+    has_few_used = has_steps and min(n_used, default=_MIN_STEPS) < _MIN_STEPS
+    if has_few_used:
+        counts.insert(1, ("used", sum(n_used)))
+    if has_steps and not has_few_used:
+        return Answer(YES, tuple(counts))
+    code = "few-steps" if has_few_used else "no-complete-step"
+    return _lack(code, counts=tuple(counts), status=PARTLY)
+
+
+def _count_steps(report: Examined) -> int:
+    """Return how many steps the analysis finds.
+
+    If a step pattern was passed, these are all ranges that match it, unless none is a step.
+    """
+    if report.family is None:
+        return 0
+    processes = (*report.stepping_processes, *report.digest.hosts)
+    n_steps: int = sum(process.members.num_rows for process in processes)
+    if report.reading.step is None or report.family == REPETITION or not n_steps:
+        return n_steps
+    return report.digest.n_named_steps or 0
+
+
+def _count_complete_steps(process: ProcessDigest) -> int:
+    return int(pc.sum(process.windows["is_complete"], min_count=0).as_py())
+
+
+def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
+    """Return the answer of a report without steps, None if it has some."""
+    if report.family == REPETITION and n_steps:
+        return None
+    if not report.counts.rows[versions.NVTX]:
+        if report.has("no-nvtx"):
+            return _lack("no-nvtx", "NVTX ranges were not recorded")
+        return _lack("no-nvtx-ranges", "no NVTX range")
+    if not report.families and not report.digest.n_named_steps:
         return _lack("no-steps", "only NVTX ranges of libraries")
-    elif step is not None:
-        n_steps = (digest.n_named_steps or 0) * bool(n_steps)
-        counts = [(f"match --step {_short(step.pattern)!r}", n_steps)]
-        if not n_steps:
-            unmatched = "leave out --step, or match one of the existing ranges"
-            return Answer(NO, (*counts, *others), fix=unmatched)
-    elif family is None or not n_steps:
-        fix = "leave out --step none" if report.reading.is_capture else CATALOGUE["no-steps"].fix
-        return Answer(NO, tuple(others), fix=fix)
+    if n_steps:
+        return None
+    counts = report.other_families
+    if report.reading.step is not None:
+        counts = [*_step_counts(report, 0), *counts]
+        fix: str | None = "leave out --step, or match one of the existing ranges"
+    elif report.reading.is_capture:
+        fix = "leave out --step none"
     else:
-        counts = [(repr(_short(family)), n_steps), *others[: _SHOWN_FAMILIES - 1]]
-    complete = [
-        pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()
-    ]
-    counted = [max(n - 1, 1) for n in complete if n]  # without the first
-    is_few = n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS
-    if is_few:
-        counts.insert(1, ("used", sum(counted)))
-    if n_steps < _MIN_STEPS or is_few:
-        return _lack(
-            "few-steps" if is_few else "no-complete-step", counts=tuple(counts), status=PARTLY
-        )
-    return Answer(YES, tuple(counts))
+        fix = CATALOGUE["no-steps"].fix
+    return Answer(NO, tuple(counts), fix=fix)
+
+
+def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
+    """Return how many steps there are, and of what kind, and other ranges that could be steps."""
+    if report.family == REPETITION and n_steps:
+        return [("found by a periodic launch pattern", n_steps)]
+    if report.reading.step is not None:
+        return [(f"match --step {_quoted(report.reading.step.pattern)}", n_steps)]
+    rivals = report.other_families[: _MAX_FAMILIES_SHOWN - 1]
+    return [(_quoted(report.family or ""), n_steps), *rivals]
 
 
 def _phases(report: Examined) -> Answer:
     if not report.counts.n_launches:
         return _lack("no-launches", _NO_CALLS)
     counts = report.phase_counts
-    has_backward = "backward" in dict(counts)
-    lacking = next(filter(report.has, ("backward-in-graphs", "no-backward")), None)
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
-            n_steps = sum(
-                {
-                    process.process_id: process.windows.num_rows
-                    for process in report.digest.processes
-                }.values()
+            return Answer(
+                PARTLY, ((text, _count_windows(report)), *counts), fix=report.fix_of(code)
             )
-            return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
-    if report.family is not None and has_backward and lacking is None:
+    has_backward = "backward" in dict(counts)
+    codes_without_backward = filter(report.has, ("backward-in-graphs", "no-backward"))
+    lacking_code = next(codes_without_backward, None)
+    if report.family is not None and has_backward and lacking_code is None:
         return Answer(YES, counts)
-    text = "" if counts else "no NVTX range has the name of a phase"
-    fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
-    return Answer(PARTLY if counts else NO, counts, text, fix)
+    fix = report.fix_of("no-steps" if has_backward else lacking_code or "no-backward")
+    if counts:
+        return Answer(PARTLY, counts, fix=fix)
+    return Answer(NO, text="no NVTX range has the name of a phase", fix=fix)
+
+
+def _count_windows(report: Examined) -> int:
+    """Return the number of windows, once for each process although it may have several ranks."""
+    n_by_process = {rank.process_id: rank.windows.num_rows for rank in report.digest.processes}
+    return sum(n_by_process.values())
 
 
 def _kernels(report: Examined) -> Answer:
     n_kernels = report.counts.rows[versions.KERNEL]
-    if not n_kernels and report.counts.rows[versions.GRAPH]:
-        return _lack(
-            "graphs-as-a-whole", "only CUDA graphs as a whole, no single kernel", status=PARTLY
-        )
-    if not n_kernels and report.has("no-kernels"):
-        return _lack("no-kernels", "kernels were launched, but not recorded")
     if not n_kernels:
-        return _lack("no-gpu-activity", "no kernels")
+        return _lacking_kernels(report)
     if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "kernels without names")
-    whose = "NCCL kernels" if report.has_only_nccl else "communication kernels"
-    counts = [("kernels", n_kernels), (whose, report.n_comm - report.n_copied)]
+    comm_noun = "NCCL kernels" if report.has_only_nccl else "communication kernels"
+    counts = [("kernels", n_kernels), (comm_noun, report.n_comm - report.n_copied)]
     if report.n_copied:
         counts.append(("collectives made of copies", report.n_copied))
-    if report.hides_comm or (report.is_several and not report.n_comm):
-        return _lack(
-            "comm-in-graphs" if report.hides_comm else "no-comm-kernels",
-            counts=tuple(counts),
-            status=PARTLY,
-        )
+    if report.hides_comm:
+        return _lack("comm-in-graphs", counts=tuple(counts), status=PARTLY)
+    if report.is_several and not report.n_comm:
+        return _lack("no-comm-kernels", counts=tuple(counts), status=PARTLY)
     return Answer(YES, tuple(counts))
 
 
+def _lacking_kernels(report: Examined) -> Answer:
+    if report.counts.rows[versions.GRAPH]:
+        text = "only CUDA graphs as a whole, no single kernel"
+        return _lack("graphs-as-a-whole", text, status=PARTLY)
+    if report.has("no-kernels"):
+        return _lack("no-kernels", "kernels were launched, but not recorded")
+    return _lack("no-gpu-activity", "no kernels")
+
+
 def _copies(report: Examined) -> Answer:
-    kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
-    lacking = [noun for code, (noun, _) in kinds.items() if report.has(code)]
+    noun_by_code = {"no-memcpy": "copies", "no-memset": "memsets"}
+    lacking = [noun for code, noun in noun_by_code.items() if report.has(code)]
     if lacking:
-        status = NO if len(lacking) == len(kinds) else PARTLY
+        status = NO if len(lacking) == len(noun_by_code) else PARTLY
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
-    counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
+    n_rows = report.counts.rows
+    counts = (("copies", n_rows[versions.MEMCPY]), ("memsets", n_rows[versions.MEMSET]))
     if report.digest.n_graphs:
-        return _lack(
-            "graphs-as-a-whole", "copies inside CUDA graphs are not visible", counts, status=PARTLY
-        )
+        text = "copies inside CUDA graphs are not visible"
+        return _lack("graphs-as-a-whole", text, counts, status=PARTLY)
     return Answer(YES, counts)
 
 
 def _gpu_model(report: Examined) -> Answer:
-    names = sorted(set(report.digest.facts.gpu_names.values()))
-    return (
-        Answer(YES, text=", ".join(map(_short, names)))
-        if names
-        else _lack("no-kernels", "not recorded")
-    )
+    models = sorted(set(report.digest.facts.gpu_names.values()))
+    if not models:
+        return _lack("no-kernels", "not recorded")
+    return Answer(YES, text=", ".join(map(_shortened, models)))
 
 
 def _message_bytes(report: Examined) -> Answer:
     if report.sends_nothing:
         return Answer(YES, text=_ONE_RANK)
     if report.replays_communication:
-        text, fix = SIZE_GAPS["replayed"]
-        return Answer(NO, text=text, fix=fix)
+        return _size_gap("replayed")
     if report.digest.size_gap is None:
         return Answer(YES, (("calls with a size", report.digest.n_message_bytes),))
-    text, fix = SIZE_GAPS[report.digest.size_gap]
+    return _size_gap(report.digest.size_gap)
+
+
+def _size_gap(name: str) -> Answer:
+    """Return the answer of a report without message sizes, for a reason of `SIZE_GAPS`."""
+    text, fix = SIZE_GAPS[name]
     return Answer(NO, text=text, fix=fix)
 
 
 def _idle_causes(report: Examined) -> Answer:
-    # Records of queries and of waits of a stream are among them, in which the host does not wait.
-    records = ("synchronization records", report.counts.rows[versions.SYNCHRONIZATION])
+    # Some records are queries and waits of a stream, in which the host does not wait.
+    n_records = report.counts.rows[versions.SYNCHRONIZATION]
+    record_count = ("synchronization records", n_records)
     n_calls = report.counts.n_timed_calls
+    if n_calls and report.digest.n_graphs:
+        return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
     if n_calls:
-        if report.digest.n_graphs:
-            return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
-        return Answer(YES, (("timed calls", n_calls), records))
-    return (
-        _lack("no-launches", counts=(records,), status=PARTLY)
-        if records[1]
-        else _lack("no-launches", _NO_CALLS)
-    )
+        return Answer(YES, (("timed calls", n_calls), record_count))
+    if n_records:
+        return _lack("no-launches", counts=(record_count,), status=PARTLY)
+    return _lack("no-launches", _NO_CALLS)
 
 
 def _nccl_ranges(report: Examined) -> Answer:
@@ -353,25 +412,34 @@ def _nccl_ranges(report: Examined) -> Answer:
     if n_ranges:
         return Answer(YES, (("ranges", n_ranges),))
     if report.replays_communication:
-        text, fix = SIZE_GAPS["replayed"]
-        return Answer(NO, text=text, fix=fix)
+        return _size_gap("replayed")
     return Answer(NO, text="none recorded", fix=TRACE_NVTX)
 
 
-def _compared(report: Examined) -> float | None:
-    """Return how much of the kernel time beside communication has equals without it; None where there is too little."""
-    ranks = report.digest.processes
-    overlap = walls = 0
-    for windows in (rank.windows for rank in ranks if rank.windows.num_rows):
-        overlap += pc.sum(windows["overlap_compute_ns"]).as_py() or 0
-        walls += pc.sum(pc.subtract(windows["end_ns"], windows["start_ns"])).as_py()
-    if not overlap or overlap < MIN_OVERLAP_SHARE_OF_STEP * walls:
+def _comparable_share(report: Examined) -> float | None:
+    """Return the share of kernel time during communication that can be compared.
+
+    Equal kernels must have run without communication too. None if compute and communication hardly
+    overlap.
+    """
+    overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
+    wall_ns = sum(map(_wall_ns, report.windows))
+    if not overlap_ns or overlap_ns < MIN_OVERLAP_SHARE_OF_STEP * wall_ns:
         return None
-    tables = enumerate(rank.kernels for rank in ranks)
-    numbered = (
-        own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in tables
-    )
-    return compared_kernels(pa.concat_tables(numbered)).share
+    kernels_of_ranks = []
+    for place, rank in enumerate(report.digest.processes):
+        rank_column = pa.repeat(place, rank.kernels.num_rows)
+        kernels_of_ranks.append(rank.kernels.append_column("rank", rank_column))
+    return compared_kernels(pa.concat_tables(kernels_of_ranks)).share
+
+
+def _wall_ns(windows: pa.Table) -> int:
+    lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
+    return int(pc.sum(lengths_ns).as_py())
+
+
+def _sum_over_windows(report: Examined, column: str) -> int:
+    return sum(pc.sum(windows[column]).as_py() or 0 for windows in report.windows)
 
 
 def _kernel_shapes(report: Examined) -> Answer:
@@ -380,292 +448,348 @@ def _kernel_shapes(report: Examined) -> Answer:
         return _lack("graphs-as-a-whole", "unknown inside CUDA graphs captured as a whole")
     if not (report.counts.has_shapes and has_kernels):
         return _lack("no-kernels", "not recorded")
-    share = _compared(report)
+    share = _comparable_share(report)
     if share is None or share >= LEAST_COMPARED:
         return Answer(YES, text=_SHAPES)
-    return Answer(
-        PARTLY, text=_SHAPES, fix=LESS_HIDDEN if _is_mostly_hidden(report) else LESS_WAITING
-    )
+    fix = LESS_HIDDEN if _is_mostly_hidden(report) else LESS_WAITING
+    return Answer(PARTLY, text=_SHAPES, fix=fix)
 
 
 def _is_mostly_hidden(report: Examined) -> bool:
-    """Tell whether compute hides most of the communication: else that is long, as where ranks wait, and compute is all beside it."""
-    windows = [rank.windows for rank in report.digest.processes if rank.windows.num_rows]
-    overlap, comm = (
-        sum(pc.sum(window[name]).as_py() or 0 for window in windows)
-        for name in ("overlap_compute_ns", "comm_ns")
-    )
-    return bool(overlap >= _MOSTLY_HIDDEN * comm)
+    """Tell whether compute hides most of the communication.
+
+    Otherwise communication is long, for example because ranks wait, and all compute runs during it.
+    """
+    overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
+    comm_ns = _sum_over_windows(report, "comm_ns")
+    return bool(overlap_ns >= _MIN_MOSTLY_HIDDEN_SHARE * comm_ns)
 
 
 def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
-    """Return what each report has of kernels' shapes; one sentence of all that have too few kernels to compare."""
+    """Return what each report has of kernel shapes.
+
+    Reports with too few comparable kernels share one sentence.
+    """
     answers = [_kernel_shapes(report) for report in reports]
-    few = [
+    hardly_comparable = [
         report
         for report, answer in zip(reports, answers, strict=True)
-        if (answer.status, answer.text) == (PARTLY, _SHAPES)
+        if answer.status == PARTLY and answer.text == _SHAPES
     ]
-    if not few:
+    if not hardly_comparable:
         return answers
-    shares = sorted(100 * (_compared(report) or 0.0) for report in few)
-    percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
-    start = "Only" if len(few) == len(reports) else f"In {len(few)} of {len(reports)} reports, only"
-    text = (
-        f"{_SHAPES}. {start} {percent}% of the kernel time during communication can be "
-        "compared with equal kernels "
-        "without communication"
-    )
+    text = _text_of_few_comparable(hardly_comparable, len(reports))
     return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]
 
 
+def _text_of_few_comparable(hardly_comparable: Sequence[Examined], n_reports: int) -> str:
+    """Return the sentence of reports with too few comparable kernels, of `n_reports` in all."""
+    percents = sorted(100 * (_comparable_share(report) or 0.0) for report in hardly_comparable)
+    ends = dict.fromkeys(f"{percent:.1f}" for percent in (percents[0], percents[-1]))
+    n_hardly = len(hardly_comparable)
+    start = "Only" if n_hardly == n_reports else f"In {n_hardly} of {n_reports} reports, only"
+    return (
+        f"{_SHAPES}. {start} {' to '.join(ends)}% of the kernel time during communication can be "
+        "compared with equal kernels "
+        "without communication"
+    )
+
+
 def _cuda_graphs(report: Examined) -> Answer:
-    nouns = {
-        "launches as a whole": report.counts.rows[versions.GRAPH],
+    n_graphs = report.counts.rows[versions.GRAPH]
+    n_by_noun = {
+        "launches as a whole": n_graphs,
         "kernels inside": report.counts.n_graph_kernels,
     }
-    counts = tuple((noun, n) for noun, n in nouns.items() if n)
-    if report.counts.rows[versions.GRAPH]:
+    counts = tuple((noun, n) for noun, n in n_by_noun.items() if n)
+    if n_graphs:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
 
 
 def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     n_ranks = len(_pids(reports))
-    return [_gpu_metrics_of(report, n_ranks) for report in reports]
+    return [_gpu_metrics_of_report(report, n_ranks) for report in reports]
 
 
-def _gpu_metrics_of(report: Examined, n_ranks: int) -> Answer:
-    """Return what a report has of GPU metrics, of `n_ranks` in all reports."""
+def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
+    """Return what a report has of GPU metrics, if all reports have `n_ranks`."""
     n_samples = report.counts.rows[versions.GPU_METRICS]
     if n_samples:
         return Answer(YES, (("samples", n_samples),))
-    # Earlier nsys do not know this name; later ones take the earlier name as its beginning.
+    # Older versions of nsys do not know the newer name. Newer ones accept the older name, because
+    # it is a prefix.
     version = versions.version_numbers(report.digest.facts.nsys_version)
     option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
     fix = f"capture with nsys profile {option}=all"
-    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < max(
-        n_ranks, report.job.n_ranks or 0
-    )
+    n_job_ranks = max(n_ranks, report.job.n_ranks or 0)
+    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < n_job_ranks
     if has_nsys_of_its_own:
         fix += ONE_NSYS_PER_GPU
     return Answer(NO, text="none recorded", fix=fix)
 
 
-def _short(text: str) -> str:
-    return (
-        text
-        if len(text) <= _LONGEST_TEXT
-        else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
-    )
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_TEXT_LENGTH:
+        return text
+    return f"{text[: _MAX_TEXT_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _quoted(text: str) -> str:
+    return repr(_shortened(text))
 
 
 def _pids(reports: Sequence[Examined]) -> list[int]:
     return [pid for report in reports for pid in report.pids]
 
 
-def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
-    """Return the answer where one rank alone is there of a job that is known to have had more; else None."""
+def _missing_ranks(reports: Sequence[Examined]) -> Answer | None:
+    """Return the answer of a single rank whose job had more ranks, None for other reports."""
     is_alone = len(_pids(reports)) == 1 and any(report.is_several for report in reports)
     return _lack("ranks-missing", "the other ranks' reports are missing") if is_alone else None
 
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    numbered = _numbered(reports, beside)
-    without = _lack("no-gpu-activity", "no GPU activity")
-    return [numbered if report.pids else without for report in reports]
+    numbering = _rank_numbers(reports, beside)
+    without_gpu = _lack("no-gpu-activity", "no GPU activity")
+    return [numbering if report.pids else without_gpu for report in reports]
 
 
-def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
+def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
+    """Return which ranks there are, and what gives them their numbers."""
     ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
     processes = one_of_each_process(ranks)
     if beside.rank_map is not None:
         numbers = ranks_by_map(processes, beside.rank_map, beside.sidecars)
-        return Answer(YES, text=f"{_of_processes(numbers, len(ranks))}, from --rank-map")
-    best = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
-    for source, of_each in rank_sources(processes, beside.sidecars):
-        numbers = [number for number in of_each if number is not None]
+        return Answer(YES, text=f"{_shown_processes(numbers, len(ranks))}, from --rank-map")
+    not_unique: Answer | None = None
+    for source, numbers_of_processes in rank_sources(processes, beside.sidecars):
+        numbers = [number for number in numbers_of_processes if number is not None]
         if len(numbers) < len(processes):
             continue
-        name = _SOURCES.get(source, f"the {source.removeprefix('env:')} environment variable")
-        repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
-        if not repeated:
-            return Answer(YES, text=f"{_of_processes(numbers, len(ranks))}, from {name}")
-        if best.fix != _ONE_RUN:
-            text = f"rank {repeated[0]} occurs {numbers.count(repeated[0])} times in {name}"
-            best = Answer(PARTLY, text=text, fix=_ONE_RUN)
+        name = _name_of_rank_source(source)
+        repeated = _first_repeated(numbers)
+        if repeated is None:
+            return Answer(YES, text=f"{_shown_processes(numbers, len(ranks))}, from {name}")
+        text = f"rank {repeated} occurs {numbers.count(repeated)} times in {name}"
+        not_unique = not_unique or Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
-        return best
-    return Answer(
-        YES, text="one rank" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process"
-    )
+        unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
+        return not_unique or unnamed
+    if len(ranks) == 1:
+        return Answer(YES, text="one rank")
+    return Answer(YES, text=f"the {len(ranks)} GPUs of the only process")
 
 
-def _of_processes(numbers: Sequence[int], n_ranks: int) -> str:
-    """Return the numbers of ranks that processes of these numbers have."""
+def _name_of_rank_source(source: str) -> str:
+    variable = source.removeprefix("env:")
+    return _NAMES_OF_RANK_SOURCES.get(source, f"the {variable} environment variable")
+
+
+def _first_repeated(numbers: Sequence[int]) -> int | None:
+    """Return the lowest number that occurs several times."""
+    repeated = [number for number, n in Counter(numbers).items() if n > 1]
+    return min(repeated, default=None)
+
+
+def _shown_processes(numbers: Sequence[int], n_ranks: int) -> str:
+    """Return in words which ranks run in processes with these numbers."""
     if len(numbers) == n_ranks:
         return shown_ranks(numbers)
     noun = "process" if len(numbers) == 1 else "processes"
     return f"{shown_ranks(range(n_ranks))} on the GPUs of {noun} {shown_ranks(numbers)}"
 
 
-def _are_shared(reports: Sequence[Examined]) -> bool:
-    """Tell whether some process has several devices, so that launchers count fewer than there are ranks."""
+def _have_shared_processes(reports: Sequence[Examined]) -> bool:
+    """Tell whether some process has several devices, so that launchers count fewer than ranks."""
     return any(report.n_processes < len(report.pids) for report in reports)
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    is_shared = _are_shared(reports)
-    told = recorded_world_size if is_shared else world_size
-    sizes = [told([report.digest], beside.sidecars) for report in reports]
-    if not any(sizes):  # a launcher, a log, or gaps in the ranks' numbers
+    read_size = recorded_world_size if _have_shared_processes(reports) else world_size
+    sizes = [read_size([report.digest], beside.sidecars) for report in reports]
+    if not any(sizes):
+        # A launcher, a log, or gaps in the numbers of the ranks may show the size.
         sizes = [report.job.world_size for report in reports]
-    known = sorted({size for size in sizes if size is not None})
-    n_ranks = len(_pids(reports))
-    n_here = sum(report.n_processes for report in reports)
-    here = Answer(YES, text=shown_ranks(known))
-    if is_shared:
-        here = Answer(
-            YES, text=f"{shown_ranks(known)} processes, with {n_ranks} GPUs in these reports"
-        )
-    if len(known) > 1:
-        here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
-    elif known and n_here < known[0]:
-        here = _lack(
-            "ranks-missing", f"{known[0]}, but only {n_here} in these reports", status=PARTLY
-        )
+    known_sizes = sorted({size for size in sizes if size is not None})
+    answer = _known_world_size(reports, known_sizes)
     answers = []
     for report, size in zip(reports, sizes, strict=True):
-        # Of one nsys around a launcher the environment is the launcher's, which does not have it.
+        # If one nsys captured a launcher, the environment is the launcher's, without WORLD_SIZE.
         fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        answers.append(
-            Answer(NO, text="WORLD_SIZE was not recorded", fix=fix) if size is None else here
-        )
+        absent = Answer(NO, text="WORLD_SIZE was not recorded", fix=fix)
+        answers.append(absent if size is None else answer)
     return answers
 
 
+def _known_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answer:
+    """Return the answer of reports that have a world size. Different reports may have several."""
+    shown_sizes = shown_ranks(sizes)
+    if len(sizes) > 1:
+        return Answer(PARTLY, text=f"{shown_sizes} in different reports", fix=_ONE_RUN)
+    n_processes = sum(report.n_processes for report in reports)
+    if sizes and n_processes < sizes[0]:
+        text = f"{sizes[0]}, but only {n_processes} in these reports"
+        return _lack("ranks-missing", text, status=PARTLY)
+    if not _have_shared_processes(reports):
+        return Answer(YES, text=shown_sizes)
+    n_gpus = len(_pids(reports))
+    return Answer(YES, text=f"{shown_sizes} processes, with {n_gpus} GPUs in these reports")
+
+
 def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
-    hosts = {report.digest.facts.host for report in reports if report.digest.facts.host}
+    answer = _known_clock(reports)
+    absent = _lack("no-session-start", "no session start")
+    starts_ns = [report.digest.facts.session_start_utc_ns for report in reports]
+    return [absent if start_ns is None else answer for start_ns in starts_ns]
+
+
+def _known_clock(reports: Sequence[Examined]) -> Answer:
+    """Return the answer of reports whose session start is known."""
+    missing = _missing_ranks(reports)
+    if missing is not None:
+        return missing
+    if len(_pids(reports)) < _least_job_size(reports):
+        text = "waiting is unknown for communication with missing ranks"
+        return _lack("ranks-missing", text, status=PARTLY)
+    if any(report.hides_comm for report in reports):
+        return _lack("comm-in-graphs", "communication inside CUDA graphs is not visible")
+    text = _clock_text(reports)
+    if any(report.lacks_groups for report in reports):
+        text = f"{text}, but the process groups are unknown"
+        return _lack("groups-not-named", text, status=PARTLY)
+    is_one_rank = len(reports) == 1 and reports[0].sends_nothing
+    return Answer(YES, text=_ONE_RANK if is_one_rank else text)
+
+
+def _least_job_size(reports: Sequence[Examined]) -> int:
+    """Return how many ranks the job had at least, as far as the reports say, else 0."""
+    if _have_shared_processes(reports):
+        return max(report.job.n_ranks or 0 for report in reports)
+    return max(world_size([report.digest]) or report.job.world_size or 0 for report in reports)
+
+
+def _clock_text(reports: Sequence[Examined]) -> str:
     text = "from session start times" if len(reports) > 1 else "from the session start time"
+    hosts = {report.digest.facts.host for report in reports if report.digest.facts.host}
     if len(hosts) > 1:
         text += f" of {len(hosts)} hosts, which may have different clocks"
-    sizes = {world_size([report.digest]) or report.job.world_size or 0 for report in reports}
-    if _are_shared(reports):
-        sizes = {report.job.n_ranks or 0 for report in reports}
-    there = _of_a_rank_alone(reports) or Answer(YES, text=text)
-    if all(report.sends_nothing for report in reports) and len(reports) == 1:
-        there = Answer(YES, text=_ONE_RANK)
-    if there.status == YES and len(_pids(reports)) < max(sizes):
-        there = _lack(
-            "ranks-missing",
-            "waiting is unknown for communication with missing ranks",
-            status=PARTLY,
-        )
-    elif there.status == YES and any(report.hides_comm for report in reports):
-        there = _lack("comm-in-graphs", "communication inside CUDA graphs is not visible")
-    elif there.status == YES and any(report.lacks_groups for report in reports):
-        there = _lack(
-            "groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY
-        )
-    absent = _lack("no-session-start", "no session start")
-    return [
-        absent if report.digest.facts.session_start_utc_ns is None else there for report in reports
-    ]
+    return text
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     sizes = {world_size([report.digest]) for report in reports}
-    if _are_shared(reports):
+    if _have_shared_processes(reports):
         sizes |= {report.job.n_ranks for report in reports}
-    known = sizes - {None}
-    # A report alone that communicates may be one of many, unless it says how many there are.
-    is_told = bool(known) or not any(report.n_comm for report in reports)
-    is_one_rank = {len(_pids(reports)), *known} == {1} and is_told
-    answer = Answer(YES, text="one rank") if is_one_rank else _known_link(reports, beside, sizes)
+    known_sizes = sizes - {None}
+    # A single report with communication may be one of many, unless it has the size of the job.
+    is_size_sure = bool(known_sizes) or not any(report.n_comm for report in reports)
+    if is_size_sure and {len(_pids(reports)), *known_sizes} == {1}:
+        answer = Answer(YES, text="one rank")
+    else:
+        answer = _links_of_ranks(reports, beside, sizes)
     if answer.status != NO:
-        answer = _of_a_rank_alone(reports) or answer
+        answer = _missing_ranks(reports) or answer
     return [answer] * len(reports)
 
 
-def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
+def _links_of_ranks(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
+    """Return what connects several ranks, by the NCCL log and the topology."""
     log = beside.log
     topology = beside.topology
     pids = _pids(reports)
     if log is None and topology is None:
-        fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
-        return Answer(
-            NO,
-            text="no NCCL log and no topology file was passed or lies next to the reports",
-            fix=fix,
-        )
+        text = "no NCCL log and no topology file was passed or lies next to the reports"
+        return Answer(NO, text=text, fix=f"{_log_fix(reports)}. Also {_TOPOLOGY}")
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
-    # Which GPU a process without a log has its rank says.
-    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
-    numbers = number_by_name(ranks, beside.sidecars).numbers if log and log.communicators else ()
-    alone = [(number, ranks[at]) for at, number in enumerate(numbers) if ranks[at].is_alone]
-    local_ranks = {number: rank.report.facts.number("LOCAL_RANK") for number, rank in alone}
-    if _are_shared(reports):
-        local_ranks = {
-            number: rank.process.device_id for number, rank in zip(numbers, ranks, strict=False)
-        }
-    rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
+    rows, _ = links(log, topology, pids=pids, local_ranks=_local_ranks(reports, beside))
     link = slowest(rows)
     if link is not None:
-        # Direct access is over NVLink or PCIe, which the topology tells.
-        unclear = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
-        if not unclear:
-            return Answer(YES, text=link.text)
-        text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
-        fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * (
-            "p2p" in unclear and topology is None
-        )
-        return Answer(PARTLY, text=text, fix=". Also ".join(fixes) or _LOG)
+        # Direct access uses NVLink or PCIe. Only the topology shows which.
+        unclear_kinds = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
+        lacks_topology = "p2p" in unclear_kinds and topology is None
+        return _slowest_link(link, is_clear=not unclear_kinds, lacks_topology=lacks_topology)
     if topology is None:
-        return Answer(
-            PARTLY, text="the log does not show what NCCL uses", fix=f"{_LOG}. Also {_TOPOLOGY}"
-        )
+        text = "the log does not show what NCCL uses"
+        return Answer(PARTLY, text=text, fix=f"{_LOG}. Also {_TOPOLOGY}")
+    text = f"{_connections(topology)}, but no NCCL log shows what NCCL uses"
+    return Answer(PARTLY, text=text, fix=_log_fix(reports))
+
+
+def _local_ranks(reports: Sequence[Examined], beside: Beside) -> dict[int, int | None]:
+    """Return which GPU of its host each rank has, to find the GPUs of processes without a log."""
+    if beside.log is None or not beside.log.communicators:
+        return {}
+    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
+    # There are no numbers if nothing identifies the ranks.
+    numbers = number_by_name(ranks, beside.sidecars).numbers
+    numbered = [*zip(numbers, ranks, strict=False)]
+    if _have_shared_processes(reports):
+        return {number: rank.process.device_id for number, rank in numbered}
+    return {
+        number: rank.report.facts.number("LOCAL_RANK") for number, rank in numbered if rank.is_alone
+    }
+
+
+def _slowest_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) -> Answer:
+    if is_clear:
+        return Answer(YES, text=link.text)
+    fixes = []
+    if link.is_unlogged:
+        fixes.append(_ALL_LOGS)
+    if lacks_topology:
+        fixes.append(_TOPOLOGY)
+    text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
+    return Answer(PARTLY, text=text, fix=". Also ".join(fixes) or _LOG)
+
+
+def _connections(topology: Topology) -> str:
+    """Return in words what connects the GPUs of a topology."""
     gpus = {f"GPU{index}" for index in topology.gpus}
     paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
-    text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
-    return Answer(
-        PARTLY, text=f"{text}, but no NCCL log shows what NCCL uses", fix=_log_fix(reports)
-    )
+    return f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
 
 
 def _log_fix(reports: Sequence[Examined]) -> str:
-    """Return how to come by NCCL's log: where the run was told to write one, it is there."""
+    """Return how to get the NCCL log. A run that was told to write a log has written it."""
     environments = [report.digest.facts.environment or {} for report in reports]
     return LOG_WRITTEN if all(writes_log(environment) for environment in environments) else _LOG
 
 
 class Question(Struct, frozen=True):
-    """One question: name, what it answers, what each report has for it, and whether nsyspipe answers it itself."""
+    """One question that reports may answer."""
 
     name: str
+    # What the user gets to know.
     answers: str
+    # Returns what each report has for it.
     judge: Callable[[Sequence[Examined], Beside], list[Answer]]
+    # Whether nsyspipe itself uses the answer.
     is_used: bool = True
 
 
 def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
+    """Return a rule that judges each report on its own."""
     return lambda reports, _: [judge(report) for report in reports]
 
 
 def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
 ) -> Callable[..., list[Answer]]:
-    return _each(
-        lambda report: (
-            Answer(YES, ((noun, n),)) if (n := count(report)) else Answer(NO, text=text, fix=fix)
-        )
-    )
+    """Return a rule that asks only how many there are of something in each report."""
+
+    def judge(report: Examined) -> Answer:
+        n = count(report)
+        return Answer(YES, ((noun, n),)) if n else Answer(NO, text=text, fix=fix)
+
+    return _each(judge)
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:
-    return _counted(
-        lambda report: report.counts.rows[table], noun, flag and f"capture with nsys profile {flag}"
-    )
+    """Return a rule that asks only how many rows a table of each report has."""
+    fix = flag and f"capture with nsys profile {flag}"
+    return _counted(lambda report: report.counts.rows[table], noun, fix)
 
 
 _CALLS = _counted(

@@ -6,7 +6,7 @@ Also whether reports can be of one run, and how large the job was.
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -280,8 +280,11 @@ def _are_of_one_job(paths: Sequence[Path]) -> bool:
 
 
 def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
-    jobs = ({each.variables.get(name, "") for each in facts} for name in JOB_VARIABLES)
-    return any(len(values) > 1 for values in jobs)
+    for name in JOB_VARIABLES:
+        values = {report.variables.get(name, "") for report in facts}
+        if len(values) > 1:
+            return True
+    return False
 
 
 def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> bool:
@@ -638,25 +641,37 @@ def job_size(
     launched = None
     if numbering.source != "rank_map":
         launched = launcher_size(processes, gathered.sidecars)
+    least_size = _least_size(numbering, ranks_of_all_reports)
     if len(processes) == len(ranks):
         size = world_size(gathered.digests, gathered.sidecars, log, launched)
         if size is None:
-            size = _least_size(numbering, ranks_of_all_reports)
+            size = least_size
         n_unrecorded = n_unrecorded_ranks(gathered.digests)
         if size is None and n_unrecorded and ranks:
             return JobSize(None, len(ranks) + n_unrecorded)
         return JobSize(size, size)
-    sizes = (
-        recorded_world_size(gathered.digests, gathered.sidecars),
-        launched,
-        _least_size(numbering, ranks_of_all_reports),
-    )
-    n_job_processes = next((size for size in sizes if size is not None), None)
     n_nccl_ranks = largest_communicator(gathered.digests, log)
+    recorded = recorded_world_size(gathered.digests, gathered.sidecars)
+    return _size_with_shared_processes(
+        (recorded, launched, least_size),
+        n_nccl_ranks,
+        n_ranks=len(ranks),
+        n_processes=len(processes),
+    )
+
+
+def _size_with_shared_processes(
+    sizes: Iterable[int | None], n_nccl_ranks: int | None, *, n_ranks: int, n_processes: int
+) -> JobSize:
+    """Return the size of a job if some of the present processes have several ranks.
+
+    `sizes` are numbers of processes, and the first known one counts. NCCL counts ranks.
+    """
+    n_job_processes = next((size for size in sizes if size is not None), None)
     if n_job_processes is None and n_nccl_ranks is None:
         return JobSize(None, None)
-    n_missing = max((n_job_processes or 0) - len(processes), 0)
-    return JobSize(n_job_processes, max(len(ranks) + n_missing, n_nccl_ranks or 0))
+    n_missing = max((n_job_processes or 0) - n_processes, 0)
+    return JobSize(n_job_processes, max(n_ranks + n_missing, n_nccl_ranks or 0))
 
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
@@ -739,7 +754,7 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     Raises `OptionError` unless the map names each process and no other, and each number once.
     """
     # A process that was captured several times may be named by any of its reports.
-    names_of_parts = [[_names_of(part) for part in rank.parts] for rank in ranks]
+    names_of_parts = [list(map(_names_of, rank.parts)) for rank in ranks]
     names = [parts[0][0] for parts in names_of_parts]
     used_names = [_first_names(parts, rank_map) for parts in names_of_parts]
     for name, rank_names in zip(names, used_names, strict=True):
@@ -813,8 +828,11 @@ def _names_of(part: Rank[ProcessDigest] | Rank[HostDigest]) -> list[str]:
 
 def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) -> list[str]:
     """Return the first name that a map has of each report of one rank."""
-    named = (next((key for key in keys if key in rank_map), None) for keys in parts)
-    return [key for key in named if key is not None]
+    first_names = []
+    for keys in parts:
+        used_keys = [key for key in keys if key in rank_map]
+        first_names += used_keys[:1]
+    return first_names
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
@@ -879,8 +897,8 @@ def choose_ranks(
         fix = f"--ranks {shown_ranks(wanted & existing or existing)}" if existing else RANK_MAP
         raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
     is_chosen = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
-    chosen_ranks = itertools.compress(ranks_of_reports, is_chosen)
-    ranks = frozenset(itertools.chain.from_iterable(chosen_ranks))
+    chosen = itertools.compress(ranks_of_reports, is_chosen)
+    ranks = frozenset(itertools.chain.from_iterable(chosen))
     left_out = ranks - wanted
     if left_out:
         what = f"leaves out {shown_ranks(left_out)}, but nsyspipe reads a report with all its ranks"
@@ -890,8 +908,12 @@ def choose_ranks(
         paths=tuple(itertools.compress(paths, is_chosen)),
         ranks=ranks,
         ranks_of_all_reports=existing,
-        rank_map=full_map and {name: rank for name, rank in full_map.items() if rank in ranks},
+        rank_map=full_map and _entries_of(ranks, full_map),
     )
+
+
+def _entries_of(ranks: Container[int], rank_map: Mapping[str, int]) -> dict[str, int]:
+    return {name: rank for name, rank in rank_map.items() if rank in ranks}
 
 
 def _shown_option(asked: str | int | Iterable[int], wanted: Iterable[int]) -> str:

@@ -1,11 +1,11 @@
-"""The public noun: a run of several ranks, wherever its tables come from, and the header that identifies it."""
+"""A run of several ranks, wherever its tables come from, and the header that identifies it."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -40,20 +40,20 @@ from nsyspipe.run.rank_names import RankNames
 if TYPE_CHECKING:
     import pandas as pd
 
-AskedSteps: TypeAlias = (
-    tuple[int, int] | int | None
-)  # the first and the last, or one, by number; None for all
-AskedRanks: TypeAlias = Iterable[int] | int | str | None  # likewise, or as text: 0-7,63
-# ranges of ranks in a message, and its letters
-_SHOWN = 8
-_LONG = 100
-# What the steps of a run come from: ranges, what launches repeat, without device activity its
-# hosts; or there are none.
+# The first and the last step, or one step, by number. None for all.
+AskedSteps: TypeAlias = tuple[int, int] | int | None
+# Some ranks, or one. A text may be ``0-7,63``. None for all.
+AskedRanks: TypeAlias = Iterable[int] | int | str | None
+# A message shows this many ranges of ranks, and this many characters of those that a user typed.
+_MAX_RANGES_SHOWN = 8
+_MAX_TEXT_LENGTH = 100
+# What the steps of a run come from: NVTX ranges, repeated launches, or the ranges of processes
+# without device activity. `CAPTURE` means that there are no steps.
 RANGES = "ranges"
 REPETITION = "repetition"
 HOST = "host"
 CAPTURE = "capture"
-# What commands and pages ask of runs and answers, which completion in Python does not offer.
+# What only commands and pages use. Completion in Python does not offer it.
 _PLUMBING = {
     "chosen",
     "chosen_ranks",
@@ -80,77 +80,92 @@ _PLUMBING = {
 class RunHeader:
     """The ``run`` object of the JSON document, field by field."""
 
-    # the user's, else the capture's start and a digest of what was captured, whichever nsys
-    # exported it
+    # Passed by the user. Otherwise it is made of the start of the capture and of what was captured,
+    # whichever nsys exported it.
     run_id: str
     label: str
     n_ranks: int
-    world_size: int | None  # as captured; None when nothing says
+    # As captured, None if nothing says.
+    world_size: int | None
     gpu_names: list[str]
     hosts: list[str]
     nsys_versions: list[str]
     export_schema_versions: list[str]
-    captured_at_utc: str | None  # start of the earliest session, ISO 8601
+    # Start of the earliest session, ISO 8601.
+    captured_at_utc: str | None
     reports: list[str]
-    capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
-    # Processes that the ranks are of: fewer than ranks where some have several devices; None of a
-    # run saved before this was told
+    # From the sidecar beside the reports, None without one.
+    capture: RunCapture | None = None
+    # Number of processes that have the ranks. There are fewer processes than ranks if some process
+    # has several devices. None if the run was saved by an older nsyspipe.
     n_processes: int | None = None
-    n_processes_without_kernels: int | None = (
-        None  # that did what ranks do, and are none: `run.unrecorded`
-    )
-    # Training variables of the programs when they started, by the reports, as they may be written
-    # down; values of different processes side by side; None where no report captured them.
+    # Processes without kernels that did what ranks do, but do not count as ranks: `run.unrecorded`.
+    n_processes_without_kernels: int | None = None
+    # Training variables of the programs when they started, with masked secrets. Values of
+    # different processes are joined. None if no report captured them.
     environment: dict[str, str] | None = None
-    steps_from: str | None = (
-        None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
-    )
-    # What reports say; nothing where they do not, and in runs saved before this was read.
+    # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`. None if nothing was recorded at all.
+    steps_from: str | None = None
+    # What reports say. Empty if they do not, or if the run was saved by an older nsyspipe.
     driver_versions: list[str] = field(default_factory=list)
-    cuda_driver_versions: list[str] = field(
-        default_factory=list
-    )  # of CUDA that the driver supports
-    traced_events: list[str] = field(default_factory=list)  # kinds of events, as nsys calls them
-    cuda_graph_traces: list[str] = field(default_factory=list)  # ``graph`` or ``node``
-    commands: list[str] = field(
-        default_factory=list
-    )  # of the programs that nsys started, as they may be written down
+    # Of CUDA, which the driver supports.
+    cuda_driver_versions: list[str] = field(default_factory=list)
+    # Kinds of events, as nsys calls them.
+    traced_events: list[str] = field(default_factory=list)
+    # ``graph`` or ``node``.
+    cuda_graph_traces: list[str] = field(default_factory=list)
+    # Of the programs that nsys started, with masked secrets.
+    commands: list[str] = field(default_factory=list)
 
     @property
     def training_variables(self) -> dict[str, str] | None:
-        """What reports captured, before what a launcher saw unless it is hidden; None where neither recorded any."""
-        seen = self.capture.environment if self.capture else {}
-        captured = self.environment or {}
-        shown = {
-            name: value for name, value in captured.items() if name not in seen or MASK not in value
+        """The variables of reports and of the launcher, None if neither recorded any.
+
+        A value in a report has priority, unless it is masked.
+        """
+        of_launcher = self.capture.environment if self.capture else {}
+        if self.environment is None and not of_launcher:
+            return None
+        of_reports = {
+            name: value
+            for name, value in (self.environment or {}).items()
+            if name not in of_launcher or MASK not in value
         }
-        return None if self.environment is None and not seen else {**seen, **shown}
+        return {**of_launcher, **of_reports}
 
     @property
     def has_shared_processes(self) -> bool:
-        """Whether some process has several ranks, each on a device of its own."""
+        """Whether some process has several ranks, each on its own device."""
         return self.n_processes is not None and self.n_processes < self.n_ranks
 
     @property
     def n_job_ranks(self) -> int | None:
-        """How many ranks the job had, at least so many where processes that are missing may have several; None: not known."""
+        """How many ranks the job had, None if it is not known.
+
+        If processes are missing, which may have several ranks, this is the least number.
+        """
         if self.world_size is None and self.n_processes_without_kernels:
             return self.n_ranks + self.n_processes_without_kernels
         return job_ranks(self.n_ranks, self.n_processes, self.world_size)
 
 
 def job_ranks(n_ranks: int, n_processes: int | None, world_size: int | None) -> int | None:
-    """Return how many ranks a job had of which some are there: a launcher counts processes, whatever devices they have."""
+    """Return how many ranks a job had, None if it is not known.
+
+    `world_size` is what the launcher counts, which is processes, whatever devices they have.
+    """
     if n_processes is None or n_processes == n_ranks or world_size is None:
         return world_size
     return n_ranks + max(world_size - n_processes, 0)
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
-    """Return what a run's steps, which are a family or none, come from, as `RunHeader.steps_from` says it."""
-    if n_ranks:
-        return CAPTURE if family is None else REPETITION if family == BY_REPETITION else RANGES
-    return HOST if n_host_steps else None
+    """Return `RunHeader.steps_from`, what the steps come from. `family` is None without steps."""
+    if not n_ranks:
+        return HOST if n_host_steps else None
+    if family is None:
+        return CAPTURE
+    return REPETITION if family == BY_REPETITION else RANGES
 
 
 class NamedTables:
@@ -166,11 +181,11 @@ class NamedTables:
             subject = f"table {short_repr(name)}"
             problem = "there is no such table"
             raise OptionError.no_such_name(subject, problem, str(name), self._TABLES)
-        found = getattr(self, name)
-        return found() if callable(found) else found
+        table = getattr(self, name)
+        return table() if callable(table) else table
 
     def to_pandas(self, table: str) -> pd.DataFrame:
-        """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
+        """Return a table as a DataFrame with Arrow types, so that no integer becomes a float.
 
         Parameters
         ----------
@@ -203,9 +218,8 @@ class Run(NamedTables, ABC):
     0.12
     """
 
-    given_label: (
-        str | None
-    )  # what whoever opened it calls it; None: it is called by what is known of it
+    # The label that was passed to `load`. None if the label is made of what is known of the run.
+    given_label: str | None
 
     def _table(self, name: str) -> pa.Table:
         if name not in self._made:
@@ -218,7 +232,7 @@ class Run(NamedTables, ABC):
 
     @abstractmethod
     def _make(self, name: str) -> pa.Table:
-        """Make, or read, one of the tables, by its name among `schema.RUN_TABLES`; asked once."""
+        """Make or read the table with this name, one of `schema.RUN_TABLES`. It is called once."""
 
     @property
     @abstractmethod
@@ -232,13 +246,13 @@ class Run(NamedTables, ABC):
 
     @property
     def definitions_version(self) -> int:
-        """Version of the definitions that the metrics follow. A run that an older nsyspipe saved has an older version."""
+        """Version of the definitions that the metrics follow. Older runs may have an older one."""
         return DEFINITIONS_VERSION
 
     @property
     @abstractmethod
     def step_family(self) -> str | None:
-        """The NVTX texts of the steps, with ``#`` for digits, or the pattern that you passed. None without steps."""
+        """NVTX texts of the steps, with ``#`` for digits, or your pattern. None without steps."""
 
     @property
     def label(self) -> str:
@@ -268,7 +282,7 @@ class Run(NamedTables, ABC):
     @property
     @abstractmethod
     def link(self) -> LinkVerdict | None:
-        """The slowest connection and the bandwidth that was reached. None if no rank or no connection is known."""
+        """The slowest connection and its bandwidth. None if no rank or connection is known."""
 
     @property
     def ranks(self) -> pa.Table:
@@ -282,7 +296,7 @@ class Run(NamedTables, ABC):
 
     @property
     def problems(self) -> pa.Table:
-        """`schema.PROBLEMS`: errors, warnings and notes about the reports, most severe first, each with its fix."""
+        """`schema.PROBLEMS`: errors, warnings and notes with their fixes, most severe first."""
         return schema.PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
@@ -292,11 +306,11 @@ class Run(NamedTables, ABC):
         return rows
 
     def steps(self) -> pa.Table:
-        """`schema.STEPS`: one row per (rank, step) with window, time breakdown and ratios, sorted by (rank, start)."""
+        """`schema.STEPS`: times and ratios of each (rank, step), sorted by (rank, start)."""
         return self._table("steps")
 
     def breakdown(self) -> pa.Table:
-        """Return the rows of `steps` that the metrics use: complete on every rank, and not skipped."""
+        """Return the rows of `steps` that the metrics use: complete on all ranks, not skipped."""
         steps = self.steps()
         return steps.filter(steps["in_summary"])
 
@@ -305,7 +319,7 @@ class Run(NamedTables, ABC):
         return self._table("phases")
 
     def collectives(self) -> pa.Table:
-        """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, in this order."""
+        """`schema.COLLECTIVES`: wait and transfer by (step, collective, rank), in this order."""
         return self._table("collectives")
 
     def stragglers(self) -> pa.Table:
@@ -313,21 +327,22 @@ class Run(NamedTables, ABC):
         return self._table("stragglers")
 
     def traffic(self) -> pa.Table:
-        """`schema.TRAFFIC`: size and time of the communication of each communicator, by parallelism, all ranks first."""
+        """`schema.TRAFFIC`: communication of each communicator, by parallelism, all ranks first."""
         return self._table("traffic")
 
     def links(self) -> pa.Table:
-        """`schema.LINKS`: the connections between ranks, from the NCCL log or topology. No rows if there is neither."""
+        """`schema.LINKS`: connections of ranks, by NCCL log or topology. No rows without either."""
         return self._table("links")
 
     def findings(self) -> pa.Table:
         """`schema.FINDINGS`: causes of lost time and recommendations, the largest saving first."""
         rows = rows_in_python(self.finding_rows, "title", "action", "advice")
         for row in rows:
-            told = json.loads(row["evidence"]).items()
-            row["evidence"] = json.dumps(
-                {key: in_python(one) if isinstance(one, str) else one for key, one in told}
-            )
+            evidence = json.loads(row["evidence"])
+            for name, value in evidence.items():
+                if isinstance(value, str):
+                    evidence[name] = in_python(value)
+            row["evidence"] = json.dumps(evidence)
         return schema.FINDINGS.from_rows(rows)
 
     @property
@@ -337,7 +352,7 @@ class Run(NamedTables, ABC):
         return rows
 
     def judged_findings(self) -> pa.Table:
-        """`schema.FINDINGS` without a simulation: this takes no time, but estimated savings may be missing."""
+        """`schema.FINDINGS` without a simulation: fast, but estimated savings may be missing."""
         return self._table("findings")
 
     def kernels(self, top: int | None = None) -> pa.Table:
@@ -355,12 +370,12 @@ class Run(NamedTables, ABC):
             If `top` is less than 1.
         """
         check_whole("top", top, "top=20")
-        found = self._table("kernels")
-        return found if top is None else costliest(found, top)
+        kernels = self._table("kernels")
+        return kernels if top is None else costliest(kernels, top)
 
     def costs(self) -> pa.Table:
-        """`schema.COSTS`: the most expensive kernels, collectives and communicators, as ``--top`` and ``--csv`` show them."""
-        tables = self.kernels(), self.collectives(), self.traffic(), self.breakdown()
+        """`schema.COSTS`: the most expensive kernels, collectives and communicators."""
+        tables = (self.kernels(), self.collectives(), self.traffic(), self.breakdown())
         are_groups_known = "groups-not-named" not in {row["code"] for row in self.problem_rows}
         return costs(*tables, is_capture=self.is_capture, are_groups_known=are_groups_known)
 
@@ -370,9 +385,10 @@ class Run(NamedTables, ABC):
 
     def evenness(self) -> Evenness | None:
         """Return how much the step times of the summary steps vary, in ns. None without steps."""
-        return (
-            None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
-        )
+        if self.is_capture:
+            return None
+        step_times_ns = step_times(self.breakdown())
+        return evenness(step_times_ns.astype(np.float64))
 
     def rank_summary(self) -> pa.Table:
         """`schema.RANK_SUMMARY`: the metrics of each rank, sorted by rank."""
@@ -383,7 +399,7 @@ class Run(NamedTables, ABC):
         return self._table("phase_summary")
 
     def idle_calls(self) -> pa.Table:
-        """`schema.IDLE_CALLS`: the API calls that blocked CPUs while their GPUs were idle, largest first."""
+        """`schema.IDLE_CALLS`: calls that blocked CPUs while GPUs were idle, largest first."""
         return self._table("idle_calls")
 
     def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
@@ -408,24 +424,23 @@ class Run(NamedTables, ABC):
     def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
         from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
 
-        if step is None and (step := drawing.representative_step(self.steps())) is None:
+        if step is None:
+            step = drawing.representative_step(self.steps())
+        if step is None:
             return schema.TIMELINE.empty()
         if ranks is None:
-            telling = [
-                *self.telling_ranks(drawing.MAX_RANKS // 8),
-                *self.telling_ranks(drawing.MAX_RANKS),
-            ]
-            ranks = drawing.drawn_ranks(self.steps(), step, telling)
+            few_ranks = self.telling_ranks(drawing.MAX_RANKS // 8)
+            many_ranks = self.telling_ranks(drawing.MAX_RANKS)
+            ranks = drawing.drawn_ranks(self.steps(), step, [*few_ranks, *many_ranks])
         operations = self.operations((step, step), ranks)
-        # With the first one asked for, workers go on reading while this process makes its
-        # collectives.
-        first = list(itertools.islice(operations, 1))
-        return drawing.timeline(
-            self.steps(), self.collectives(), itertools.chain(first, operations), step
-        )
+        # Once the first operations are asked for, workers read the others while this process makes
+        # the table of collectives.
+        first_operations = list(itertools.islice(operations, 1))
+        all_operations = itertools.chain(first_operations, operations)
+        return drawing.timeline(self.steps(), self.collectives(), all_operations, step)
 
     def host_steps(self) -> pa.Table:
-        """`schema.HOST_STEPS`: the CPU times of the steps of a run without GPU activity. Other runs have no rows."""
+        """`schema.HOST_STEPS`: CPU times of steps. Runs with GPU activity have no rows."""
         return self._table("host_steps")
 
     @abstractmethod
@@ -463,8 +478,8 @@ class Run(NamedTables, ABC):
             Largest number of ranks.
         """
         check_whole("most", most, "most=8", 0)
-        whole = self.breakdown() if self.is_capture else None
-        return telling_ranks(self.rank_summary(), self.stragglers(), whole, most)
+        captures = self.breakdown() if self.is_capture else None
+        return telling_ranks(self.rank_summary(), self.stragglers(), captures, most)
 
     def chosen_ranks(self, ranks: object) -> list[int]:
         """Return the ranks that you ask for, in ascending order.
@@ -474,25 +489,21 @@ class Run(NamedTables, ABC):
         OptionError
             If the run does not have one of the ranks.
         """
-        there: list[int] = self.ranks["rank"].to_pylist()
+        present: list[int] = self.ranks["rank"].to_pylist()
         if ranks is None:
-            return there
+            return present
         wanted = asked_ranks(ranks)
-        unknown = sorted(wanted - {*there})
+        unknown = sorted(wanted - {*present})
         if unknown:
-            found = few(ranges(there), _SHOWN)
-            left = ",".join(ranges(wanted & {*there} or there))
-            found = f"ranks {found}"
-            fix = f"--perfetto-ranks {left}" if there else None
-            given = f"ranks {shortened(few(ranges(unknown), _SHOWN), _LONG)}"
-            raise OptionError(given, "are not in this run", found=found, fix=fix)
+            raise _unknown_ranks(unknown, wanted, present)
         return sorted(wanted)
 
     def __repr__(self) -> str:
         try:
             figures = self.summary().to_pylist()[0]
         except NsyspipeError as error:
-            return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
+            first_line = str(error).splitlines()[0]
+            return f"<Run that cannot be read: {first_line}>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         steps = "a capture without steps" if self.is_capture else steps
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
@@ -513,8 +524,21 @@ class Run(NamedTables, ABC):
         if name in [*schema.EVENT_TABLES]:
             fix = "for rank, events, phase_ranges in run.operations()"
             raise OptionError(f"table {name!r}", "is given rank by rank", fix=fix)
-        return (
-            self._table(name)
-            if name in self._TABLES and not hasattr(self, name)
-            else super()._named_table(name)
-        )
+        if name in self._TABLES and not hasattr(self, name):
+            return self._table(name)
+        return super()._named_table(name)
+
+
+def _unknown_ranks(
+    unknown: Sequence[int], wanted: Collection[int], present: Sequence[int]
+) -> OptionError:
+    """Return the error for ranks that a run does not have."""
+    known = {*wanted}.intersection(present)
+    usable = ",".join(ranges(known or present))
+    shown = shortened(few(ranges(unknown), _MAX_RANGES_SHOWN), _MAX_TEXT_LENGTH)
+    return OptionError(
+        f"ranks {shown}",
+        "are not in this run",
+        found=f"ranks {few(ranges(present), _MAX_RANGES_SHOWN)}",
+        fix=f"--perfetto-ranks {usable}" if present else None,
+    )

@@ -256,10 +256,11 @@ def _ranks_with_family(family: str, digests: Sequence[ReportDigest]) -> list[boo
             if digest.hosts:
                 of_hosts = itertools.chain.from_iterable(host.candidates for host in digest.hosts)
                 candidates_of_ranks.append(tuple(of_hosts))
-    return [
-        any(candidate.name == family and _may_be_steps(candidate) for candidate in candidates)
-        for candidates in candidates_of_ranks
-    ]
+    is_on_ranks = []
+    for candidates in candidates_of_ranks:
+        of_family = [candidate for candidate in candidates if candidate.name == family]
+        is_on_ranks.append(any(map(_may_be_steps, of_family)))
+    return is_on_ranks
 
 
 def _may_be_steps(candidate: Candidate) -> bool:

@@ -97,28 +97,31 @@ def process_steps(
         candidates_of_ranks = [_candidates(rank, families, names) for rank in events]
         if not is_decided and not reading.is_capture:
             family = choose(candidates_of_ranks, [0] * len(events))
-    calls = by_process(capture.calls.all, [rank.process_id for rank in events])
-    ranks = [
-        _RankLaunches(rank, rank_calls, names)
-        for rank, rank_calls in zip(events, calls, strict=True)
-    ]
+    ranks = _launches_of_ranks(capture, events)
     repetitions: list[Repetition | None] = [None] * len(events)
     if _may_repeat(capture, reading, family):
         repetitions = _find_repetitions(ranks, reading)
         candidates_of_ranks = _with_repetitions(candidates_of_ranks, repetitions)
         family = family if is_decided else choose(candidates_of_ranks, [0] * len(events))
+    if family != REPETITION:
+        repetitions = [None] * len(events)
     steps = []
-    for rank, rank_candidates, repetition in zip(
-        ranks, candidates_of_ranks, repetitions, strict=True
-    ):
-        units = repetition if family == REPETITION else None
-        members = (
-            units.members
-            if units is not None
-            else _step_members(rank.events.ranges, families, rank_candidates, family)
-        )
+    for rank, rank_candidates, units in zip(ranks, candidates_of_ranks, repetitions, strict=True):
+        if units is None:
+            members = _step_members(rank.events.ranges, families, rank_candidates, family)
+        else:
+            members = units.members
         steps.append(_steps_of_rank(rank, rank_candidates, members, units, codes))
     return steps, family
+
+
+def _launches_of_ranks(capture: Capture, events: Sequence[ProcessEvents]) -> list[_RankLaunches]:
+    calls_of_ranks = by_process(capture.calls.all, [rank.process_id for rank in events])
+    names = capture.operations.names
+    return [
+        _RankLaunches(rank, calls, names)
+        for rank, calls in zip(events, calls_of_ranks, strict=True)
+    ]
 
 
 def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:

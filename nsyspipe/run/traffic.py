@@ -57,15 +57,18 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     `steps` is `schema.STEPS`.
     """
     summary_steps = steps.filter(steps["in_summary"])
-    in_summary = across.rows.in_step & np.isin(across.rows.step, summary_steps["step"].to_numpy())
+    is_summary_step = np.isin(across.rows.step, summary_steps["step"].to_numpy())
+    in_summary = across.rows.in_step & is_summary_step
     cells = pa.Table.from_pylist([*_cells(across, summary_steps, in_summary)], _CELLS)
     all_ranks = _sum_over_ranks(cells)
     uses = _uses(across, cells, all_ranks, in_summary)
     table = pa.concat_tables([all_ranks.select(_CELLS.names), cells])
-    index = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
+    use_numbers = pa.array(uses, pa.int64())
+    index = pc.index_in(table["use"], value_set=use_numbers).to_numpy()
     order = np.lexsort((index, pc.fill_null(table["rank"], NONE)))
     table = table.take(pa.array(order))
-    n_ranks = across.sizes[table["use"].to_numpy() // len(COLLECTIVES)]
+    communicator = table["use"].to_numpy() // len(COLLECTIVES)
+    n_ranks = across.sizes[communicator]
     columns = _columns_of_uses([*uses.values()], index[order])
     columns |= _values_per_step(
         table, is_capture=is_capture, has_comm_between=across.has_comm_between
@@ -97,13 +100,15 @@ def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
     collectives = pa.array([use.collective for use in uses], pa.string())
     # All rows of a communicator share one text, because thousands of ranks may be listed in
     # thousands of rows.
-    texts = {use.ranks: pa.array([",".join(map(str, use.ranks))]) for use in uses}
-    ranks = [texts[use.ranks] for use in uses]
+    text_of_ranks = {use.ranks: pa.array([",".join(map(str, use.ranks))]) for use in uses}
+    text_of_use = [text_of_ranks[use.ranks] for use in uses]
+    texts = [text_of_use[place] for place in index.tolist()]
+    roles_of_uses = pa.array(roles(uses), pa.string())
     return {
         "communicator": names.take(places),
         "collective": collectives.take(places),
-        "role": pa.array(roles(uses), pa.string()).take(places),
-        "ranks": pa.chunked_array([ranks[place] for place in index.tolist()], pa.string()),
+        "role": roles_of_uses.take(places),
+        "ranks": pa.chunked_array(texts, pa.string()),
     }
 
 
@@ -170,10 +175,7 @@ def _cells(
     for rank, span in across.by_rank():
         has_hidden_comm = rank.number in ranks_with_hidden_comm
         steps = _steps_of_rank(summary_steps, rank)
-        operations_of_use = {
-            use: np.flatnonzero(calls.use[span] == use) + span.start
-            for use in np.unique(calls.use[span]).tolist()
-        }
+        operations_of_use = _operations_of_uses(calls.use, span)
         times = {} if has_hidden_comm else _times_of_uses(calls, operations_of_use, steps)
         for use, operations in operations_of_use.items():
             cell = {"rank": rank.number, "use": use, "n_steps": steps.starts.size}
@@ -184,9 +186,19 @@ def _cells(
             yield cell
 
 
+def _operations_of_uses(use: Int64, span: slice) -> dict[int, Int64]:
+    """Return the operations of each use in a span of all operations."""
+    use_in_span = use[span]
+    return {
+        number: np.flatnonzero(use_in_span == number) + span.start
+        for number in np.unique(use_in_span).tolist()
+    }
+
+
 def _steps_of_rank(summary_steps: pa.Table, rank: Rank[ProcessDigest]) -> _StepsOfRank:
-    edges = np.searchsorted(summary_steps["rank"].to_numpy(), (rank.number, rank.number + 1))
-    windows = slice(*edges)
+    rank_of_step = summary_steps["rank"].to_numpy()
+    first, end = np.searchsorted(rank_of_step, (rank.number, rank.number + 1))
+    windows = slice(first, end)
     return _StepsOfRank(
         starts=summary_steps["start_ns"].to_numpy()[windows],
         ends=summary_steps["end_ns"].to_numpy()[windows],
@@ -258,29 +270,39 @@ def _uses(
 
     They hold what `roles` needs to find the kind of parallelism.
     """
-    users: dict[int, dict[int, None]] = {}
-    for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
-        users.setdefault(use // len(COLLECTIVES), {})[rank] = None
+    ranks_of_communicator = _ranks_of_communicators(cells)
     kernels_before = kernels_before_sends(across.rows, in_summary)
     uses = {}
     for row in all_ranks.to_pylist():
-        communicator, collective = divmod(row["use"], len(COLLECTIVES))
+        number = row["use"]
+        communicator, collective = divmod(number, len(COLLECTIVES))
         n_steps = row["n_steps"]
-        calls_per_step = (row["calls"] or 0) / n_steps if n_steps else 0.0
-        uses[row["use"]] = CommUse(
+        uses[number] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
-            ranks=tuple(users[communicator]),
-            calls_per_step=calls_per_step,
-            kernels_before=kernels_before.get(row["use"], ()),
+            ranks=ranks_of_communicator[communicator],
+            calls_per_step=(row["calls"] or 0) / n_steps if n_steps else 0.0,
+            kernels_before=kernels_before.get(number, ()),
             **_means_per_call(row),
         )
-    in_order = sorted(uses, key=lambda use: (uses[use].communicator, uses[use].collective))
-    return {use: uses[use] for use in in_order}
+    in_order = sorted(uses.items(), key=lambda entry: (entry[1].communicator, entry[1].collective))
+    return dict(in_order)
+
+
+def _ranks_of_communicators(cells: pa.Table) -> dict[int, tuple[int, ...]]:
+    """Return the ranks that use each communicator, in order of their first cell."""
+    # A dict keeps the order, and each rank once.
+    users: dict[int, dict[int, None]] = {}
+    for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
+        users.setdefault(use // len(COLLECTIVES), {})[rank] = None
+    return {communicator: tuple(ranks) for communicator, ranks in users.items()}
 
 
 def _means_per_call(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return what `CommUse` has of a mean call, None if it is not known or there are no calls."""
     n_calls = row["calls"] or 0
-    sums = {name: row[column] if n_calls else None for name, column in _SUMS_PER_CALL.items()}
-    return {name: None if total is None else total / n_calls for name, total in sums.items()}
+    means: dict[str, float | None] = {}
+    for name, column in _SUMS_PER_CALL.items():
+        is_known = n_calls and row[column] is not None
+        means[name] = row[column] / n_calls if is_known else None
+    return means

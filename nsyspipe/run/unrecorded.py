@@ -1,8 +1,7 @@
-"""Processes of a run whose kernels were not recorded: what is known of each, and for which ranks they stand."""
+"""Processes of a run whose kernels were not recorded, and which ranks they may be."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,8 @@ from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.reader.report import pid_of
 
-_SHOWN = 8
+# A problem lists this many processes or ranks.
+_MAX_SHOWN = 8
 _COST_OF_RANKS = (
     "No metric includes their GPU work. Wait time, transfer time, bandwidth and stragglers are "
     "not available for "
@@ -23,13 +23,16 @@ _COST_OF_OTHERS = "If these processes ran kernels, no metric includes the kernel
 
 
 class UnrecordedProcess(Struct, frozen=True):
-    """A process of a report that launched work or has ranges, but of which there is no kernel."""
+    """A process that launched work or has ranges in a report, but none of its kernels are there."""
 
     process_id: int
-    n_launches: int  # calls that launched kernels or CUDA graphs
-    n_ranges: int  # the user's NVTX ranges
-    n_steps: int  # of them those of the steps' family
-    number: int | None  # its rank, as NCCL or MPI says
+    # Calls that launched kernels or CUDA graphs.
+    n_launches: int
+    # The user's NVTX ranges, and those of them that are steps.
+    n_ranges: int
+    n_steps: int
+    # Its rank, if NCCL or MPI says.
+    number: int | None
 
     @property
     def is_rank(self) -> bool:
@@ -44,98 +47,116 @@ def unrecorded_processes(
     family: str | None,
     numbers: Mapping[int, int],
 ) -> tuple[UnrecordedProcess, ...]:
-    """Return the processes without kernels, of `metadata.Capture.launches_without_kernels`, with what their ranges say.
+    """Return the processes without kernels, with what their ranges show.
 
-    `families` and `family` are those of the steps, `numbers` the ranks by process that the report
-    tells.
+    `launches` is `metadata.Capture.launches_without_kernels`. `families` and `family` are those of
+    the steps. `numbers` are the ranks by process that the report has.
     """
     if not launches:
         return ()
-    owner = ranges["process_id"].to_numpy()
-    is_own = ~ranges["is_library"].to_numpy()
+    process_id_of_range = ranges["process_id"].to_numpy()
+    is_of_user = ~ranges["is_library"].to_numpy()
     is_step = np.zeros(ranges.num_rows, np.bool_)
     if family in families.names:
-        is_step = families.of_text[
-            ranges["text"].combine_chunks().indices.to_numpy()
-        ] == families.names.index(family)
-    n_ranges, n_steps = (Counter(owner[rows].tolist()) for rows in (is_own, is_step))
-    return tuple(
-        UnrecordedProcess(
-            process_id,
-            n_launches,
-            n_ranges[process_id],
-            n_steps[process_id],
-            numbers.get(process_id),
+        text_code = ranges["text"].combine_chunks().indices.to_numpy()
+        is_step = families.of_text[text_code] == families.names.index(family)
+    n_ranges = Counter(process_id_of_range[is_of_user].tolist())
+    n_steps = Counter(process_id_of_range[is_step].tolist())
+    processes = []
+    for process_id, n_launches in sorted(launches.items()):
+        process = UnrecordedProcess(
+            process_id=process_id,
+            n_launches=n_launches,
+            n_ranges=n_ranges[process_id],
+            n_steps=n_steps[process_id],
+            number=numbers.get(process_id),
         )
-        for process_id, n_launches in sorted(launches.items())
-        if n_launches or n_ranges[process_id]
-    )
+        if process.n_launches or process.n_ranges:
+            processes.append(process)
+    return tuple(processes)
 
 
 class MissingRanks(Struct, frozen=True):
-    """Which ranks of the job are not there, by number; None where that is not known."""
+    """The ranks of the job that the reports lack, by number. None is not known."""
 
     world_size: int | None
     numbers: Sequence[int] | None
 
 
 def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -> Iterator[Problem]:
-    """Name the processes of one report without kernels: those that are ranks first; and say what is unknown for them."""
+    """Yield problems that name the processes of one report without kernels, ranks first."""
     ranks = [process for process in processes if process.is_rank]
-    launched = [rank for rank in ranks if rank.n_launches]
+    yield from _problems_of_ranks(ranks, missing)
+    helpers = [process for process in processes if not process.is_rank]
+    if helpers:
+        n_ranges = sum(process.n_ranges for process in helpers)
+        activity = f"{_have(helpers)} {n_ranges:,} NVTX ranges"
+        yield _problem(helpers, activity, _COST_OF_OTHERS, "", severity="info")
+
+
+def _problems_of_ranks(
+    ranks: Sequence[UnrecordedProcess], missing: MissingRanks
+) -> Iterator[Problem]:
+    launching = [rank for rank in ranks if rank.n_launches]
+    if launching:
+        n_launches = sum(rank.n_launches for rank in launching)
+        activity = f"launched {n_launches:,} kernels or CUDA graphs"
+        identity = _identify(launching, missing, len(ranks))
+        yield _problem(launching, activity, _COST_OF_RANKS, identity)
     stepping = [rank for rank in ranks if not rank.n_launches]
-    others = [process for process in processes if not process.is_rank]
-    if launched:
-        what = f"launched {sum(one.n_launches for one in launched):,} kernels or CUDA graphs"
-        yield _row(launched, what, _COST_OF_RANKS, _stand_for(launched, missing, len(ranks)))
     if stepping:
-        what = f"{_have(stepping)} {sum(one.n_steps for one in stepping):,} steps of the run"
-        yield _row(stepping, what, _COST_OF_RANKS, _stand_for(stepping, missing, len(ranks)))
-    if others:
-        what = f"{_have(others)} {sum(one.n_ranges for one in others):,} NVTX ranges"
-        yield _row(others, what, _COST_OF_OTHERS, "", severity="info")
+        n_steps = sum(rank.n_steps for rank in stepping)
+        activity = f"{_have(stepping)} {n_steps:,} steps of the run"
+        identity = _identify(stepping, missing, len(ranks))
+        yield _problem(stepping, activity, _COST_OF_RANKS, identity)
 
 
-def _row(
+def _problem(
     processes: Sequence[UnrecordedProcess],
-    what: str,
+    activity: str,
     cost: str,
-    stand_for: str,
+    identity: str,
     *,
     severity: str | None = None,
 ) -> Problem:
-    pids = few([str(pid_of(process.process_id)) for process in processes], _SHOWN)
-    noun, them = ("process", "it") if len(processes) == 1 else ("processes", "them")
-    facts: dict[str, Any] = {
-        "processes": f"{noun} {pids}",
-        "them": them,
-        "what": what,
-        "stand_for": stand_for,
-        "cost": cost,
-    }
-    return problem("processes-without-kernels", severity=severity, **facts)
+    pids = few([str(pid_of(process.process_id)) for process in processes], _MAX_SHOWN)
+    is_single = len(processes) == 1
+    noun = "process" if is_single else "processes"
+    return problem(
+        "processes-without-kernels",
+        severity=severity,
+        processes=f"{noun} {pids}",
+        them="it" if is_single else "them",
+        what=activity,
+        stand_for=identity,
+        cost=cost,
+    )
 
 
 def _have(processes: Sequence[UnrecordedProcess]) -> str:
     return "has" if len(processes) == 1 else "have"
 
 
-def _stand_for(processes: Iterable[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
-    """Return in words which ranks of the job the processes are, of `n_ranks` in all without kernels."""
-    told = [process.number for process in processes]
-    known = [number for number in told if number is not None]
-    if known and len(known) == len(told):
-        return f" (these processes are {_ranks(sorted(known))})"
+def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
+    """Return in words which ranks the processes are, if all reports lack kernels of `n_ranks`."""
+    n_processes = len(processes)
+    known = sorted(process.number for process in processes if process.number is not None)
+    if known and len(known) == n_processes:
+        return f" (these processes are {_list_ranks(known)})"
     if missing.world_size is None:
         return ""
     if missing.numbers is None:
-        return f" (these processes are {len(told)} of the {missing.world_size} ranks of the job)"
-    if len(missing.numbers) == n_ranks == len(told):
-        return f" (these processes are {_ranks(missing.numbers)})"
-    return f" (these processes are some of {_ranks(missing.numbers)})" if missing.numbers else ""
+        return f" (these processes are {n_processes} of the {missing.world_size} ranks of the job)"
+    if not missing.numbers:
+        return ""
+    if len(missing.numbers) == n_ranks == n_processes:
+        return f" (these processes are {_list_ranks(missing.numbers)})"
+    return f" (these processes are some of {_list_ranks(missing.numbers)})"
 
 
-def _ranks(numbers: Sequence[int]) -> str:
-    if len(numbers) > _SHOWN:
-        return f"ranks {few([*map(str, numbers)], _SHOWN)}"
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed([*map(str, numbers)])}"
+def _list_ranks(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    names = [str(number) for number in numbers]
+    shown = few(names, _MAX_SHOWN) if len(names) > _MAX_SHOWN else listed(names)
+    return f"ranks {shown}"

@@ -1,4 +1,8 @@
-"""What a step of a run computes, by which programs are told apart whatever their steps are called; and in few bytes, as a store keeps it."""
+"""What a step of a run computes, by which runs of different programs are told apart.
+
+Runs of one program are found to be alike whatever their steps are called. A run store keeps this
+in few bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import json
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,26 +23,31 @@ from nsyspipe.model.names import is_matrix_product, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.run.run import Run
 
-# Compute of a step that is so many times as long may be of another model, batch or precision; of
-# the same kernels.
-_FAR_APART = 3.0
-_FAR_APART_OF_SAME = 2.0
-_MORE_OF_SAME = 1.5
-# of a program's own kernels the other runs more, by time; of one in another precision it may be
-# less
-_FEW_SHARED = 0.5
-# of all, matrix products as one
-_LAUNCHES_ALIKE = 0.8
-_LEAST_LAUNCHES = 1.0
+# Another model, batch or precision computes at least this many times as long.
+_MIN_TIME_RATIO_OF_OTHER_PROGRAM = 3.0
+# The same, if both run the same kernels.
+_MIN_TIME_RATIO_OF_SAME_KERNELS = 2.0
+# More layers have at least this many times the time and the matrix products.
+_MIN_RATIO_OF_MORE_LAYERS = 1.5
+# Two programs run the same kernels if these take at least this share of the time of either. The
+# share of the other may be smaller.
+_MIN_SHARED_SHARE_OF_SAME_KERNELS = 0.5
+# Two programs launch the same if at least this share of the launches is alike.
+_MIN_SHARE_OF_LAUNCHES_ALIKE = 0.8
+_MIN_LAUNCHES = 1.0
+# A damaged report may claim any number of ranks. This many are enough to compare runs by.
+_MAX_RANKS_COMPARED = 1 << 16
+# The one name of all matrix products.
 _PRODUCTS = "matrix products"
 _COMPUTE = METRICS["compute"].column
-_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
+_KERNEL_COLUMNS = ["name", "total_ns", "n_in_summary"]
+_PROBLEMS_OF_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 _Member = TypeVar("_Member")
 
 
 def has_whole_graphs(run: Run) -> bool:
-    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
-    return not _WHOLE_GRAPHS.isdisjoint([row["code"] for row in run.problem_rows])
+    """Tell whether CUDA graphs of a run were captured as a whole, without what ran inside."""
+    return not _PROBLEMS_OF_WHOLE_GRAPHS.isdisjoint([row["code"] for row in run.problem_rows])
 
 
 def n_steps(run: Run) -> int:
@@ -48,164 +57,226 @@ def n_steps(run: Run) -> int:
 
 def missing_ranks(run: Run) -> tuple[int, ...]:
     """Return which ranks of the job have no report."""
-    # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be
-    # any number.
-    size = run.header.n_job_ranks if run.header.n_ranks else 0
+    # Reports without GPUs are not missing.
+    n_job_ranks = run.header.n_job_ranks if run.header.n_ranks else 0
     present = {*run.ranks["rank"].to_pylist()}
-    return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
+    n_compared = min(n_job_ranks or 0, _MAX_RANKS_COMPARED)
+    return tuple(rank for rank in range(n_compared) if rank not in present)
 
 
 def source_of_steps(run: Run) -> str:
-    """Return in words what the steps of a run come from."""
+    """Return in words what the steps of a run were found by."""
     return "nothing: a capture" if run.is_capture else str(run.header.steps_from)
 
 
-class Work(NamedTuple):
-    """What a step of one rank computes, mean over captures."""
+class RanksPerBatch(NamedTuple):
+    """How many ranks share a batch, and whether that is certain or there may be more."""
 
-    busy_ns: float | None  # None where a capture has a step of which it is not known, or none
-    kernels: dict[str, float]  # time of each that is no communication, ns
-    launches: dict[
-        str, float
-    ]  # how often each runs, matrix products as one; empty where a capture does not tell
-    per_batch: dict[
-        str, tuple[int, bool]
-    ]  # `ranks_per_batch` of each capture, by what is said of it
-    alike: str = ""  # what else is the same of all that are ranked together
+    n_ranks: int
+    is_certain: bool
+
+
+class Work(NamedTuple):
+    """What a step of one rank computes, as a mean over captures."""
+
+    # None if a capture has a step whose compute is not known, or no step.
+    busy_ns: float | None
+    # The time in ns of each kernel that is not communication.
+    kernels: dict[str, float]
+    # How often a step runs each kernel, with all matrix products as one. Empty if a capture does
+    # not show it.
+    launches: dict[str, float]
+    # How many ranks of each capture share a batch, by its words.
+    per_batch: dict[str, RanksPerBatch]
+    # What else is equal in all runs that are compared by their times.
+    alike: str = ""
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Work:
         """Return the work of the captures of one side."""
-        means = [pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs]
-        rows = pa.concat_tables(
-            run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs
+        means_ns = [pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs]
+        all_kernels = pa.concat_tables(run.kernels().select(_KERNEL_COLUMNS) for run in runs)
+        is_compute = pc.invert(are_communication(all_kernels["name"]))
+        kernels = all_kernels.filter(is_compute)
+        return cls(
+            busy_ns=None if None in means_ns else sum(means_ns) / len(means_ns),
+            kernels=_time_of_kernels(kernels),
+            launches=_launches_per_step(kernels, _count_rank_steps(runs)),
+            per_batch=dict(map(_describe_batch, runs)),
+            alike=" | ".join(map(_describe_rest, runs)),
         )
-        rows = rows.filter(pc.invert(are_communication(rows["name"])))
-        kernels = defaultdict[str, float](float)
-        launches = defaultdict[str, float](float)
-        steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
-        is_counted = steps and not rows["n_in_summary"].null_count
-        for name, ns, n in zip(
-            *(rows[column].to_pylist() for column in rows.column_names), strict=True
-        ):
-            kernels[name] += ns
-            if is_counted and n:
-                launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
-        busy = None if None in means else sum(means) / len(means)
-        times = {name: ns for name, ns in kernels.items() if ns > 0}
-        alike = " | ".join(map(_alike, runs))
-        return cls(busy, times, launches, dict(map(_per_batch, runs)), alike)
 
     def saved(self) -> str:
-        """Return it as JSON, kernels by a code of their names."""
-        codes = {
-            name: f"{zlib.crc32(name.encode(errors='replace')):x}"
-            for name in {*self.kernels, *self.launches} - {_PRODUCTS}
-        }
-        numbers = (
-            {codes.get(name, name): float(f"{n:.4g}") for name, n in some.items()}
-            for some in self[1:3]
-        )
-        return json.dumps([self.busy_ns, *numbers, *self[3:]], separators=(",", ":"))
+        """Return the work as JSON. Kernels have a code of their name."""
+        names = {*self.kernels, *self.launches} - {_PRODUCTS}
+        codes = {name: f"{zlib.crc32(name.encode(errors='replace')):x}" for name in names}
+        kernels = _with_codes(self.kernels, codes)
+        launches = _with_codes(self.launches, codes)
+        fields = [self.busy_ns, kernels, launches, self.per_batch, self.alike]
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def parsed(cls, text: str | None) -> Work | None:
-        """Return what `saved` wrote; None of anything else."""
+        """Return what `saved` wrote, or None for any other text."""
         try:
-            busy, kernels, launches, per_batch, alike = json.loads(text or "")
-            batches = {
-                str(words): (int(n), bool(is_all)) for words, (n, is_all) in per_batch.items()
-            }
-            times, numbers = (
-                {name: float(n) for name, n in some.items() if n > 0}
-                for some in (kernels, launches)
+            busy_ns, kernels, launches, per_batch, alike = json.loads(text or "")
+            return cls(
+                busy_ns=None if busy_ns is None else float(busy_ns),
+                kernels=_positive_numbers(kernels),
+                launches=_positive_numbers(launches),
+                per_batch={
+                    str(words): RanksPerBatch(int(n_ranks), bool(is_certain))
+                    for words, (n_ranks, is_certain) in per_batch.items()
+                },
+                alike=str(alike),
             )
-            return cls(None if busy is None else float(busy), times, numbers, batches, str(alike))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     @property
     def n(self) -> float:
-        """Kernels of a step."""
+        """Number of kernels of a step."""
         return sum(self.launches.values())
 
-    def shared(self, other: Work) -> float:
-        """Return the share of the kernels' time that is in kernels which the other runs too."""
-        return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(
-            self.kernels.values()
-        )
+    def shared(self, rival: Work) -> float:
+        """Return the share of the kernels' time that is in kernels which the rival runs too."""
+        shared_ns = sum(ns for name, ns in self.kernels.items() if name in rival.kernels)
+        return shared_ns / sum(self.kernels.values())
 
     @property
     def text(self) -> str:
-        """It in words."""
-        number = f" in {self.n:.4g} kernel{'s'[: self.n != 1]}" if self.launches else ""
-        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}"
+        """The work in words."""
+        busy_ms = (self.busy_ns or 0.0) / 1e6
+        text = f"{busy_ms:.4g} ms of compute"
+        if not self.launches:
+            return text
+        noun = "kernel" if self.n == 1 else "kernels"
+        return f"{text} in {self.n:.4g} {noun}"
 
-    def is_other(self, other: Work) -> bool:
-        """Whether it is another program's, or another batch of it.
+    def is_other(self, rival: Work) -> bool:
+        """Tell whether the rival runs another program, or another batch of it.
 
-        Of kernels that both run by half of either's time: compute twice as long, or 1.5 times with
-        1.5 times as many matrix products (more layers; micro-batches are more launches in the same
-        time). Of other kernels: compute 3 times as long, or less than 0.8 of the launches alike (in
-        another precision matrix products have other names).
+        Any program is another if it computes 3 times as long. If the kernels that both run take
+        half of the time of either, it is another if it computes twice as long, or 1.5 times as
+        long with 1.5 times as many matrix products. (More layers have more of them, and so have
+        more micro-batches.) Otherwise it is another if fewer than 0.8 of the launches are alike.
         """
-        times = sorted((self.busy_ns or 0.0, other.busy_ns or 0.0))
-        longer = times[1] / times[0] if times[0] else 1.0
-        if longer >= _FAR_APART:
+        longer, shorter = (self, rival) if self._is_longer(rival) else (rival, self)
+        shorter_ns = shorter.busy_ns or 0.0
+        time_ratio = (longer.busy_ns or 0.0) / shorter_ns if shorter_ns else 1.0
+        if time_ratio >= _MIN_TIME_RATIO_OF_OTHER_PROGRAM:
             return True
-        if max(self.shared(other), other.shared(self)) >= _FEW_SHARED:
-            of_longer, of_shorter = (self, other) if times[1] == self.busy_ns else (other, self)
-            more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(
-                _PRODUCTS, math.inf
-            )
-            return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
-        alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())
-        return alike < _LAUNCHES_ALIKE * max(self.n, other.n, _LEAST_LAUNCHES)
+        shared_share = max(self.shared(rival), rival.shared(self))
+        runs_same_kernels = shared_share >= _MIN_SHARED_SHARE_OF_SAME_KERNELS
+        if not runs_same_kernels:
+            return not self._launches_alike(rival)
+        n_products = longer.launches.get(_PRODUCTS, 0.0)
+        products_ratio = n_products / shorter.launches.get(_PRODUCTS, math.inf)
+        has_more_layers = min(time_ratio, products_ratio) >= _MIN_RATIO_OF_MORE_LAYERS
+        return time_ratio >= _MIN_TIME_RATIO_OF_SAME_KERNELS or has_more_layers
 
-    def other_batches(self, other: Work) -> bool | None:
-        """Whether more ranks share a batch than in the other, for sure; None where as many do."""
-        numbers = {*self.per_batch.values(), *other.per_batch.values()}
-        most = max((n for n, _ in numbers), default=1)
-        return (
-            any(n < most for n, is_all in numbers if is_all)
-            if len(numbers) > 1 and most > 1
-            else None
-        )
+    def _is_longer(self, rival: Work) -> bool:
+        return (self.busy_ns or 0.0) >= (rival.busy_ns or 0.0)
 
-    def is_unlike(self, other: Work) -> bool:
-        """Whether the two are never ranked together."""
-        if self.alike != other.alike or self.other_batches(other):
+    def _launches_alike(self, rival: Work) -> bool:
+        """Tell whether most launches of both are of equal kernels.
+
+        Matrix products count as equal, because they have other names in another precision.
+        """
+        n_alike = sum(min(n, rival.launches.get(name, 0.0)) for name, n in self.launches.items())
+        return n_alike >= _MIN_SHARE_OF_LAUNCHES_ALIKE * max(self.n, rival.n, _MIN_LAUNCHES)
+
+    def other_batches(self, rival: Work) -> bool | None:
+        """Tell whether it is certain that a different number of ranks shares a batch.
+
+        None if the number is the same in all captures.
+        """
+        numbers = {*self.per_batch.values(), *rival.per_batch.values()}
+        largest = max((number.n_ranks for number in numbers), default=1)
+        if len(numbers) <= 1 or largest <= 1:
+            return None
+        return any(number.is_certain and number.n_ranks < largest for number in numbers)
+
+    def is_unlike(self, rival: Work) -> bool:
+        """Tell whether the times of the two are never compared."""
+        if self.alike != rival.alike or self.other_batches(rival):
             return True
-        if None in (self.busy_ns, other.busy_ns):
-            return self.busy_ns is not other.busy_ns
-        return bool(self.kernels and other.kernels) and self.is_other(other)
+        if self.busy_ns is None or rival.busy_ns is None:
+            return self.busy_ns is not rival.busy_ns
+        return bool(self.kernels and rival.kernels) and self.is_other(rival)
 
 
-def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
-    of_run = run.traffic(), run.header.n_job_ranks
-    (n, is_all), degrees = ranks_per_batch(*of_run), ", ".join(map(str, dimensions(*of_run)))
-    is_all &= not has_whole_graphs(run)
-    number = f"{n}{'' if is_all else ' or more'}" if is_all or n > 1 else "not known"
-    return f"{number} ({degrees})" if degrees else number, (n, is_all)
+def _count_rank_steps(runs: Iterable[Run]) -> int:
+    """Return the number of summary steps of all ranks."""
+    return sum(n_steps(run) * run.header.n_ranks for run in runs)
 
 
-def _alike(run: Run) -> str:
-    is_mixed = not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows])
-    return ", ".join(
-        [
-            source_of_steps(run),
-            *ranges(missing_ranks(run)),
-            *([run.header.run_id] if is_mixed else []),
-        ]
-    )
+def _time_of_kernels(kernels: pa.Table) -> dict[str, float]:
+    times_ns = defaultdict[str, float](float)
+    for name, total_ns in _pairs(kernels, "total_ns"):
+        times_ns[name] += total_ns
+    return {name: total_ns for name, total_ns in times_ns.items() if total_ns > 0}
+
+
+def _launches_per_step(kernels: pa.Table, n_rank_steps: int) -> dict[str, float]:
+    """Return how often each kernel runs in a step of a rank. Empty if that is not known."""
+    if not n_rank_steps or kernels["n_in_summary"].null_count:
+        return {}
+    launches = defaultdict[str, float](float)
+    for name, n_launches in _pairs(kernels, "n_in_summary"):
+        if n_launches:
+            kind = _PRODUCTS if is_matrix_product(name) else name
+            launches[kind] += n_launches / n_rank_steps
+    return dict(launches)
+
+
+def _pairs(kernels: pa.Table, column: str) -> Iterator[tuple[str, int]]:
+    return zip(kernels["name"].to_pylist(), kernels[column].to_pylist(), strict=True)
+
+
+def _with_codes(numbers: Mapping[str, float], codes: Mapping[str, str]) -> dict[str, float]:
+    """Return numbers of 4 digits by the code of each name that has one."""
+    return {codes.get(name, name): float(f"{number:.4g}") for name, number in numbers.items()}
+
+
+def _positive_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(number) for name, number in numbers.items() if number > 0}
+
+
+def _describe_batch(run: Run) -> tuple[str, RanksPerBatch]:
+    """Return how many ranks share a batch, with the words for it."""
+    n_job_ranks = run.header.n_job_ranks
+    n_ranks, is_certain = ranks_per_batch(run.traffic(), n_job_ranks)
+    is_certain = is_certain and not has_whole_graphs(run)
+    if is_certain:
+        words = str(n_ranks)
+    elif n_ranks > 1:
+        words = f"{n_ranks} or more"
+    else:
+        words = "not known"
+    degrees = ", ".join(map(str, dimensions(run.traffic(), n_job_ranks)))
+    if degrees:
+        words = f"{words} ({degrees})"
+    return words, RanksPerBatch(n_ranks, is_certain)
+
+
+def _describe_rest(run: Run) -> str:
+    """Return what must be equal besides compute and batch for times to be compared."""
+    words = [source_of_steps(run), *ranges(missing_ranks(run))]
+    if not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows]):
+        # A mixture of several runs is like no other run.
+        words.append(run.header.run_id)
+    return ", ".join(words)
 
 
 def parted(
     members: Iterable[_Member], is_fitting: Callable[[_Member, list[_Member]], bool]
 ) -> list[list[_Member]]:
-    """Return members that fit each other together; one that fits several kinds, as one whose GPU is not recorded, is of none of them.
+    """Divide members into kinds, so that the members of each kind fit each other.
 
-    They are to come from the least compute on: so the order in which they are given does not count.
+    A member that fits several kinds, for example because its GPU was not recorded, is alone. Pass
+    members in order of their compute, least first, so that the result does not depend on their
+    order.
     """
     kinds: list[list[_Member]] = []
     for member in members:

@@ -1,10 +1,10 @@
-"""Where the work on reports runs: in this process, or in workers, as many as cores and memory allow.
+"""Where the work on reports runs: in this process, or in as many workers as fit.
 
-A worker is a Python of its own, started with ``-P``, which gets calls and answers them through
-pipes: none of `multiprocessing`, which start as ``python -c``, with the current directory first on
-their path, and import the main program of whoever calls. Workers import nothing but what the
-caller's installation has, never from the current directory, and they end when the process that
-started them is gone, whatever ended it.
+A worker is a Python process that is started with ``-P``. It gets calls and answers them through
+pipes. `multiprocessing` is not used, because its processes start as ``python -c``, with the current
+directory first on their path, and import the main program of the caller. Our workers import only
+what the caller's installation has, never from the current directory. They end when the process that
+started them ends, for whatever reason.
 """
 
 import contextlib
@@ -29,14 +29,15 @@ from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl, set_up_
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The package is found by its place: the directory around it is not searched for anything else.
-_START = """\
+# The program of a worker. It finds the package by its directory, and searches that directory for
+# nothing else.
+_PROGRAM = """\
 import pickle, sys
 try:
-    around, path, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
-    sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
+    folder, path, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
+    sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     import importlib.machinery, importlib.util
-    spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [around])
+    spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [folder])
     sys.modules["nsyspipe"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["nsyspipe"])
     from nsyspipe.run.workers import serve
@@ -44,173 +45,210 @@ except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
 serve(parent)
 """
-_FLAGS = {
+# Options of this interpreter that a worker gets too, by their names in `sys.flags`.
+_INHERITED_OPTIONS = {
     "isolated": "-I",
     "ignore_environment": "-E",
     "no_user_site": "-s",
     "dont_write_bytecode": "-B",
 }
-_LOOK_FOR_PARENT_MS = 1000
-_LAST_WORDS_S = 5.0
-_FEWER = "-j 1"
-_WORTH_A_PROCESS = (
-    96 * 2**20
-)  # below this many bytes per extra process, starting it costs more than it saves
+_PARENT_CHECK_INTERVAL_MS = 1000
+# A worker that closed its pipe gets this long to end.
+_MAX_WAIT_FOR_END_S = 5.0
+_FEWER_JOBS = "-j 1"
+# If another process would read fewer bytes of reports, starting it costs more than it saves.
+_MIN_BYTES_PER_PROCESS = 96 * 2**20
+# Measured: the imports take this much memory, and at its peak a process takes about 1.7 times the
+# size of its report.
+_IMPORT_BYTES = 100 * 2**20
+_MEMORY_PER_REPORT_BYTE = 2
 
 
 class Workers(ThreadPoolExecutor):
-    """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
+    """Processes that run calls.
 
-    They import at once what they are to run. Where one dies, all unanswered and all further calls
-    end in an `InputError`.
+    Each process belongs to a thread here, which hands it one call after the other. Processes import
+    at once what the calls need. If one dies, all unanswered and all further calls raise an
+    `InputError`.
     """
 
     def __init__(self, number: int) -> None:
-        # Ctrl-C is for the main thread of this process; what threads start inherits that it is
-        # blocked.
+        # Ctrl-C is for the main thread of this process. Threads block it, and processes that they
+        # start inherit that.
         super().__init__(
             number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT})
         )
-        self._lock, self._own = threading.Lock(), threading.local()
+        self._lock = threading.Lock()
+        self._of_thread = threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: InputError | None = None
-        around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
-        self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
-        self._together = threading.Barrier(
-            number
-        )  # else one thread could start the process of another
+        package = Path(sys.modules["nsyspipe"].__path__[0])
+        folder = str(package.absolute().parent)
+        self._argument = pickle.dumps((folder, import_path(), os.getpid())).hex()
+        # Without it, one thread could start the processes of several.
+        self._all_started = threading.Barrier(number)
         try:
             for _ in range(number):
-                super().submit(self._begin)
+                super().submit(self._start_process)
         except BaseException as error:
             self.kill()
             self.shutdown(cancel_futures=True)
             if not isinstance(error, RuntimeError):
                 raise
-            raise InputError(
-                "analysis", f"no more processes can be started ({error})", fix=_FEWER
-            ) from error
+            problem = f"no more processes can be started ({error})"
+            raise InputError("analysis", problem, fix=_FEWER_JOBS) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by the next process that is free."""
-        return super().submit(self._answer, pickle.dumps((fn, args, kwargs)))
+        request = pickle.dumps((fn, args, kwargs))
+        return super().submit(self._answer, request)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
-        """End the processes, once they have made all calls that are not cancelled."""
-        if cancel_futures:  # also starts: those that wait for the others would wait for good
-            self._together.abort()
+    def shutdown(
+        self,
+        wait: bool = True,  # noqa: FBT001, FBT002 - Executor's
+        *,
+        cancel_futures: bool = False,
+    ) -> None:
+        """End the processes, once they have made all calls that are not canceled."""
+        if cancel_futures:
+            # Threads whose start is canceled never arrive, and the others would wait for good.
+            self._all_started.abort()
         super().shutdown(wait, cancel_futures=cancel_futures)
-        for process in self._processes if wait else ():
+        if not wait:
+            return
+        for process in self._processes:
+            # Leaving the context closes the pipe, which ends the process.
             with contextlib.suppress(BrokenPipeError), process:
-                pass  # it ends when nothing more can be asked
+                pass
 
     def kill(self) -> None:
-        """End the processes at once; there is nothing of theirs that could be half done."""
-        self._given_up(dead_worker())
+        """End the processes at once. They leave nothing half done."""
+        self._refuse_calls(dead_worker())
         for process in self._processes:
             process.kill()
 
-    def _begin(self) -> None:
-        self._together.wait()
-        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
+    def _start_process(self) -> None:
+        """Start the process of this thread."""
+        self._all_started.wait()
+        options = [
+            option for name, option in _INHERITED_OPTIONS.items() if getattr(sys.flags, name)
+        ]
+        command = [
+            sys.executable,
+            *options,
+            "-P",
+            "-X",
+            f"utf8={sys.flags.utf8_mode}",
+            "-c",
+            _PROGRAM,
+            self._argument,
+        ]
+        # Empty entries of PYTHONPATH mean the current directory, also with -P. The path is part of
+        # the argument.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with self._lock:
             if self._error is not None:
                 return
             try:
-                self._own.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-                    [
-                        sys.executable,
-                        *flags,
-                        "-P",
-                        "-X",
-                        f"utf8={sys.flags.utf8_mode}",
-                        "-c",
-                        _START,
-                        self._hello,
-                    ],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    # Entries of PYTHONPATH that are empty mean the current directory, with -P too;
-                    # our path is an argument.
-                    env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
                 )
-                self._processes.append(self._own.process)
+                self._of_thread.process = process
+                self._processes.append(process)
             except (OSError, MemoryError) as error:
                 reason = getattr(error, "strerror", None) or "no memory is left"
-                self._error = InputError(
-                    "analysis", f"a worker process cannot be started ({reason})", fix=_FEWER
-                )
+                problem = f"a worker process cannot be started ({reason})"
+                self._error = InputError("analysis", problem, fix=_FEWER_JOBS)
 
     def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
-        """Have a call made by this thread's process; the error that it raises, or an `InputError` if one of all is gone."""
+        """Have a call made by the process of this thread, and return what the call returns.
+
+        Raises the error of the call, or an `InputError` if any of the processes has died.
+        """
         if self._error is not None:
             raise self._error
-        process: subprocess.Popen[bytes] = self._own.process
+        process: subprocess.Popen[bytes] = self._of_thread.process
         try:
             _send(cast("IO[bytes]", process.stdin), request)
-            payload = pickle.load(cast("IO[bytes]", process.stdout))  # noqa: S301 - from a process of ours
+            answers = cast("IO[bytes]", process.stdout)
+            payload = pickle.load(answers)  # noqa: S301 - from a process of ours
         except (OSError, EOFError, pickle.UnpicklingError, MemoryError) as failure:
-            if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
+            if isinstance(failure, MemoryError):
+                # The rest of its answer is still in the pipe.
                 process.kill()
-            try:
-                status = process.wait(_LAST_WORDS_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                status = process.wait()
-            raise self._given_up(dead_worker(status)) from failure
-        error, value = pickle.loads(payload)  # noqa: S301 - from a process of ours
-        if error is not None:
-            raise error
-        return value
+            error = dead_worker(_wait_for_end(process))
+            raise self._refuse_calls(error) from failure
+        call_error, result = pickle.loads(payload)  # noqa: S301 - from a process of ours
+        if call_error is not None:
+            raise call_error
+        return result
 
-    def _given_up(self, error: InputError) -> InputError:
-        """Refuse all calls that are left, and those to come; return the first error of all processes."""
+    def _refuse_calls(self, error: InputError) -> InputError:
+        """Refuse all remaining and further calls, and return the first error of all processes."""
         with self._lock:
             self._error = self._error or error
             return self._error
 
 
+def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit status of a process, which is killed if it does not end."""
+    try:
+        return process.wait(_MAX_WAIT_FOR_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 def dead_worker(status: int | None = None) -> InputError:
-    """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
-    how = "" if status is None else f" with status {status}"
-    if status is not None and status < 0:
-        how = (
-            " by "
-            f"{signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
-        )
-    return InputError("analysis", f"a worker process died{how}, perhaps out of memory", fix=_FEWER)
+    """Return the error for a worker that died. Its exit status is negative for a signal."""
+    problem = f"a worker process died{_describe_end(status)}, perhaps out of memory"
+    return InputError("analysis", problem, fix=_FEWER_JOBS)
+
+
+def _describe_end(status: int | None) -> str:
+    if status is None:
+        return ""
+    if status >= 0:
+        return f" with status {status}"
+    if -status in set(signal.Signals):
+        return f" by {signal.Signals(-status).name}"
+    return f" by signal {-status}"
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
-    """Send a pickle as bytes: where it cannot be loaded, the other side still knows where it ends."""
+    """Send a pickle as bytes, so that the receiver finds its end even if it cannot load it."""
     pickle.dump(payload, file, protocol=5)
     file.flush()
 
 
 def serve(parent: int) -> None:
-    """Make the calls that come through standard input, until there are no more; run in a worker process."""
-    # It ends with its parent: by the system, also where a call holds the interpreter for good, or
-    # by a thread that looks.
-    prctl()(
-        SET_DEATH_SIGNAL, signal.SIGKILL
-    )  # the parent's thread that has started us lives as long
-    if os.getppid() != parent:  # it was gone before
+    """Make the calls that come through standard input of a worker, until there are none."""
+    # The system ends this process with its parent, even during a call that holds the interpreter.
+    # The signal comes when the thread ends that started this process. That thread lives as long as
+    # the parent.
+    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        # The parent ended before.
         os._exit(1)
-    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+    # If the system cannot do that, a thread watches the parent.
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     set_up_process()
     without_other_frames()
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    with contextlib.suppress(Exception):  # a call that needs it says what is wrong
+    # What a library prints must not be in the pipe of answers.
+    os.dup2(2, 1)
+    # If the import fails, the calls raise an error that says why.
+    with contextlib.suppress(Exception):
         importlib.import_module("nsyspipe.run.gather")
     with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
         while True:
-            _send(answers, _outcome(pickle.load(requests)))  # noqa: S301 - from our parent
+            request = pickle.load(requests)  # noqa: S301 - from our parent
+            _send(answers, _make_call(request))
 
 
-def _outcome(request: bytes) -> bytes:
-    """Make one call, and return the error that it raised, or None, and what it returned."""
+def _make_call(request: bytes) -> bytes:
+    """Make one call, and return a pickle of its error, or None, and its result."""
     try:
         function, args, kwargs = pickle.loads(request)  # noqa: S301 - from our parent
         return pickle.dumps((None, function(*args, **kwargs)), protocol=5)
@@ -220,30 +258,38 @@ def _outcome(request: bytes) -> bytes:
         try:
             return pickle.dumps((error, None))
         except Exception:  # noqa: BLE001 - an error that holds what cannot be sent
-            return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
+            substitute = RuntimeError(f"{type(error).__name__}: {error}")
+            return pickle.dumps((substitute, None))
 
 
-def _look_for(parent: int) -> None:
-    """End this process when nobody holds the other end of its standard input any more, or its parent is another."""
-    hung_up = select.poll()
-    hung_up.register(0, 0)
-    while os.getppid() == parent and not hung_up.poll(_LOOK_FOR_PARENT_MS):
+def _end_with_parent(parent: int) -> None:
+    """End this process when its parent has ended, or has closed our standard input."""
+    hang_up = select.poll()
+    hang_up.register(0, 0)
+    while os.getppid() == parent and not hang_up.poll(_PARENT_CHECK_INTERVAL_MS):
         pass
     os._exit(1)
 
 
 def without_other_frames() -> None:
-    """Keep pandas and polars, which libraries load (0.25 s, 45 MB), out of a process that is ours alone."""
+    """Keep pandas and polars, which libraries load, out of a process that is ours alone.
+
+    Loading them takes 0.25 s and 45 MB.
+    """
+    # A None in `sys.modules` would do the same, but Arrow does not understand it.
     if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
-        sys.meta_path.insert(
-            0, _NoOtherFrames()
-        )  # None among `sys.modules` is what Arrow does not understand
+        sys.meta_path.insert(0, _NoOtherFrames())
 
 
 class _NoOtherFrames:
-    """An import hook that knows two modules and does not have them."""
+    """An import hook that says that pandas and polars are not installed."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+    def find_spec(
+        self,
+        name: str,
+        path: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
         if name in {"pandas", "polars"}:
             raise ModuleNotFoundError(f"{name} is kept out of this process", name=name)
         return None
@@ -257,68 +303,77 @@ class SerialExecutor(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - an executor hands every error to the caller of result()
+        except Exception as error:  # noqa: BLE001 - result() raises it
             future.set_exception(error)
         return future
 
 
 def place_for(running: Executor, path: str | Path) -> str:
-    """Return how those who run the calls find a report: by its whole path, where they may be in another directory."""
-    return str(
-        path if isinstance(running, SerialExecutor | ThreadPoolExecutor) else Path(path).absolute()
-    )
+    """Return the path by which those who run the calls find a report.
+
+    Workers of a cluster may have another current directory, so that they get the whole path.
+    """
+    is_same_directory = isinstance(running, SerialExecutor | ThreadPoolExecutor)
+    return str(path if is_same_directory else Path(path).absolute())
 
 
 @contextlib.contextmanager
 def telling_shortage() -> Iterator[None]:
-    """Turn the end of a worker process, and what a machine has too little of, into an `InputError` that says so."""
+    """Turn the death of a worker, and any shortage of the machine, into an `InputError`."""
     try:
         yield
     except BrokenExecutor as error:
         raise dead_worker() from error
     except Exception as error:
-        told = shortage(error)
-        if told is None:
+        shortage_error = shortage(error)
+        if shortage_error is None:
             raise
-        raise told from error
+        raise shortage_error from error
 
 
 def jobs_for(
     sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
 ) -> int:
-    """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
-    memory = _free_memory() if available is None else available
-    # The imports, and at its peak about 1.7 times the report (measured).
-    return max(
-        1,
-        min(
-            wanted,
-            len(sizes),
-            memory // (100 * 2**20 + 2 * max(sizes, default=0)) if memory else wanted,
-        ),
-    )
+    """Return how many processes to use for reports of these sizes in bytes.
+
+    There is at least 1 process, at most one per report, and no more than memory can hold.
+    """
+    wanted = requested or min(_count_cores(), 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS)
+    memory_bytes = _free_memory() if available is None else available
+    n_fitting = wanted
+    if memory_bytes:
+        largest = max(sizes, default=0)
+        n_fitting = memory_bytes // (_IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest)
+    return max(1, min(wanted, len(sizes), n_fitting))
+
+
+def _count_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def executor_for(
     paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None
 ) -> Iterator[Executor]:
-    """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
-    jobs = 1 if scheduler else jobs_for([size_of(path) for path in paths], requested)
+    """Yield an executor for the work on some reports.
+
+    It is the cluster of a scheduler, or the requested number of processes, which end with the
+    context.
+    """
     if scheduler:
         from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
 
         workers: Workers | Cluster = Cluster(scheduler)
-    # A program that is frozen or embedded is no Python that can be started again.
-    elif jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
-        yield SerialExecutor()
-        return
     else:
-        workers = Workers(jobs)
+        n_jobs = jobs_for([size_of(path) for path in paths], requested)
+        # A frozen or embedded program has no Python that can be started again.
+        can_start_python = sys.executable and not getattr(sys, "frozen", False)
+        if n_jobs == 1 or not can_start_python:
+            yield SerialExecutor()
+            return
+        workers = Workers(n_jobs)
     try:
         yield workers
     except BaseException:
@@ -329,7 +384,7 @@ def executor_for(
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a report; 0 of one that cannot be looked at, as whoever reads it will say what is wrong."""
+    """Return the bytes of a report, 0 if it cannot be read. Whoever reads it raises the error."""
     try:
         return path.stat().st_size
     except (OSError, ValueError):
@@ -337,14 +392,16 @@ def size_of(path: Path) -> int:
 
 
 def _free_memory() -> int:
-    """Return the memory in bytes that new processes may take; 0 when the system does not say."""
+    """Return the memory in bytes that new processes may take, 0 if the system does not say."""
     limits = []
     with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [
-            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
-        ]
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                kibibytes = int(line.split()[1])
+                limits.append(kibibytes * 1024)
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        limits += [max(int(limit) - used, 1)] if limit.isdigit() else []
+        if limit.isdigit():
+            # At least 1, because 0 means that there is no limit.
+            limits.append(max(int(limit) - used, 1))
     return min(limits, default=0)

@@ -250,7 +250,7 @@ def test_texts_that_share_pages_are_weighed(report):
     with open_report(path) as opened:
         assert opened.select(STRINGS, {"value": "text"}).num_rows > 60
         opened._n_bytes = 1000
-        opened._weighed.clear()
+        opened._length_checked.clear()
         with pytest.raises(DamagedReportError, match=STRINGS):
             opened.select(STRINGS, {"value": "text"})
 
