@@ -1,4 +1,7 @@
-"""The files that runs and other answers are written as: how each is made, whose one that is there is, and JSON documents."""
+"""The files that runs and other answers are written as, and the JSON documents.
+
+A format makes its text, and finds out of which runs an existing file is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import asdict
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
-Steps: TypeAlias = (
-    "tuple[int, int] | None"  # the first and the last to write, by number; None for all
-)
+# The numbers of the first and the last step to write. None for all steps.
+Steps: TypeAlias = "tuple[int, int] | None"
+# Columns of `ranks` that only the Python API has.
+_NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
 
 
 def __dir__() -> list[str]:
@@ -41,79 +45,100 @@ class RunFormat(Struct, frozen=True):
 
     suffixes: tuple[str, ...]
     help: str
-    run_id_of: Callable[
-        [Path], str | None
-    ]  # returns the run that a file is of; None for a file of another kind
-    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top`
-    # for a format that has it
+    # Returns the ID of the run that a file is of. None for a file of another kind.
+    run_id_of: Callable[[Path], str | None]
+    # Writes a run to an open file. Only a trace uses the steps and reports its progress. A format
+    # that `has_top` also takes `top`.
     write: Callable[..., None]
     is_printed: bool = True
-    has_top: bool = (
-        False  # whether it says how many of the costliest are shown, where that is asked for
-    )
+    # Whether the number of most expensive kernels to show can be chosen.
+    has_top: bool = False
+
+
+class _AnswerFormats(NamedTuple):
+    """The formats of an answer, and what decides which files it may replace."""
+
+    formats: dict[str, files.Format]
+    # What `Format.identity_of` returns for a file of the same runs.
+    identity: object
+    inputs: list[Path]
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of this room that is imported when it is called: few are asked for, and some are heavy."""
-    place = f"nsyspipe.report.{module}"
-    return lambda *given, **options: getattr(import_module(place), name)(*given, **options)  # noqa: PLW0108 - not yet
+    """Return a function of `report` that is imported when it is called.
+
+    Few of these functions are used in one command, and some import large packages.
+    """
+
+    def call(*arguments: object, **options: object) -> object:
+        function = getattr(import_module(f"nsyspipe.report.{module}"), name)
+        return function(*arguments, **options)
+
+    return call
 
 
 def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
+    """Return the `write` of a format that is text, from a function that returns the text."""
+
     def write(
         run: Run,
         file: BinaryIO,
         _steps: Steps,
         _on_progress: OnProgress | None,
-        **shown: int | None,
+        **options: int | None,
     ) -> None:
-        file.write(
-            text_of(run, **shown).encode("utf-8", errors="replace")
-        )  # a name may hold what is no text
+        text = text_of(run, **options)
+        # Names in a report may contain bytes that are not text.
+        file.write(text.encode("utf-8", errors="replace"))
 
     return write
 
 
+_JSON = RunFormat(
+    (".json",),
+    "Write JSON. - prints only the JSON.",
+    files.run_id_of_document,
+    _as_text(lambda run: dumps(document(run))),
+)
+_MARKDOWN = RunFormat(
+    (".md",),
+    "Write a Markdown summary for a pull request. - prints only the Markdown.",
+    lazily("markdown", "run_id_of_markdown"),
+    _as_text(lazily("markdown", "markdown")),
+    has_top=True,
+)
+_CSV = RunFormat(
+    (".csv",),
+    "Write the tables of --top as CSV, with a column that names the table. - prints only the CSV.",
+    lazily("costs", "run_id_of_csv"),
+    _as_text(lazily("costs", "costs_csv")),
+)
+_HTML = RunFormat(
+    (".html",),
+    "Write an HTML report: one self-contained file with charts.",
+    lazily("html.page", "run_id_of_page"),
+    _as_text(lazily("html.run_page", "run_page")),
+    is_printed=False,
+    has_top=True,
+)
+_PERFETTO = RunFormat(
+    (".pftrace", ".perfetto-trace"),
+    "Write a trace for ui.perfetto.dev.",
+    lazily("perfetto", "run_id_of_trace"),
+    lazily("perfetto", "perfetto"),
+    is_printed=False,
+)
+# By the name of the option. `--help` lists them in this order.
 FORMATS = {
-    "json": RunFormat(
-        (".json",),
-        "Write JSON. - prints only the JSON.",
-        files.run_id_of_document,
-        _as_text(lambda run: dumps(document(run))),
-    ),
-    "markdown": RunFormat(
-        (".md",),
-        "Write a Markdown summary for a pull request. - prints only the Markdown.",
-        lazily("markdown", "run_id_of_markdown"),
-        _as_text(lazily("markdown", "markdown")),
-        has_top=True,
-    ),
-    "csv": RunFormat(
-        (".csv",),
-        (
-            "Write the tables of --top as CSV, with a column that names the table. - prints only "
-            "the CSV."
-        ),
-        lazily("costs", "run_id_of_csv"),
-        _as_text(lazily("costs", "costs_csv")),
-    ),
-    "html": RunFormat(
-        (".html",),
-        "Write an HTML report: one self-contained file with charts.",
-        lazily("html.page", "run_id_of_page"),
-        _as_text(lazily("html.run_page", "run_page")),
-        is_printed=False,
-        has_top=True,
-    ),
-    "perfetto": RunFormat(
-        (".pftrace", ".perfetto-trace"),
-        "Write a trace for ui.perfetto.dev.",
-        lazily("perfetto", "run_id_of_trace"),
-        lazily("perfetto", "perfetto"),
-        is_printed=False,
-    ),
+    "json": _JSON,
+    "markdown": _MARKDOWN,
+    "csv": _CSV,
+    "html": _HTML,
+    "perfetto": _PERFETTO,
 }
-SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
+FORMAT_OF_SUFFIX = {
+    suffix: name for name, run_format in FORMATS.items() for suffix in run_format.suffixes
+}
 
 
 def write(
@@ -157,48 +182,70 @@ def write(
     from nsyspipe.run.run import Run
 
     check_flags(force=force)
-    path = Path(given := path_of("path", path, "run.html"))
-    if not path.name:
-        files.check_directory(given, "run.html")
-    name = SUFFIXES.get(path.suffix.lower(), "")
-    formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)
-    known = FORMATS if isinstance(answer, Run) else formats
-    if name not in known:
-        found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
-        is_store = isinstance(answer, Run) and path.suffix == ".parquet"
-        stem = path.with_name("run") if path.name.startswith(".") else path.with_suffix("")
-        fix = f"export.parquet(run, '{stem}/')" if is_store else f"{stem}.html"
-        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
-    of_trace = {
-        what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None
-    }
-    if of_trace and name != "perfetto":
-        what, asked = of_trace.popitem()
-        raise OptionError(
-            f"{what}={short_repr(asked)}", "belongs to a trace", fix=f"run.pftrace, or no {what}"
-        )
-    files.check_directory(given, path.name)
+    path_text = path_of("path", path, "run.html")
+    target = Path(path_text)
+    if not target.name:
+        files.check_directory(path_text, "run.html")
     if not isinstance(answer, Run):
-        text = formats[name].text()
+        made = _answer_formats(answer)
+        chosen = made.formats[_format_name(target, made.formats, is_run=False)]
+        _check_trace_options(steps=steps, ranks=ranks)
+        files.check_directory(path_text, target.name)
         files.write_text(
-            path,
-            text,
-            inputs,
-            may_replace=lambda: force or formats[name].identity_of(path) == identity,
+            target,
+            chosen.text(),
+            made.inputs,
+            may_replace=lambda: force or chosen.identity_of(target) == made.identity,
         )
-        return path
-    chosen = FORMATS[name]
+        return target
+    name = _format_name(target, FORMATS, is_run=True)
+    if name != "perfetto":
+        _check_trace_options(steps=steps, ranks=ranks)
+    files.check_directory(path_text, target.name)
+    run_format = FORMATS[name]
+    chosen_steps = None if steps is None else check_steps(answer.steps(), steps)
+    options = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     run_id = answer.header.run_id
-    shown = None if steps is None else check_steps(answer.steps(), steps)
-    some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(
-        path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id
+        target,
+        answer.inputs,
+        may_replace=lambda: force or run_format.run_id_of(target) == run_id,
     ) as file:
-        chosen.write(answer, file, shown, None, **some)
-    return path
+        run_format.write(answer, file, chosen_steps, None, **options)
+    return target
 
 
-def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:
+def _format_name(target: Path, formats: Iterable[str], *, is_run: bool) -> str:
+    """Return the format that the suffix of a file chooses.
+
+    Raises an `OptionError` if it is not among `formats`.
+    """
+    name = FORMAT_OF_SUFFIX.get(target.suffix.lower(), "")
+    if name in formats:
+        return name
+    possible = [suffix for suffix, of_suffix in FORMAT_OF_SUFFIX.items() if of_suffix in formats]
+    is_hidden_file = target.name.startswith(".")
+    stem = target.with_name("run") if is_hidden_file else target.with_suffix("")
+    fix = f"{stem}.html"
+    if is_run and target.suffix == ".parquet":
+        fix = f"export.parquet(run, '{stem}/')"
+    problem = f"has the suffix {target.suffix!r}"
+    raise OptionError(str(target), problem, found=", ".join(possible), fix=fix)
+
+
+def _check_trace_options(*, steps: object, ranks: object) -> None:
+    """Refuse steps and ranks, because only a trace can be written of some of them."""
+    for option, value in (("ranks", ranks), ("steps", steps)):
+        if value is not None:
+            raise OptionError(
+                f"{option}={short_repr(value)}",
+                "belongs to a trace",
+                fix=f"run.pftrace, or no {option}",
+            )
+
+
+def _answer_formats(answer: object) -> _AnswerFormats:
+    """Return the formats of an answer other than a run."""
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf
@@ -221,7 +268,8 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
         case _:
             needed = "a run, a difference, a scoreboard or a what-if"
             raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
-    return formats, identity, [path for run in runs for path in run.inputs]
+    inputs = [path for run in runs for path in run.inputs]
+    return _AnswerFormats(formats, identity, inputs)
 
 
 def dashboard(
@@ -260,16 +308,17 @@ def dashboard(
     from nsyspipe.store.layout import find_saved, is_one_run
 
     check_flags(force=force)
-    place = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
-    given = path_of("path", path, "runs.html")
-    if is_one_run(place):
-        fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
-        raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
-    check_dashboard(given, place, force=force)
-    into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
-    text, *_ = store_page(place, Path(given), into, force=force)
-    files.write_text(Path(given), text, [place], may_replace=lambda: True)
-    return Path(given)
+    store_path = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
+    target = path_of("path", path, "runs.html")
+    if is_one_run(store_path):
+        saved = find_saved(store_path)
+        fix = f"dashboard({str(saved[0])!r}, {target!r})"
+        raise OptionError(f"store={str(store_path)!r}", "is one run, not a run store", fix=fix)
+    check_dashboard(target, store_path, force=force)
+    pages_path = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
+    page = store_page(store_path, Path(target), pages_path, force=force)
+    files.write_text(Path(target), page.text, [store_path], may_replace=lambda: True)
+    return Path(target)
 
 
 def parquet(
@@ -304,9 +353,9 @@ def parquet(
     if not isinstance(run, Run):
         raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
     check_flags(events=events, force=force)
-    place = Path(path_of("store", store, "parquet(run, 'runs/')"))
-    save(run, place, events=events, force=force)
-    return Path(place_of(place, run.header.run_id))
+    store_path = Path(path_of("store", store, "parquet(run, 'runs/')"))
+    save(run, store_path, events=events, force=force)
+    return Path(place_of(store_path, run.header.run_id))
 
 
 def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
@@ -320,25 +369,32 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     from nsyspipe.run.run import Run
 
     if not isinstance(run, Run):
-        return json.loads(_of_answer(run)[0]["json"].text())  # type: ignore[no-any-return]
+        made = _answer_formats(run)
+        return json.loads(made.formats["json"].text())  # type: ignore[no-any-return]
     summary = run.summary().to_pylist()[0]
-    tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    tables["ranks"] = run.ranks.drop_columns(
-        ["device_ids", "clock_shift_ns"]
-    ).to_pylist()  # which only the API has
-    counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
-    more = {"by_rank": _extremes(run, ("step_time_ns", *FIGURES_OF_RANKS))}
+    step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
+    summary["by_rank"] = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
+    tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
+    tables["ranks"] = run.ranks.drop_columns([*_NOT_IN_RANKS]).to_pylist()
+    header = asdict(run.header) | {"parallelism": parallelism(run.traffic())}
+    evenness = run.evenness()
+    findings = [_documented_finding(row) for row in run.finding_rows]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
-        "run": asdict(run.header) | {"parallelism": parallelism(run.traffic())},
-        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | more,
-        "evenness": None if (even := run.evenness()) is None else asdict(even),
+        "run": header,
+        "summary": step_counts | {"skipped_steps": run.skipped_steps} | summary,
+        "evenness": evenness and asdict(evenness),
         **tables,
-        "nccl": None if run.nccl is None else asdict(run.nccl),
-        "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.finding_rows],
+        "nccl": run.nccl and asdict(run.nccl),
+        "findings": findings,
         "problems": run.problem_rows,
     }
+
+
+def _documented_finding(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `findings` whose evidence is values in place of JSON text."""
+    return row | {"evidence": json.loads(row["evidence"])}
 
 
 def formats_of(
@@ -353,10 +409,12 @@ def formats_of(
     meta: str,
     key: str = "runs",
 ) -> dict[str, files.Format]:
-    """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
-    from nsyspipe.report.markdown import as_markdown, marked_as, marker
+    """Return how the answer of a command is written in each format.
 
-    head = marker(command, key, identity)
+    Each file contains the `identity` of the answer: JSON as a value that `identity_in` finds,
+    Markdown as a comment with this `key`, and HTML as a `meta` element.
+    """
+    from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
     def identity_of_document(path: Path) -> object:
         try:
@@ -364,46 +422,54 @@ def formats_of(
         except (KeyError, TypeError):
             return None
 
+    def markdown_text() -> str:
+        return as_markdown(blocks(), marker(command, key, identity), usage)
+
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(
-            lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)
-        ),
-        "html": files.Format(page, lambda one: files.identity_of_page(one, meta)),
+        "markdown": files.Format(markdown_text, lambda path: marked_as(path, command, key)),
+        "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
     }
 
 
-def dumps(found: dict[str, Any]) -> str:
-    """Write the document with one row of each table per line, so that two of them can be compared."""
-    return (
-        "{\n"
-        + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()])
-        + "\n}\n"
-    )
+def dumps(values: dict[str, Any]) -> str:
+    """Return a document as JSON.
+
+    Each row of a table has its own line, so that two documents can be compared line by line.
+    """
+    entries = [f"{json.dumps(key)}: {_json_of_value(value)}" for key, value in values.items()]
+    return _bracketed("{", entries, "}") + "\n"
 
 
-def _value(value: object) -> str:
-    write = json.JSONEncoder(allow_nan=False).encode
+def _json_of_value(value: object) -> str:
+    """Return a value of a document as JSON, with a line for each row or entry."""
+    encode = json.JSONEncoder(allow_nan=False).encode
     if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
+        return _bracketed("[", [f"  {encode(row)}" for row in value], "]")
     if isinstance(value, dict):
-        return (
-            "{\n"
-            + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items())
-            + "\n}"
-        )
-    return write(value)
+        entries = [f"  {json.dumps(key)}: {encode(entry)}" for key, entry in value.items()]
+        return _bracketed("{", entries, "}")
+    return encode(value)
 
 
-def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
-    # in order of rank
+def _bracketed(start: str, entries: Iterable[str], end: str) -> str:
+    lines = ",\n".join(entries)
+    return f"{start}\n{lines}\n{end}"
+
+
+def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
+    """Return the lowest and the highest value of metrics, each as a pair of rank and value.
+
+    If several ranks have the same value, the first rank is taken. None if no rank has a value.
+    """
     rows = run.rank_summary().to_pylist()
-    by = itemgetter(1)
-    known = {
-        name: [[row["rank"], row[name]] for row in rows if row[name] is not None]
-        for name in figures
-    }
-    return {
-        one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None
-        for one, of in known.items()
-    }
+    value_of_pair = itemgetter(1)
+    extremes: dict[str, dict[str, list[float]] | None] = {}
+    for name in figures:
+        pairs = [[row["rank"], row[name]] for row in rows if row[name] is not None]
+        extremes[name] = None
+        if pairs:
+            lowest = min(pairs, key=value_of_pair)
+            highest = max(pairs, key=value_of_pair)
+            extremes[name] = {"lowest": lowest, "highest": highest}
+    return extremes

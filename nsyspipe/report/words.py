@@ -58,7 +58,6 @@ SEEN = 0.002
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
-NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS = re.compile(r"\d+")

@@ -36,7 +36,7 @@ from nsyspipe.report.explanations.text import (
     Paragraph,
     ids_in,
 )
-from nsyspipe.report.findings import Finding, finding_lines, of_capture
+from nsyspipe.report.findings import Finding, capture_notes, finding_lines
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
 from nsyspipe.report.overview import CONDITIONAL, Checks, Recommendation, Recommendations, StepTime
@@ -349,7 +349,7 @@ def opportunity_blocks(
         yield Sentence(_not_judged(run))
     elif run.header.n_ranks:
         yield Heading("What nsyspipe checked", SUBSECTION)
-    yield from of_capture(run)
+    yield from capture_notes(run)
     if step_ns is not None:
         yield from _folded(recommendations, step_ns)
     yield from _check_folds(checks)
