@@ -210,6 +210,7 @@ def rank_chart(
         data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
         n_bars += 1
     fields = _rank_fields(listed_rows, n_steps, whole, names)
+    note = table_note(len(listed_rows), len(rank_rows))
     thin_bars = _thin_bars(rank_bars) if has_comm else []
     colours = legend(map(itemgetter("parts"), rank_bars), has_comm=has_comm)
     return Chart(
@@ -218,7 +219,7 @@ def rank_chart(
         label=label,
         height=36 + BAR_HEIGHT * n_bars,
         data=data,
-        table=table_of(label, listed_rows, fields, table_note(len(listed_rows), len(rank_rows))),
+        table=table_of(label, listed_rows, fields, note),
         caption=caption,
         legend=[*colours, *thin_bars],
         hint=_RANKS_HINT if thin_bars else "",

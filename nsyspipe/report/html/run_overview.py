@@ -171,18 +171,21 @@ def answer_of(
         texts = first_screen.nothing_sentences(run, recommendations, checks) or texts
         headline, *reasons = [doubt, *texts] if doubt else texts
         return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
+    finding = first.finding
     reasons = [
-        f"{first.finding.title}.",
+        f"{finding.title}.",
         *first_screen.assumptions_of(first),
         *first_screen.why_first(recommendations),
     ]
+    if remedy:
+        reasons.insert(0, remedy)
     return Answer(
-        headline=doubt or first.finding.headline,
-        id=first.finding.id,
+        headline=doubt or finding.headline,
+        id=finding.id,
         is_doubt=bool(doubt),
-        action=first.finding.headline if doubt else "",
+        action=finding.headline if doubt else "",
         effect=effect_of(first, step_ns),
-        reasons=[remedy, *reasons] if remedy else reasons,
+        reasons=reasons,
     )
 
 
