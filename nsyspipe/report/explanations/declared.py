@@ -18,6 +18,7 @@ from nsyspipe.report.explanations.text import (
     Group,
     Items,
     Paragraph,
+    Piece,
     Section,
     normalized,
 )
@@ -170,7 +171,7 @@ def _explanation_of_metric(figure: Figure) -> Explanation:
     formulas += [f"`{column.name}`: {_definition(column)}" for column in step_columns]
     nulls = _null_texts([*run_columns, *step_columns])
     unit = _sentence(_unit_text(figure.unit))
-    formula_pieces = (Items(tuple(formulas)), *_about_symbols(formulas))
+    formula_pieces: tuple[Piece, ...] = (Items(tuple(formulas)), *_about_symbols(formulas))
     command = f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n"
     meaning = (
         Section("Definition", (Paragraph(_sentence(figure.definition)),)),
@@ -228,7 +229,7 @@ def _section_of_column(place: _Place) -> Section:
     texts.append(_sentence(formula))
     texts.append(f"Unit: {_unit_text(column.unit)}.")
     texts += _null_texts([column])
-    pieces = (Items(tuple(texts)), *_about_symbols([formula]))
+    pieces: tuple[Piece, ...] = (Items(tuple(texts)), *_about_symbols([formula]))
     return Section(f"In the table {place.table}", pieces)
 
 
