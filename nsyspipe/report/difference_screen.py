@@ -184,7 +184,7 @@ def _is_changed(row: Mapping[str, Any]) -> bool:
     if row["delta"] is None:
         return False
     baseline = abs(row["baseline"] or 1.0)
-    return abs(row["delta"]) >= LITTLE_SHARE * baseline
+    return bool(abs(row["delta"]) >= LITTLE_SHARE * baseline)
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:

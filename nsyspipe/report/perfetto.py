@@ -430,7 +430,7 @@ def bin_edges(steps: pa.Table) -> Int64:
     captured_ns = int((captures.ends - captures.starts).sum())
     width_ns = max(-(-captured_ns // n_bins), 1)
     spans = zip(captures.starts.tolist(), captures.ends.tolist(), strict=True)
-    edges = [np.arange(start, end + width_ns, width_ns, np.int64) for start, end in spans]
+    edges = [np.arange(start, end + width_ns, width_ns, dtype=np.int64) for start, end in spans]
     # The last bin of a capture may reach into the next capture, and is cut off there.
     cut_edges = [
         capture_edges[capture_edges < next_edges[0]]
