@@ -326,7 +326,7 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
 def alternatives_blocks(
     recommendations: Recommendations, n_shown: int | None
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the first `n_shown` alternatives, or of all, with notes about all changes."""
+    """Yield a table of alternatives, the first `n_shown` or all, with notes about all changes."""
     shown = recommendations.alternatives[:n_shown]
     if not shown:
         return
