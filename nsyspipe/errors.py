@@ -63,20 +63,26 @@ _RENAMED = {
     "perfetto-ranks": "ranks",
     "perfetto-steps": "steps",
 }
-# A command of a shell stays one, to its end. After an option stands what looks like a value, or a
-# word of the sentence.
+_FLAG_NAMES = "|".join(_FLAGS)
+_VALUED_NAMES = "|".join(sorted(_VALUED, key=len, reverse=True))
+# A command of a shell stays a command, to its end. After an option comes what looks like a value,
+# or a word of the sentence.
 _OPTION = re.compile(
-    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: "
-    r"[A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
-    rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: "
-    r"(?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric "
-    r")|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against "
-    r")|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
+    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))"
+    r"|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)"
+    r"|-j (?P<jobs>\d+)"
+    rf"|--(?:(?P<flag>{_FLAG_NAMES})|(?P<name>{_VALUED_NAMES}))(?![\w-])"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\""
+    r"|[A-Z][A-Z_]*\b"
+    r"|\d[\w.,:%/-]*(?<![.,:-])"
+    r"|[\w/-]*[./=][\w./=,-]*\w"
+    r"|none|repetition|auto|regression|any-change"
+    r"|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*"
+    r"|(?:(?<=run-id )|(?<=skip-first )|(?<=against )|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
-# Commands that texts name: most are calls in Python too, the others are typed in a shell.
+# Commands that texts name. Most are also calls in Python, and the others are typed in a shell.
 _WORD = r"(?:'[^']*'|[^\s'-]\S*?)"
 _COMMAND = re.compile(
     rf"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"

@@ -28,8 +28,13 @@ def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
     shown = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
     if shown != NamedRunOptions():
         return None
-    names = " ".join(f'"{name}"' if _GLOB.search(name) else shlex.quote(name) for name in reports)
-    return names if len(names) <= MAX_LETTERS_OF_REPORTS else None
+    words = " ".join(map(_quoted, reports))
+    return words if len(words) <= MAX_LETTERS_OF_REPORTS else None
+
+
+def _quoted(name: str) -> str:
+    """Return the name of reports as a word of a shell."""
+    return f'"{name}"' if _GLOB.search(name) else shlex.quote(name)
 
 
 @with_options
@@ -63,8 +68,9 @@ def analyze(
     with opened_run(reports, reading, running) as (run, stage):
         _ = run.steps()
         outputs.write_run(run, stage, reading.top, quiet=running.quiet)
+        # Now, while there are processes that may read again.
         if is_summary_asked:
-            _ = run.findings()  # while there are processes that may read again
+            _ = run.findings()
     if is_summary_asked:
         from rich.console import Console
 
@@ -79,10 +85,10 @@ def analyze(
             reports=_repeated(reports, reading),
         )
         write_stdout(text)
-    grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
-    if strict and grave:
-        problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
-        print_error(
-            OptionError("--strict", problem, fix="fix each problem as shown, or leave out --strict")
-        )
+    codes = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
+    if strict and codes:
+        noun = "problem" if len(codes) == 1 else "problems"
+        problem = f"{len(codes)} {noun}: {', '.join(dict.fromkeys(codes))}"
+        fix = "fix each problem as shown, or leave out --strict"
+        print_error(OptionError("--strict", problem, fix=fix))
         raise typer.Exit(2)

@@ -3,11 +3,11 @@
 import contextlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from nsyspipe.cli.options import OUTPUT, QuietOptions, RunningOptions, flag, opt
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
+
+if TYPE_CHECKING:
+    from nsyspipe.nsys.export import Exported
 
 _IN = (
     "Reports (.sqlite), preferably all reports of a run: files, directories or globs. The last "
@@ -74,7 +77,7 @@ def convert(
       nsyspipe convert reports/ --scheduler tcp://HOST:8786
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
-    from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, Exported, attempt_exports
+    from nsyspipe.nsys.export import Exported, attempt_exports
     from nsyspipe.nsys.find_reports import find_captures
     from nsyspipe.nsys.programs import Nsys, find
 
@@ -95,23 +98,30 @@ def convert(
             timeout_s=export.timeout,
             on_progress=stage("exporting reports"),
         )
-    for outcome in outcomes:
-        if isinstance(outcome, NsyspipeError):
-            print_error(outcome)
-    exports = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
-    n_failed = len(outcomes) - len(exports)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, NsyspipeError)]
+    for error in errors:
+        print_error(error)
     if not running.quiet:
-        paths = [printable(str(exported.path)) for exported in exports]
-        write_stdout("".join(map(_path_line, paths)))
-        n_by_status = Counter(exported.status for exported in exports)
-        counts = [
-            (n_by_status[EXPORTED], EXPORTED),
-            (n_by_status[UP_TO_DATE], UP_TO_DATE),
-            (n_failed, "failed"),
-        ]
-        typer.echo(", ".join(f"{number} {status}" for number, status in counts if number), err=True)
-    if n_failed:
+        exports = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
+        _print_exports(exports, n_failed=len(errors))
+    if errors:
         raise typer.Exit(2)
+
+
+def _print_exports(exports: Sequence["Exported"], *, n_failed: int) -> None:
+    """Print the exports, one per line, and how many were made, up to date or not possible."""
+    from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE
+
+    paths = [printable(str(exported.path)) for exported in exports]
+    write_stdout("".join(map(_path_line, paths)))
+    n_by_status = Counter(exported.status for exported in exports)
+    counts = {
+        EXPORTED: n_by_status[EXPORTED],
+        UP_TO_DATE: n_by_status[UP_TO_DATE],
+        "failed": n_failed,
+    }
+    texts = [f"{number} {status}" for status, number in counts.items() if number]
+    typer.echo(", ".join(texts), err=True)
 
 
 def _path_line(path: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -275,10 +275,12 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
     The runs of a directory or a glob are told apart by the names of their reports.
     """
     if not is_saved(Path(place)):
-        return [*words_of_runs(find_named([place]))], []
+        groups = words_of_runs(find_named([place]))
+        return [*groups], []
     labels = labels_by_time(Path(place))
+    distinct_labels = [*dict.fromkeys(labels.values())]
     run_arguments = [argument_of(Path(place), run_id) for run_id in labels]
-    return run_arguments, [*dict.fromkeys(labels.values())]
+    return run_arguments, distinct_labels
 
 
 @contextlib.contextmanager
@@ -294,9 +296,7 @@ def opened_runs(
     captures = [(run, place) for run in named for place in run.places if place not in saved]
     if not captures:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
-    log_arguments = _by_label(reading.nccl_log or [], named)
-    topologies = _by_label(reading.topology or [], named)
-    logs = {label: find_logs(arguments) for label, arguments in log_arguments.items()}
+    files = _files_by_label(named, reading)
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         reports = {
             (run, place): reports_to_read([place], reading, jobs=running.jobs, stage=stage)
@@ -309,8 +309,7 @@ def opened_runs(
         opener = _RunOpener(
             saved=saved,
             reports=reports,
-            logs=logs,
-            topologies=topologies,
+            files=files,
             options=reading.chosen() | {"executor": executor},
             stage=stage,
         )
@@ -323,6 +322,20 @@ def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]
     return {place: find_saved(Path(place)) for place in places if is_saved(Path(place))}
 
 
+class _FilesByLabel(NamedTuple):
+    """Files about runs, by the label of the run. None for files about all runs."""
+
+    logs: Mapping[str | None, Sequence[Path]]
+    topologies: Mapping[str | None, Sequence[str]]
+
+
+def _files_by_label(named: Sequence[NamedRuns], reading: SeveralRunsOptions) -> _FilesByLabel:
+    log_arguments = _by_label(reading.nccl_log or [], named)
+    topologies = _by_label(reading.topology or [], named)
+    logs = {label: find_logs(arguments) for label, arguments in log_arguments.items()}
+    return _FilesByLabel(logs, topologies)
+
+
 @dataclass(frozen=True)
 class _RunOpener:
     """Opens runs one after the other, saved ones or from reports, each with its own bar."""
@@ -331,9 +344,7 @@ class _RunOpener:
     saved: Mapping[str, tuple[Path, str]]
     # Exports and ranks of each capture that is read.
     reports: Mapping[tuple[NamedRuns, str], tuple[list[Path], ChosenRanks | None]]
-    # By label; None for all runs.
-    logs: Mapping[str | None, Sequence[Path]]
-    topologies: Mapping[str | None, Sequence[str]]
+    files: _FilesByLabel
     # Arguments of `load` for all runs.
     options: Mapping[str, Any]
     stage: Stage
@@ -343,8 +354,8 @@ class _RunOpener:
         return tuple(self._open(run, place) for place in run.places)
 
     def _open(self, named: NamedRuns, place: str) -> Run:
-        # Each is imported where it is used: what reads reports is heavy, and workers import it at
-        # the same time.
+        # Imported when they are used, because reports need large packages, and workers import these
+        # at the same time.
         if place in self.saved:
             from nsyspipe.store.saved_run import SavedRun
 
@@ -354,13 +365,14 @@ class _RunOpener:
         paths, ranks = self.reports[named, place]
         labels = dict.fromkeys((None, named.label))
         topologies = [
-            *self.topologies.get(named.label, []),
-            *self.topologies.get(None, []),
+            *self.files.topologies.get(named.label, []),
+            *self.files.topologies.get(None, []),
         ]
         options = dict(self.options)
         options["ranks"] = ranks
         options["label"] = named.label
-        options["nccl_log"] = [path for label in labels for path in self.logs.get(label, [])]
+        logs = self.files.logs
+        options["nccl_log"] = [path for label in labels for path in logs.get(label, [])]
         options["topology"] = topologies[0] if topologies else None
         options["on_progress"] = self.stage(f"reading {named.label or place}")
         run = load(paths, **options)
@@ -370,7 +382,7 @@ class _RunOpener:
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
-    """Return ``LABEL=FILE`` arguments by the labels of runs; None for files without a label."""
+    """Return ``LABEL=FILE`` arguments by the label of the run. None for files without a label."""
     labels = [run.label for run in named if run.label is not None]
     files_by_label: dict[str | None, list[str]] = {}
     for file in files:

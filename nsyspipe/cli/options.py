@@ -177,9 +177,8 @@ def _number(
                 return value
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
         hint = ", without a unit" if has_unit else ""
-        raise OptionError(
-            f"{option} {text}", f"is not {noun}{bound}", fix=f"{option} {metavar}{hint}"
-        )
+        fix = f"{option} {metavar}{hint}"
+        raise OptionError(f"{option} {text}", f"is not {noun}{bound}", fix=fix)
 
     return number
 
@@ -296,17 +295,14 @@ class ReadingOptions:
 
     def refuse_given(self, why: str, fix: str) -> None:
         """Refuse options about reports where no report is read."""
-        changed = [
-            each.name
-            for each in fields(self)
-            if (getattr(self, each.name) or each.default) != each.default
-        ]
+        changed = []
+        for each in fields(self):
+            value = getattr(self, each.name) or each.default
+            if value != each.default:
+                changed.append(f"--{each.name.replace('_', '-')}")
         if changed:
-            raise OptionError(
-                ", ".join(f"--{name.replace('_', '-')}" for name in changed),
-                f"changes how reports are read, but {why}",
-                fix=f"leave out this option, or {fix}",
-            )
+            problem = f"changes how reports are read, but {why}"
+            raise OptionError(", ".join(changed), problem, fix=f"leave out this option, or {fix}")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputErro
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import naming_sources
-from nsyspipe.report.export import FORMATS
+from nsyspipe.report.export import FORMAT_OF_SUFFIX, FORMATS
 from nsyspipe.report.formats import Format
 
 if TYPE_CHECKING:
@@ -153,14 +153,12 @@ def _check_suffix(name: str, value: str) -> None:
     if name not in FORMATS:
         return
     suffix = Path(value).suffix.lower()
-    of_suffix = [format_name for format_name, known in FORMATS.items() if suffix in known.suffixes]
-    if of_suffix and of_suffix[0] != name:
+    format_of_suffix = FORMAT_OF_SUFFIX.get(suffix, name)
+    if format_of_suffix != name:
         renamed = Path(value).with_suffix(FORMATS[name].suffixes[0])
-        raise OptionError(
-            f"--{name} {value}",
-            f"has the file name extension of --{of_suffix[0]}",
-            fix=f"--{name} {renamed}, or --{of_suffix[0]} {value}",
-        )
+        problem = f"has the file name extension of --{format_of_suffix}"
+        fix = f"--{name} {renamed}, or --{format_of_suffix} {value}"
+        raise OptionError(f"--{name} {value}", problem, fix=fix)
 
 
 @dataclass(frozen=True)

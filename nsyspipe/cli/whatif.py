@@ -68,15 +68,16 @@ def whatif(
     from nsyspipe.replay.knobs import knobs_of
 
     outputs.check()
-    knobs_of(**asdict(changes))  # refused before anything is read
+    # Impossible changes are refused before anything is read.
+    knobs_of(**asdict(changes))
     with opened_run(run, reading, running) as (opened, _):
-        from nsyspipe.replay.answer import whatif as ask
+        from nsyspipe.replay.answer import whatif as simulate
 
-        found = ask(opened, **asdict(changes))
+        answer = simulate(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    formats = whatif_formats(found, opened)
-    blocks = whatif_blocks(found, opened, is_verbose=outputs.verbose, has_bars=True)
+    formats = whatif_formats(answer, opened)
+    blocks = whatif_blocks(answer, opened, is_verbose=outputs.verbose, has_bars=True)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
-    if all(scenario.refused for scenario in found.scenarios):
+    if all(scenario.refused for scenario in answer.scenarios):
         raise typer.Exit(NOTHING_ANSWERED)

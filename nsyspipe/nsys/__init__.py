@@ -1,1 +1,4 @@
-"""Other programs, files and secrets: where nsys is, what it can, exports of it, what may be written down. Only the standard library."""
+"""Other programs, files and secrets: where nsys is, what it can do, and its exports.
+
+Only the standard library is used.
+"""

@@ -248,10 +248,9 @@ OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME"
 
 def allows(name: str, value: str) -> bool:
     """Tell whether a value of one of `VARIABLES` may be recorded."""
-    return (
-        len(value) <= _MAX_WORD_CHARS
-        and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
-    )
+    if len(value) > _MAX_WORD_CHARS:
+        return False
+    return re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
 
 
 class Mask:
@@ -307,7 +306,8 @@ def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
     Commands whose words are all hidden are left out.
     """
     recorded = [recorded_command(words, Mask()) for words in commands]
-    return sorted({shlex.join(words) for words in recorded if not {*words} <= {MASK}})
+    with_shown_words = [words for words in recorded if not {*words} <= {MASK}]
+    return sorted({shlex.join(words) for words in with_shown_words})
 
 
 def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:

@@ -112,25 +112,44 @@ def attempt_exports(
     cannot be created, and NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM
     and SIGHUP end all running nsys, and leave no incomplete export.
     """
-    pairs = [
-        _Pair(report, targets[report] if targets else target_of(report, directory))
-        for report in reports
-    ]
+    pairs = _pairs(reports, directory, targets)
     _refuse_shared_targets(pairs)
     if directory is not None:
         _make_directory(directory)
     outcomes = [_existing_export(pair, force=force) for pair in pairs]
     to_export = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome is None]
-    exports: list[Exported | NsyspipeError] = []
-    if to_export:
-        _remove_abandoned_exports(to_export)
-        chosen_nsys = nsys if nsys or elsewhere else find(or_else=_OR_CONVERT)
-        options = {"nsys": chosen_nsys, "force": force, "timeout_s": timeout_s}
-        exports = _export_all(
-            to_export, jobs, on_progress or (lambda *_: None), elsewhere, **options
-        )
-    new_outcomes = iter(exports)
-    return [next(new_outcomes) if outcome is None else outcome for outcome in outcomes]
+    if not to_export:
+        return _filled(outcomes, [])
+    _remove_abandoned_exports(to_export)
+    # Workers on other machines find their own nsys.
+    if not nsys and not elsewhere:
+        nsys = find(or_else=_OR_CONVERT)
+    options = {"nsys": nsys, "force": force, "timeout_s": timeout_s}
+    report_progress = on_progress or _ignore_progress
+    exports = _export_all(to_export, jobs, report_progress, elsewhere, **options)
+    return _filled(outcomes, exports)
+
+
+def _pairs(
+    reports: Iterable[Path], directory: Path | None, targets: Mapping[Path, Path] | None
+) -> list[_Pair]:
+    """Return each report with the path of its export."""
+    if targets:
+        return [_Pair(report, targets[report]) for report in reports]
+    return [_Pair(report, target_of(report, directory)) for report in reports]
+
+
+def _filled(
+    outcomes: Iterable[Exported | NsyspipeError | None],
+    exports: Iterable[Exported | NsyspipeError],
+) -> list[Exported | NsyspipeError]:
+    """Return outcomes with the next of some exports in place of each None."""
+    next_exports = iter(exports)
+    return [next(next_exports) if outcome is None else outcome for outcome in outcomes]
+
+
+def _ignore_progress(_n_done: int, _n_all: int) -> None:
+    pass
 
 
 def _make_directory(directory: Path) -> None:

@@ -21,19 +21,20 @@ from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundE
 from nsyspipe.model.captured import SIDECAR_SUFFIX
 from nsyspipe.model.names import RUN_DIRECTORY
 
-# A lock in a directory says that a process of this machine uses it, and is gone with the process,
-# however it ends.
+# A lock in a directory means that a process of this machine uses it. It ends with the process,
+# however that ends.
 _LOCK = "lock"
-# names that nobody else gives, as `tempfile` makes them between these
+# Temporary names start and end with these, so that no other program uses them.
 _PREFIX = ".nsyspipe-"
 _SUFFIX = ".unfinished"
-# a directory may have its parent's group bit besides
+# Without the group bit, which a directory may inherit from its parent.
 _PERMISSIONS = 0o777
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
-# between its making and its lock, a directory looks abandoned
+# A new directory looks abandoned until it has its lock, so it is not removed for this time.
 YOUNG_S = 60.0
+# Without locks, a directory that was used in this time is not abandoned.
 _RECENT_S = 86_400.0
 _EXPORT = ".sqlite"
 _SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
@@ -41,7 +42,7 @@ _CAPTURES = (".nsys-rep", ".qdrep", ".qdstrm")
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_FORMAT = 2
-# What a name says of a file that is no report: what commands write, and what lies beside.
+# Files that are not reports, by suffix: outputs of commands, and files next to reports.
 OUTPUTS = {
     ".html": "a page",
     ".json": "a JSON document",
@@ -76,10 +77,9 @@ def claim(directory: Path) -> int | None:
 
     The lock is held until the descriptor is closed or the process ends.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        lock = os.open(
-            directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE
-        )
+        lock = os.open(directory / _LOCK, flags, _FILE_MODE)
     except OSError:
         return None
     try:
@@ -129,10 +129,14 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def claimed_file(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden file for this user alone; it is removed in the end unless it was renamed."""
+    """Yield a new hidden file that only this user can read.
+
+    It is removed in the end unless it was renamed.
+    """
     remove_abandoned(parent)
     lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
-    with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
+    # On a file system without locks, no file counts as abandoned.
+    with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         yield Path(name)
@@ -155,11 +159,9 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    if (
-        time.time() - status.st_mtime <= YOUNG_S
-        or status.st_uid != os.geteuid()
-        or not _OURS.fullmatch(path.name)
-    ):
+    is_young = time.time() - status.st_mtime <= YOUNG_S
+    is_of_this_user = status.st_uid == os.geteuid()
+    if is_young or not is_of_this_user or not _OURS.fullmatch(path.name):
         return
     if holds_exports_only(path):
         if not is_claimed(path):
@@ -181,9 +183,8 @@ def is_as_made(directory: Path) -> bool:
     if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
-    return (
-        stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE and not lock.st_size
-    )
+    is_private_file = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
+    return is_private_file and not lock.st_size
 
 
 def holds_exports_only(directory: Path) -> bool:
@@ -191,13 +192,14 @@ def holds_exports_only(directory: Path) -> bool:
     if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
-    inside = [path for path in directory.iterdir() if path.name != _LOCK]
-    return all(one.name.endswith(names) and stat.S_ISREG(one.lstat().st_mode) for one in inside)
+    paths = [path for path in directory.iterdir() if path.name != _LOCK]
+    return all(path.name.endswith(names) and stat.S_ISREG(path.lstat().st_mode) for path in paths)
 
 
 def make_readable(path: Path) -> None:
-    """Give a temporary file the mode that any new file gets; OSError if it cannot be changed."""
-    mask = os.umask(0)  # asking means setting it
+    """Give a temporary file the mode of any new file. Raises an OSError if that is not possible."""
+    # The mask can only be read by setting it.
+    mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
@@ -207,15 +209,12 @@ def side_files(path: Path) -> list[Path]:
 
     SQLite would apply them to a database that replaces it.
     """
-    return [
-        side_file
-        for side_file in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES)
-        if os.path.lexists(side_file)
-    ]
+    possible = [path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES]
+    return [side_file for side_file in possible if os.path.lexists(side_file)]
 
 
 def remove_side_files(path: Path) -> None:
-    """Remove the side files of an older database; OSError if one cannot be removed."""
+    """Remove the side files of an older database. Raises an OSError if one cannot be removed."""
     for side_file in side_files(path):
         side_file.unlink(missing_ok=True)
 
@@ -247,15 +246,17 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
             if side.stat().st_size:
                 problem = f"{BEING_WRITTEN}: {side.name} is in the same directory"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
-    # Of a closed file in WAL mode SQLite makes -wal and -shm files else, even to read.
+    # Otherwise, SQLite would make -wal and -shm files to read a closed file in WAL mode.
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
 
 
 def is_capture(path: Path) -> bool:
-    """Tell whether a file is a report by name, or a database; such a file is never overwritten."""
+    """Tell whether a file is a report by name, or a database. Such a file is never overwritten."""
+    if path.suffix.lower() in _CAPTURES:
+        return True
     with contextlib.suppress(OSError), opened(path, os.O_RDONLY) as file:
-        return path.suffix.lower() in _CAPTURES or os.read(file, len(_MAGIC)) == _MAGIC
-    return path.suffix.lower() in _CAPTURES
+        return os.read(file, len(_MAGIC)) == _MAGIC
+    return False
 
 
 def no_file(path: Path) -> NotAReportError:
@@ -273,11 +274,9 @@ def _no_database(path: Path) -> NotAReportError:
     elif path.suffix in OUTPUTS:
         problem = f"is {OUTPUTS[path.suffix]}, not a report"
         fix += ", or pass a run store (the directory)"
-        run = next(
-            (parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)), None
-        )
-        if run:
-            fix = f"nsyspipe analyze {shlex.quote(str(run))}"
+        runs = [parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)]
+        if runs:
+            fix = f"nsyspipe analyze {shlex.quote(str(runs[0]))}"
     return NotAReportError(str(path), problem, fix=fix)
 
 
@@ -287,9 +286,8 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ReportNotFoundError(
-            str(path), "no such file", fix="check the path, or quote the glob"
-        ) from error
+        fix = "check the path, or quote the glob"
+        raise ReportNotFoundError(str(path), "no such file", fix=fix) from error
     except PermissionError as error:
         fix = "chmod u+r the file, and u+x its directories"
         raise DamagedReportError(str(path), "permission denied", fix=fix) from error

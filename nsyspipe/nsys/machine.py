@@ -1,7 +1,7 @@
-"""What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
+"""What this machine has for analyzing, converting and capturing.
 
-Nothing here is an error: a laptop without GPU and nsys is a good place to analyze. Of variables
-PATH alone is read.
+No probe may fail, because a laptop without GPU and nsys is a good place to analyze. The only
+environment variable that is read is PATH.
 """
 
 import contextlib
@@ -9,9 +9,9 @@ import platform
 import re
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from nsyspipe.model.names import printable
 from nsyspipe.nsys import programs
@@ -23,13 +23,10 @@ ANALYZE = "analyze"
 CONVERT = "convert"
 CAPTURE = "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
-_Found: TypeAlias = tuple[
-    str, str, str | None
-]  # what a probe found: its status, what it says, and what would mend it
-_NEEDS_NSYS = "missing", "needs nsys", GET_NSYS
-_LONGEST_NAME = 64
-_MOST_PARANOID = 2
-_LITTLE_SPACE_BYTES = 5_000_000_000
+_MAX_GPU_NAME_CHARACTERS = 64
+# CPU samples need this value of perf_event_paranoid, or a lower one.
+_MAX_PARANOID_LEVEL = 2
+_MIN_FREE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
@@ -51,6 +48,18 @@ _TOPOLOGY = (
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt, which includes NCCL's NVTX ranges"
 
 
+class _Probe(NamedTuple):
+    """What a probe found."""
+
+    # One of `STATUSES`.
+    status: str
+    text: str
+    fix: str | None = None
+
+
+_GPU_QUERY = ("index", "name", "driver_version")
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A GPU of this host."""
@@ -60,34 +69,38 @@ class Gpu:
 
 
 def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
-    query = ("--query-gpu=index,name,driver_version", "--format=csv,noheader,nounits")
-    gpus_found = []
+    """Return the GPUs of this host and the version of their driver, by nvidia-smi."""
+    query = f"--query-gpu={','.join(_GPU_QUERY)}"
+    answer = patience.answer("nvidia-smi", query, "--format=csv,noheader,nounits")
+    host_gpus = []
     driver = None
-    for line in patience.answer("nvidia-smi", *query).split("\n"):
+    for line in answer.split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+        if len(cells) != len(_GPU_QUERY) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
         index, name, version = cells
-        gpus_found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME]))
-        driver = driver or (version if _VERSION.fullmatch(version) else None)
-    return tuple(gpus_found), driver
+        host_gpus.append(Gpu(int(index), printable(name)[:_MAX_GPU_NAME_CHARACTERS]))
+        if driver is None and _VERSION.fullmatch(version):
+            driver = version
+    return tuple(host_gpus), driver
 
 
 def topology(patience: Patience) -> str | None:
-    """Return what ``nvidia-smi topo -m`` prints, if it tells of GPUs."""
+    """Return what ``nvidia-smi topo -m`` prints. None if there is no GPU in it."""
     text = patience.answer("nvidia-smi", "topo", "-m")
     return text if _LINK_ROW.search(text) else None
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one probe found, and what would mend it."""
+    """What one probe found, and how to fix it."""
 
     name: str
-    status: str  # one of `STATUSES`; unknown: it could not be found out
+    # One of `STATUSES`.
+    status: str
     found: str
-    needed_for: str  # commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses, separated by commas
+    # Commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses, separated by commas.
+    needed_for: str
     fix: str | None = None
     found_bytes: int | None = None
 
@@ -99,185 +112,204 @@ def check_machine(
     folder: Path = Path(),
     total_s: float = 9.0,
 ) -> list[Check]:
-    """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
+    """Return what this machine has, after little more than `total_s` seconds.
+
+    Without a `search_path`, it is that of the environment.
+    """
     patience = Patience(total_s, search_path)
     nsys = programs.find_nsys(search_path, root)
     answer = patience.output(str(nsys.path), "--version") if nsys else None
     version = programs.version_in(answer.text) if answer else None
-    free = None
-    with contextlib.suppress(OSError):
-        free = shutil.disk_usage(folder).free
-    checks = (
-        ("nsyspipe", ANALYZE, ("ok", f"{__version__} on Python {platform.python_version()}", None)),
-        ("disk_space", "writing reports", _disk_space(free)),
-        ("nsys", _BOTH, _nsys(nsys, version, answer)),
-        (
-            "importer",
-            _BOTH,
-            _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS),
-        ),
-        (
-            "trace_values",
-            "choosing --trace",
-            _trace_values(patience, nsys) if nsys else _NEEDS_NSYS,
-        ),
-        ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
-        ("cuda_driver", CAPTURE, _driver(patience, root)),
-        ("topology", "naming slow links", _topology(patience, search_path)),
-        ("torch", CAPTURE, _torch()),
-        ("nccl", "communication between GPUs", _nccl(root)),
-        ("nvtx", "labels of steps", _nvtx(version)),
-    )
-    n_bytes = {"disk_space": free}
+    python = f"{__version__} on Python {platform.python_version()}"
+    this_package = _check("nsyspipe", ANALYZE, _Probe("ok", python))
+    disk_space = _check_disk_space(folder)
+    installation = _check("nsys", _BOTH, _nsys(nsys, version, answer))
     return [
-        Check(name, status, found, uses, fix, n_bytes.get(name))
-        for name, uses, (status, found, fix) in checks
+        this_package,
+        disk_space,
+        installation,
+        *_checks_of_nsys(patience, nsys, root),
+        *_checks_of_gpus(patience, search_path, root),
+        *_checks_of_packages(root, version),
     ]
 
 
-def _disk_space(free: int | None) -> _Found:
-    if free is None:
-        return "unknown", "the free space of the current directory is unknown", _ELSEWHERE
-    is_enough = free >= _LITTLE_SPACE_BYTES
-    found = "free in the current directory"
-    return ("ok", found, None) if is_enough else ("warning", found, _ELSEWHERE)
+def _check(name: str, needed_for: str, probe: _Probe) -> Check:
+    return Check(name, probe.status, probe.text, needed_for, probe.fix)
 
 
-def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Found:
+def _checks_of_nsys(patience: Patience, nsys: Program | None, root: Path) -> list[Check]:
+    importer = _Probe("missing", "comes with nsys", GET_NSYS)
+    trace_values = _Probe("missing", "needs nsys", GET_NSYS)
+    if nsys is not None:
+        importer = _importer(nsys, root)
+        trace_values = _trace_values(patience, nsys)
+    return [
+        _check("importer", _BOTH, importer),
+        _check("trace_values", "choosing --trace", trace_values),
+        _check("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
+    ]
+
+
+def _checks_of_gpus(patience: Patience, search_path: str | None, root: Path) -> list[Check]:
+    return [
+        _check("cuda_driver", CAPTURE, _driver(patience, root)),
+        _check("topology", "naming slow links", _topology(patience, search_path)),
+    ]
+
+
+def _checks_of_packages(root: Path, nsys_version: str | None) -> list[Check]:
+    return [
+        _check("torch", CAPTURE, _torch()),
+        _check("nccl", "communication between GPUs", _nccl(root)),
+        _check("nvtx", "labels of steps", _nvtx(nsys_version)),
+    ]
+
+
+def _check_disk_space(folder: Path) -> Check:
+    free_bytes = None
+    with contextlib.suppress(OSError):
+        free_bytes = shutil.disk_usage(folder).free
+    check = _check("disk_space", "writing reports", _disk_space(free_bytes))
+    return replace(check, found_bytes=free_bytes)
+
+
+def _disk_space(free_bytes: int | None) -> _Probe:
+    if free_bytes is None:
+        problem = "the free space of the current directory is unknown"
+        return _Probe("unknown", problem, _ELSEWHERE)
+    text = "free in the current directory"
+    is_enough = free_bytes >= _MIN_FREE_BYTES
+    return _Probe("ok", text) if is_enough else _Probe("warning", text, _ELSEWHERE)
+
+
+def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Probe:
+    """Return where nsys is and its version, from what ``nsys --version`` answered."""
     if nsys is None:
-        return "missing", "not on PATH and not in the usual directories", GET_NSYS
-    where = f"in {nsys.place}" if nsys.place else "on PATH"
+        return _Probe("missing", "not on PATH and not in the usual directories", GET_NSYS)
+    place = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
-        why = "cannot be started"
-        if answer is not None:
-            why = (
-                "does not answer" if answer.status is None else f"fails with status {answer.status}"
-            )
-        return "unknown", f"{where}, but {why}", "run nsys --version yourself, or reinstall nsys"
+        fix = "run nsys --version yourself, or reinstall nsys"
+        return _Probe("unknown", f"{place}, but {_failure_text(answer)}", fix)
     if nsys.place:
-        return (
-            "warning",
-            f"{version} {where}, not on PATH",
-            f"export PATH={Path(nsys.place).parent}:$PATH",
-        )
-    return "ok", f"{version} {where}", None
+        fix = f"export PATH={Path(nsys.place).parent}:$PATH"
+        return _Probe("warning", f"{version} {place}, not on PATH", fix)
+    return _Probe("ok", f"{version} {place}")
 
 
-def _importer(nsys: Program, root: Path) -> _Found:
+def _failure_text(answer: Output | None) -> str:
+    if answer is None:
+        return "cannot be started"
+    return "does not answer" if answer.status is None else f"fails with status {answer.status}"
+
+
+def _importer(nsys: Program, root: Path) -> _Probe:
     if programs.find_importer(nsys, root):
-        return "ok", "QdstrmImporter found", None
-    return (
-        "unknown",
-        "QdstrmImporter was not found in the directory of nsys",
-        f"{GET_NSYS}, not only the target package",
-    )
+        return _Probe("ok", "QdstrmImporter found")
+    problem = "QdstrmImporter was not found in the directory of nsys"
+    return _Probe("unknown", problem, f"{GET_NSYS}, not only the target package")
 
 
-def _trace_values(patience: Patience, nsys: Program) -> _Found:
+def _trace_values(patience: Patience, nsys: Program) -> _Probe:
     answer = patience.answer(str(nsys.path), "profile", "--help")
-    values = [one for one in programs.trace_values_in(answer) if one != "none"]
+    values = [value for value in programs.trace_values_in(answer) if value != "none"]
     if not values:
-        return "unknown", "nsys profile --help does not list the values", _SAFE_TRACE
+        return _Probe("unknown", "nsys profile --help does not list the values", _SAFE_TRACE)
     if "nccl" in values:
-        return "ok", ", ".join(values), None
-    return (
-        "warning",
-        f"{', '.join(values)}, but not nccl",
-        f"{_SAFE_TRACE} (the value nccl needs nsys 2025.6 or newer)",
-    )
+        return _Probe("ok", ", ".join(values))
+    fix = f"{_SAFE_TRACE} (the value nccl needs nsys 2025.6 or newer)"
+    return _Probe("warning", f"{', '.join(values)}, but not nccl", fix)
 
 
-def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:
+def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Probe:
+    """Return whether nsys can sample the CPU: as nsys reports it, or by the kernel's setting."""
+    setting = root / "proc/sys/kernel/perf_event_paranoid"
     try:
-        level = int(
-            root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii")
-        )
+        level = int(setting.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return (
-            "unknown",
-            "perf_event_paranoid is not readable",
-            "capture with --sample=none if nsys fails",
-        )
+        fix = "capture with --sample=none if nsys fails"
+        return _Probe("unknown", "perf_event_paranoid is not readable", fix)
+    text = f"perf_event_paranoid is {level}"
+    is_possible = level <= _MAX_PARANOID_LEVEL
     status = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
-    found = f"perf_event_paranoid is {level}" + (f", nsys reports {status[1]}" if status else "")
-    if status[1] == "OK" if status else level <= _MOST_PARANOID:
-        return "ok", found, None
-    fix = (
-        f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
-    )
-    return "warning", found, fix
+    if status:
+        text += f", nsys reports {status[1]}"
+        is_possible = status[1] == "OK"
+    if is_possible:
+        return _Probe("ok", text)
+    sysctl = f"sysctl kernel.perf_event_paranoid={_MAX_PARANOID_LEVEL} as root"
+    return _Probe("warning", text, f"{sysctl}, or capture with --sample=none")
 
 
-def _driver(patience: Patience, root: Path) -> _Found:
-    there, version = gpus(patience)
-    if there and version:
-        counted = ", ".join(
-            f"{n} x {model}" for model, n in Counter(one.name for one in there).items()
-        )
-        return "ok", f"{version}, {counted}", None
+def _driver(patience: Patience, root: Path) -> _Probe:
+    host_gpus, version = gpus(patience)
+    if host_gpus and version:
+        count_of_model = Counter(gpu.name for gpu in host_gpus)
+        models = [f"{count} x {model}" for model, count in count_of_model.items()]
+        return _Probe("ok", f"{version}, {', '.join(models)}")
+    loaded_version = _loaded_driver(root)
+    if loaded_version is None:
+        return _Probe("missing", "no NVIDIA driver found", _NO_GPU)
+    problem = f"{loaded_version} is loaded, but nvidia-smi shows no GPU"
+    return _Probe("unknown", problem, "run nvidia-smi yourself")
+
+
+def _loaded_driver(root: Path) -> str | None:
+    """Return the version of the driver that the kernel has loaded. None if it has none."""
     with contextlib.suppress(OSError, ValueError):
-        loaded = _DRIVER_FILE.search(
-            root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
-        )
-        if loaded:
-            return (
-                "unknown",
-                f"{loaded[1]} is loaded, but nvidia-smi shows no GPU",
-                "run nvidia-smi yourself",
-            )
-    return "missing", "no NVIDIA driver found", _NO_GPU
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
+        match = _DRIVER_FILE.search(text)
+        return match[1] if match else None
+    return None
 
 
-def _topology(patience: Patience, search_path: str | None) -> _Found:
+def _topology(patience: Patience, search_path: str | None) -> _Probe:
     if shutil.which("nvidia-smi", path=search_path) is None:
-        return "missing", "needs nvidia-smi", _TOPOLOGY
-    rows = _LINK_ROW.findall(topology(patience) or "")
+        return _Probe("missing", "needs nvidia-smi", _TOPOLOGY)
+    rows = [row.split() for row in _LINK_ROW.findall(topology(patience) or "")]
     if not rows:
-        return "unknown", "nvidia-smi topo -m shows no connections", _TOPOLOGY
-    links = sorted(
-        {cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)}
-    )
-    return (
-        "ok",
-        f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links",
-        None,
-    )
+        return _Probe("unknown", "nvidia-smi topo -m shows no connections", _TOPOLOGY)
+    n_gpus = len(rows)
+    # A row has a cell for each GPU. Further cells are about network cards and CPUs.
+    cells = {cell for row in rows for cell in row[:n_gpus]}
+    links = sorted(filter(_LINK.fullmatch, cells))
+    if not links:
+        return _Probe("ok", "one GPU, no links")
+    return _Probe("ok", f"{n_gpus} GPUs linked by {', '.join(links)}")
 
 
-def _torch() -> _Found:
+def _torch() -> _Probe:
     version, cuda = torch_versions()
     if version is None:
-        return "missing", "not in this Python environment", _INSTALL
+        return _Probe("missing", "not in this Python environment", _INSTALL)
     if cuda is None:
-        return "warning", f"{version}, built without CUDA", _INSTALL
-    return "ok", f"{version}, CUDA {cuda}", None
+        return _Probe("warning", f"{version}, built without CUDA", _INSTALL)
+    return _Probe("ok", f"{version}, CUDA {cuda}")
 
 
-def _nccl(root: Path) -> _Found:
+def _is_torch_installed() -> bool:
+    version, _ = torch_versions()
+    return version is not None
+
+
+def _nccl(root: Path) -> _Probe:
     version = programs.nccl_version(root)
     if version:
-        return "ok", version, None
-    status = (
-        "missing" if torch_versions()[0] is None else "unknown"
-    )  # some builds of torch have it inside
-    return (
-        status,
-        "no package or library",
-        "run torch.cuda.nccl.version() in your training environment",
-    )
+        return _Probe("ok", version)
+    # Some builds of torch contain NCCL.
+    status = "unknown" if _is_torch_installed() else "missing"
+    fix = "run torch.cuda.nccl.version() in your training environment"
+    return _Probe(status, "no package or library", fix)
 
 
-def _nvtx(nsys_version: str | None) -> _Found:
+def _nvtx(nsys_version: str | None) -> _Probe:
     version = programs.installed("nvtx")
     if version is None:
-        if torch_versions()[0] is None:
-            return (
-                "missing",
-                "neither nvtx nor torch is installed (torch has NVTX ranges too)",
-                _INSTALL,
-            )
-        return "ok", "not installed, but torch.cuda.nvtx has NVTX ranges too", None
+        if _is_torch_installed():
+            return _Probe("ok", "not installed, but torch.cuda.nvtx has NVTX ranges too")
+        problem = "neither nvtx nor torch is installed (torch has NVTX ranges too)"
+        return _Probe("missing", problem, _INSTALL)
     if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
-        found = f"{version}, but nsys {nsys_version} does not record the ranges of this version"
-        return "warning", found, "use torch.cuda.nvtx, or install 'nvtx<0.2.12'"
-    return "ok", version, None
+        problem = f"{version}, but nsys {nsys_version} does not record the ranges of this version"
+        return _Probe("warning", problem, "use torch.cuda.nvtx, or install 'nvtx<0.2.12'")
+    return _Probe("ok", version)

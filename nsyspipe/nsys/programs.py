@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 ROOT = Path("/")
-# Where NVIDIA's, Debian's and the CUDA toolkit's packages put nsys, below the root.
+# Where the packages of NVIDIA, Debian and the CUDA toolkit put nsys, below the root.
 _NSYS_PLACES = (
     "opt/nvidia/nsight-systems*/*/bin/nsys",
     "opt/nvidia/nsight-systems*/bin/nsys",
@@ -38,12 +38,14 @@ _IMPORTER_PLACES = (
     "usr/lib/nsight-systems/host-*/QdstrmImporter",
     "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
 )
-_MOST_BYTES = 1 << 20
-_CHUNK = 1 << 16
+# The last part of what a program prints is kept.
+_MAX_OUTPUT_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
 _POLL_S = 0.02
-_PROGRAM_S = 3.0
+_MAX_PROGRAM_S = 3.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
-_TELLING = re.compile(
+# In lines about an error.
+_ERROR_WORDS = re.compile(
     r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no "
     r"space|exception|end of file|lost"
 )
@@ -58,64 +60,75 @@ _NVTX_LOST = (0, 2, 12)
 _NSYS_LOSES = (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
-_ANSWER_S = 60.0  # the first start from a shared file system reads hundreds of megabytes
+# The first start from a shared file system reads hundreds of megabytes.
+_MAX_ANSWER_S = 60.0
 _NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
 _TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
 _TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
 _OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
-# Of prctl(2). Processes that outlive those who started them are ended, or adopted.
+# Of prctl(2), which ends or adopts processes that outlive their parents.
 SET_DEATH_SIGNAL = 1
 SET_CHILD_SUBREAPER = 36
 
 
 class Program(NamedTuple):
-    """A program that was found, and the usual place where; None when it is on the search path."""
+    """A program on this machine."""
 
     path: Path
+    # None if it is on the search path.
     place: str | None
 
 
 class Output(NamedTuple):
-    """What a program printed, and its exit status; None when it did not end in time."""
+    """What a program printed."""
 
+    # The exit status. None if the program did not end in time.
     status: int | None
     text: str
 
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
-    """Return nsys from the search path, else the newest one in the usual places."""
+    """Return nsys from the search path, or the newest in the usual places. None without nsys."""
     on_path = shutil.which("nsys", path=search_path)
     if on_path:
         return Program(Path(on_path), None)
     newest = max(_existing(root, _NSYS_PLACES), key=by_number, default=None)
-    return None if newest is None else Program(newest, f"/{newest.relative_to(root).as_posix()}")
+    if newest is None:
+        return None
+    return Program(newest, f"/{newest.relative_to(root).as_posix()}")
 
 
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
-    """Return the importer that belongs to an nsys: it turns what is captured into a report."""
-    # The name on the search path is often a link into the package.
-    homes = dict.fromkeys(
-        [*nsys.path.parents[:2], *Path(os.path.realpath(nsys.path)).parents[:2], root]
-    )
-    return next((found for home in homes for found in _existing(home, _IMPORTER_PLACES)), None)
+    """Return the importer of an nsys, which turns a capture into a report. None without one."""
+    # The path on the search path is often a link into the package.
+    real_path = Path(os.path.realpath(nsys.path))
+    homes = dict.fromkeys([*nsys.path.parents[:2], *real_path.parents[:2], root])
+    for home in homes:
+        importers = _existing(home, _IMPORTER_PLACES)
+        if importers:
+            return importers[0]
+    return None
 
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """Return the programs below a folder that match a pattern, in the order of the patterns."""
     programs: list[Path] = []
     for pattern in patterns:
-        with contextlib.suppress(OSError):  # a directory that may not be read
+        # Some directories may not be readable.
+        with contextlib.suppress(OSError):
             programs += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
     return programs
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
-    """Return what sorts paths with numbers as numbers: x_2 before x_10."""
+    """Return a key that sorts paths by their numbers: x_2 before x_10."""
     parts = re.split(r"([0-9]+)", str(path))
-    return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in parts]
+    # Every other part is a number.
+    return [(int(part), "") if number % 2 == 1 else (-1, part) for number, part in enumerate(parts)]
 
 
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
-    """Run a program as `printed` does; None when it cannot be started."""
+    """Run a program as `printed` does. None if it cannot be started."""
     with contextlib.suppress(OSError):
         return printed(command, timeout_s)
     return None
@@ -128,15 +141,15 @@ def printed(
     folder: Path | None = None,
     is_stopped: Callable[[], bool] = bool,
 ) -> Output:
-    """Run a program without input and return the last that it printed; OSError when it cannot be started.
+    """Run a program without input, and return the last part of what it prints.
 
-    Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors
-    are left out, but in a `folder`.
+    Its process group is ended with it, when time is up, or when `is_stopped` returns true. What it
+    prints to stderr is included if it runs in a `folder`. Raises an OSError if it cannot start.
     """
     received = bytearray()
     is_open = True
     errors = subprocess.STDOUT if folder else subprocess.DEVNULL
-    # Its own group: Ctrl-C reaches us, and we end it with all that it started.
+    # The program has its own group, so Ctrl-C reaches nsyspipe, which ends the whole group.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
         command,
         stdin=subprocess.DEVNULL,
@@ -151,11 +164,12 @@ def printed(
         try:
             while time.monotonic() < deadline and not is_stopped():
                 has_ended = process.poll() is not None
-                if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
-                    chunk = os.read(source.fileno(), _CHUNK)
+                wait_s = 0 if has_ended else _POLL_S
+                if is_open and _has_output(source, wait_s):
+                    chunk = os.read(source.fileno(), _CHUNK_BYTES)
                     is_open = bool(chunk)
                     received += chunk
-                    del received[:-_MOST_BYTES]
+                    del received[:-_MAX_OUTPUT_BYTES]
                 elif has_ended:
                     break
                 elif not is_open:
@@ -165,6 +179,12 @@ def printed(
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return Output(status, received.decode("utf-8", "replace"))
+
+
+def _has_output(source: IO[bytes], wait_s: float) -> bool:
+    """Tell whether a pipe can be read, or becomes so within some seconds."""
+    readable, _, _ = select.select([source], [], [], wait_s)
+    return bool(readable)
 
 
 class Patience:
@@ -179,64 +199,77 @@ class Patience:
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed; None if it is not on the search path.
+        """Return what a program printed. None if it is not on the search path.
 
         The status is None if no time is left for it.
         """
-        left = min(self._deadline - time.monotonic(), _PROGRAM_S)
-        if program in self._hung or left <= 0:
+        left_s = min(self._deadline - time.monotonic(), _MAX_PROGRAM_S)
+        if program in self._hung or left_s <= 0:
             return Output(None, "")
         path = shutil.which(program, path=self._search_path)
-        output = ask([path, *arguments], left) if path else None
+        output = ask([path, *arguments], left_s) if path else None
         if output is not None and output.status is None:
             self._hung.add(program)
         return output
 
     def answer(self, program: str, *arguments: str) -> str:
-        """Return what a program printed if it ended well, else nothing."""
+        """Return what a program printed. Empty if it failed."""
         output = self.output(program, *arguments)
         return output.text if output is not None and output.status == 0 else ""
 
 
 def telling_lines(text: str, most: int) -> list[str]:
-    """Return the last lines about an error, else the last lines, cut and without repetitions."""
-    lines = [
-        "".join(filter(str.isprintable, _ESCAPES.sub("", one).strip()))
-        for one in re.split(r"[\r\n]+", text)
-    ]
+    """Return the last lines about an error, or the last lines if none is about an error.
+
+    Long lines are cut, and repetitions are left out.
+    """
+    lines = [_printable_line(line) for line in re.split(r"[\r\n]+", text)]
     lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
-    return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
+    about_errors = [line for line in lines if _ERROR_WORDS.search(line)]
+    last_lines = (about_errors or lines)[-most:]
+    return list(dict.fromkeys(last_lines))
+
+
+def _printable_line(line: str) -> str:
+    """Return a line without spaces at its ends, escape sequences and control characters."""
+    without_escapes = _ESCAPES.sub("", line).strip()
+    return "".join(filter(str.isprintable, without_escapes))
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, to compare by: (0, 2, 12) of 0.2.12rc1."""
+    """Return the leading numbers of a version, to compare by: (0, 2, 12) for 0.2.12rc1."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def torch_versions() -> tuple[str | None, str | None]:
-    """Return torch's version and that of the CUDA it was built for; None for what is not there."""
+    """Return the version of torch, and of the CUDA that it was built for. None if missing."""
+    text = _torch_version_file()
+    torch = _VERSION.search(text)
+    cuda = _CUDA.search(text)
+    return torch[1] if torch else installed("torch"), cuda[1] if cuda else None
+
+
+def _torch_version_file() -> str:
+    """Return the file of torch that has its versions. Empty without torch."""
     try:
         spec = importlib.util.find_spec("torch")
-        text = Path(spec.origin or "").with_name("version.py").read_text("utf-8") if spec else ""
+        if spec is None:
+            return ""
+        return Path(spec.origin or "").with_name("version.py").read_text("utf-8")
     except (ImportError, OSError, ValueError):
-        text = ""
-    version = _VERSION.search(text)
-    cuda = _CUDA.search(text)
-    return version[1] if version else installed("torch"), cuda[1] if cuda else None
+        return ""
 
 
 def nccl_version(root: Path) -> str | None:
-    """Return the version of torch's NCCL, else of the system's library; None without either."""
-    version = next(filter(None, map(installed, _NCCL_PACKAGES)), None)
-    if version:
-        return version
+    """Return the version of NCCL of torch, or of the system's library. None without NCCL."""
+    for package in _NCCL_PACKAGES:
+        version = installed(package)
+        if version:
+            return version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
-    return max(
-        (match[1] for name in names if (match := _LIBRARY_VERSION.search(name))),
-        key=numbers,
-        default=None,
-    )
+    matches = map(_LIBRARY_VERSION.search, names)
+    return max((match[1] for match in matches if match), key=numbers, default=None)
 
 
 def ranges_reach(nsys_version: str, nvtx: str) -> bool:
@@ -245,8 +278,8 @@ def ranges_reach(nsys_version: str, nvtx: str) -> bool:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed package; None if it is missing or broken."""
-    from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
+    """Return the version of an installed package. None if it is missing or broken."""
+    from importlib import metadata  # noqa: PLC0415 - slow, and few commands need it
 
     try:
         return metadata.version(package)
@@ -255,8 +288,9 @@ def installed(package: str) -> str | None:
 
 
 def version_in(text: str) -> str | None:
-    """Return the version that ``nsys --version`` printed, as 2024.2.3.38; None when it did not."""
-    return match[1] if (match := _NSYS_VERSION.search(text)) else None
+    """Return the version in the output of ``nsys --version``: 2024.2.3.38. None without one."""
+    match = _NSYS_VERSION.search(text)
+    return match[1] if match else None
 
 
 def trace_values_in(text: str) -> tuple[str, ...]:
@@ -267,14 +301,15 @@ def trace_values_in(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers, and its version as it prints it, for example ``2024.2.3.38``."""
+    """An nsys that answers."""
 
     path: Path
+    # As it prints it: ``2024.2.3.38``.
     version_text: str
     _helps: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def trace_values(self) -> tuple[str, ...]:
-        """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
+        """Return the values of ``nsys profile --trace``. Empty if its help does not list them."""
         return trace_values_in(self._help("profile"))
 
     def has(self, command: str, option: str) -> bool:
@@ -282,60 +317,70 @@ class Nsys:
         return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
+        """Return the help of a command of nsys. Empty if it cannot be printed."""
         if command not in self._helps:
-            output = ask([str(self.path), command, "--help"], _ANSWER_S)
-            self._helps[command] = output.text if output is not None and output.status == 0 else ""
+            output = ask([str(self.path), command, "--help"], _MAX_ANSWER_S)
+            has_help = output is not None and output.status == 0
+            self._helps[command] = output.text if output is not None and has_help else ""
         return self._helps[command]
 
 
 def find(program: str | None = None, *, or_else: str = "") -> Nsys:
-    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed.
+    """Return the nsys with a path, directory or name.
 
-    NsysNotFoundError if there is none (`or_else` is what helps besides), NsysFailedError if it does
-    not answer as nsys does.
+    Without `program`, it is that of the search path, or the newest that is installed.
+
+    Raises
+    ------
+    NsysNotFoundError
+        If there is none. `or_else` is a further fix.
+    NsysFailedError
+        If it does not answer as nsys does.
     """
     path = _path(program, or_else)
-    output = ask([str(path), "--version"], _ANSWER_S)
-    if output is None:
-        problem = "cannot be started"
-    elif (version := version_in(output.text)) is not None:
+    output = ask([str(path), "--version"], _MAX_ANSWER_S)
+    version = version_in(output.text) if output is not None else None
+    if version is not None:
         return Nsys(path, version)
-    elif output.status is None:
-        problem = f"did not print its version within {_ANSWER_S:.0f} s"
-    elif output.status:
-        problem = f"nsys --version failed with status {output.status}"
-    else:
-        problem = "does not print a version like nsys"
-    raise NsysFailedError(
-        str(path), problem, fix=f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
-    )
+    fix = f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
+    raise NsysFailedError(str(path), _why_no_version(output), fix=fix)
+
+
+def _why_no_version(output: Output | None) -> str:
+    """Return why ``nsys --version`` printed no version."""
+    if output is None:
+        return "cannot be started"
+    if output.status is None:
+        return f"did not print its version within {_MAX_ANSWER_S:.0f} s"
+    if output.status:
+        return f"nsys --version failed with status {output.status}"
+    return "does not print a version like nsys"
 
 
 def _path(program: str | None, or_else: str) -> Path:
+    """Return the path of the nsys that a user names, or of the one that is installed."""
     if program is None:
-        program_found = find_nsys()
-        if program_found is not None:
-            return program_found.path
+        installed_nsys = find_nsys()
+        if installed_nsys is not None:
+            return installed_nsys.path
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
-    named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
-    path = shutil.which(
-        str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named
-    )
+    # A path without a directory stays a name, which is looked up on the search path.
+    name = os.path.expanduser(program)  # noqa: PTH111
+    if name and Path(name).is_dir():
+        name = str(Path(name).absolute() / "nsys")
+    path = shutil.which(name)
     if path is None:
-        raise NsysNotFoundError(
-            program or "''",
-            "is not an nsys that can be run",
-            fix="pass the path of the program: /opt/…/bin/nsys",
-        )
-    return Path(path).absolute()  # it may be run from another directory
+        fix = "pass the path of the program: /opt/…/bin/nsys"
+        raise NsysNotFoundError(program or "''", "is not an nsys that can be run", fix=fix)
+    # Absolute, because it may be run from another directory.
+    return Path(path).absolute()
 
 
 def import_path() -> list[str]:
     """Return ``sys.path`` without relative entries and the current directory, for safety."""
-    entries = list(
-        filter(os.path.isabs, sys.path)
-    )  # no pathlib: it would be imported from the path that this mends
+    # Without pathlib, which would be imported from the path that is corrected here.
+    entries = list(filter(os.path.isabs, sys.path))
     for entry in list(entries):
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
@@ -344,19 +389,20 @@ def import_path() -> list[str]:
 
 
 def set_up_process() -> None:
-    """Make Python and libraries use less memory; call it before numpy and Arrow are imported."""
-    # A thread for each core is of no use here, and where memory is limited they end the process.
+    """Make Python and libraries use less memory. Call it before numpy and Arrow are imported."""
+    # A thread for each core is of no use here, and if memory is limited, these threads end the
+    # process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at
-    # the peak without.
+    # The allocator of Arrow keeps freed memory, which numpy and SQLite cannot use. Without it, the
+    # peak is a third lower.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # What is imported stays: to look through it for garbage, again and again, is a tenth of a small
+    # Imported modules stay. Looking through them for garbage takes a tenth of the time of a small
     # run.
     gc.set_threshold(200_000)
 
 
 def prctl() -> Callable[[int, int], object]:
-    """Return Linux's function of that name; other systems do without."""
+    """Return the function of Linux with this name. On other systems, it does nothing."""
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):
             import ctypes  # noqa: PLC0415 - only Linux needs it
@@ -368,14 +414,14 @@ def prctl() -> Callable[[int, int], object]:
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals with a function in this context; signals that are ignored stay ignored."""
-    before = {
-        one: signal.signal(one, handler)
-        for one in numbers
-        if signal.getsignal(one) != signal.SIG_IGN
+    """Handle signals with a function in this context. Signals that are ignored stay ignored."""
+    handlers_before = {
+        number: signal.signal(number, handler)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, handler_before in handlers_before.items():
+            signal.signal(number, handler_before)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nsyspipe.nsys.command_words import JOINT
 
-# What a setting acts on: whether streams run beside each other, when the host launches, which way
-# data goes.
+# What a setting acts on: whether streams run at the same time, when the CPU launches, and which way
+# data takes.
 STREAMS = "streams"
 HOST = "host"
 LINK = "link"
@@ -16,11 +16,13 @@ LINK = "link"
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable, and the values of it that cost time."""
+    """A variable that can cost time."""
 
     name: str
+    # The values that cost time.
     costly_values: frozenset[str]
-    acts_on: str  # `STREAMS`, `HOST` or `LINK`
+    # `STREAMS`, `HOST` or `LINK`.
+    acts_on: str
 
 
 _TRUE = frozenset({"1", "true"})
@@ -44,7 +46,7 @@ LOG_WRITTEN = (
 
 
 def writes_log(environment: Mapping[str, str]) -> bool:
-    """Tell whether NCCL was told to write what connects the ranks."""
+    """Tell whether NCCL had to write a log, which has the connections of the ranks."""
     return environment.get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}
 
 
@@ -55,7 +57,10 @@ def is_costly(name: str, value: str | None) -> bool:
 
 
 def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
-    """Return the variables of an environment that cost time by acting on something, with their values."""
-    known = environment or {}
-    wanted = [name for name, setting in SETTINGS.items() if setting.acts_on == acts_on]
-    return {name: known[name] for name in wanted if is_costly(name, known.get(name))}
+    """Return the variables of an environment that cost time, with their values.
+
+    They are those that act on `STREAMS`, `HOST` or `LINK`.
+    """
+    values = environment or {}
+    names = [name for name, setting in SETTINGS.items() if setting.acts_on == acts_on]
+    return {name: values[name] for name in names if is_costly(name, values.get(name))}

@@ -1,4 +1,4 @@
-"""Blocks for the terminal: as wide as it is, in its colours."""
+"""Draws blocks in a terminal, in its width and colours."""
 
 import io
 import re
@@ -18,7 +18,8 @@ from rich.text import Text
 from nsyspipe.model.names import grouped, printable
 from nsyspipe.report import blocks
 
-MAX_WIDTH = 160  # of tables and bars
+# Of tables and bars.
+MAX_WIDTH = 160
 # Of sentences, because longer lines are hard to read.
 _MAX_SENTENCE_WIDTH = 100
 _WIDTH_IF_UNKNOWN = 80
@@ -43,12 +44,13 @@ _KINDS: dict[str, dict[str, Any]] = {
     "prose": {"overflow": "fold", "ratio": 1},
     "long": {"overflow": "fold", "ratio": 2},
 }
+# Of bars.
 CATEGORIES = {
     "compute": "blue",
     "exposed": "red",
     "idle": "bright_black",
     "copies": "yellow",
-}  # of bars
+}
 _INDENT = "  "
 _BAR = "#"
 _MIN_BAR_WIDTH = 8
@@ -72,8 +74,10 @@ _UNCUT_KINDS = {"number", "word"}
 class ColumnLayout(NamedTuple):
     """Which columns of a table are shown."""
 
-    shown: list[int]  # the numbers of columns
-    name_widths: dict[int, int]  # of the columns of names, which can be cut
+    # The numbers of the columns.
+    shown: list[int]
+    # Of the columns of names, which can be cut.
+    name_widths: dict[int, int]
 
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
@@ -165,29 +169,38 @@ def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
 
 
 def _title(block: blocks.Title, _width: int) -> Text:
-    facts = ", ".join(map(printable, block.facts))
-    return Text(printable(block.name), style="bold").append(
-        f"   {facts}" if facts else "", style="not bold"
-    )
+    text = Text(printable(block.name), style="bold")
+    if block.facts:
+        facts = ", ".join(map(printable, block.facts))
+        text.append(f"   {facts}", style="not bold")
+    return text
 
 
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
     """Draw bars as long as shares: 100 % takes the room that labels and figures leave."""
-    label_width = max((cell_len(row.label) for row in block.rows), default=0)
-    time_width = max((cell_len(row.time) for row in block.rows), default=0)
-    percent_width = max((cell_len(row.percent) for row in block.rows), default=0)
+    label_width = _widest(row.label for row in block.rows)
+    time_width = _widest(row.time for row in block.rows)
+    percent_width = _widest(row.percent for row in block.rows)
     text_width = len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP
     bar_width = min(width - text_width, _MAX_BAR_WIDTH)
     lines = [Text(printable(block.caption))]
     for row in block.rows:
-        figures = (
-            f"{row.label:<{label_width}}  {row.time:>{time_width}}  {row.percent:>{percent_width}}"
-        )
-        bar = _BAR * round(row.share * bar_width) if bar_width >= _MIN_BAR_WIDTH else ""
-        style = CATEGORIES.get(row.category, "")
-        lines.append(Text(f"{_INDENT}{figures}  ").append(bar, style=style))
-    notes = (Padding(Text(printable(note)), (0, 0, 0, len(_INDENT))) for note in block.notes)
+        label = f"{row.label:<{label_width}}"
+        time = f"{row.time:>{time_width}}"
+        percent = f"{row.percent:>{percent_width}}"
+        line = Text(f"{_INDENT}{label}  {time}  {percent}  ")
+        if bar_width >= _MIN_BAR_WIDTH:
+            bar = _BAR * round(row.share * bar_width)
+            line.append(bar, style=CATEGORIES.get(row.category, ""))
+        lines.append(line)
+    indent = (0, 0, 0, len(_INDENT))
+    notes = [Padding(Text(printable(note)), indent) for note in block.notes]
     return Group(*lines, *notes)
+
+
+def _widest(texts: Iterable[str]) -> int:
+    """Return the width of the widest of some texts. 0 without texts."""
+    return max(map(cell_len, texts), default=0)
 
 
 def _lines(block: blocks.Lines, width: int) -> RenderableType:
@@ -239,7 +252,8 @@ def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
         table.add_column(style="dim")
         table.add_column(justify="right")
     for first in range(0, len(tiles), n_in_row):
-        cells = [(tile.name, tile.text) for tile in tiles[first : first + n_in_row]]
+        row = tiles[first : first + n_in_row]
+        cells = [(tile.name, tile.text) for tile in row]
         table.add_row(*chain.from_iterable(cells))
     return table
 
@@ -248,7 +262,8 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
     rows = [list(map(_cell, row)) for row in block.rows[: block.n_shown]]
-    widths = [_column_width(block, rows, number) for number in range(len(block.columns))]
+    numbers = range(len(block.columns))
+    widths = [_column_width(block, rows, number) for number in numbers]
     layout = _fitting(block.columns, widths, width)
     notes = [
         blocks.left_out(block.rows, block.n_shown),
@@ -276,9 +291,10 @@ def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: Col
 
 
 def _column_width(block: blocks.Table, rows: Sequence[Sequence[Text]], number: int) -> int:
-    """Return the width of a column, without any line broken."""
-    cells = [Text(block.columns[number].heading), *(row[number] for row in rows)]
-    return max(cell_len(line) for cell in cells for line in cell.plain.split("\n"))
+    """Return the width of a column in which no line is broken."""
+    texts = [block.columns[number].heading, *(row[number].plain for row in rows)]
+    lines = chain.from_iterable(text.split("\n") for text in texts)
+    return _widest(lines)
 
 
 def _style_of(column: blocks.Field) -> dict[str, Any]:
@@ -289,25 +305,23 @@ def _style_of(column: blocks.Field) -> dict[str, Any]:
 
 
 def _cut_names(cells: Sequence[Text], width: int) -> None:
-    for cell, name in zip(cells, _cut([cell.plain for cell in cells], width), strict=True):
+    names = _cut([cell.plain for cell in cells], width)
+    for cell, name in zip(cells, names, strict=True):
         cell.plain = name
 
 
 def _hidden_columns_note(
     block: blocks.Table, widths: Sequence[int], layout: ColumnLayout
 ) -> str | None:
-    """Return which columns are not shown, and what shows them; None if all are shown."""
-    hidden = [
-        column.heading.replace("\n", " ")
-        for number, column in enumerate(block.columns)
-        if number not in layout.shown
-    ]
+    """Return which columns are not shown, and what shows them. None if all are shown."""
+    hidden = {*range(len(block.columns))} - {*layout.shown}
     if not hidden:
         return None
-    n_at_most = len(_fitting(block.columns, widths, MAX_WIDTH).shown)
-    is_width_enough = n_at_most == len(block.columns)
+    widest_layout = _fitting(block.columns, widths, MAX_WIDTH)
+    is_width_enough = len(widest_layout.shown) == len(block.columns)
     how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
-    names = [name for name in dict.fromkeys(hidden) if name]
+    headings = [block.columns[number].heading.replace("\n", " ") for number in sorted(hidden)]
+    names = [heading for heading in dict.fromkeys(headings) if heading]
     return f"{how} more columns: {', '.join(names)}."
 
 
@@ -316,26 +330,30 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
 
     Figures and words are never cut.
     """
-    least = [_least_width(column, size) for column, size in zip(columns, widths, strict=True)]
-    shown = _shown_columns(columns, least, width)
-    names = [number for number in shown if columns[number].kind == "name"]
-    wanted = {
-        number: min(widths[number], columns[number].most or widths[number]) for number in names
-    }
-    spare = width - _total_width([wanted.get(number, least[number]) for number in shown])
+    min_widths = list(map(_min_width, columns, widths))
+    shown = _shown_columns(columns, min_widths, width)
+    wanted = {}
+    for number in shown:
+        column = columns[number]
+        if column.kind == "name":
+            wanted[number] = min(widths[number], column.most or widths[number])
+    total = _total_width([wanted.get(number, min_widths[number]) for number in shown])
+    # Negative if there is not enough room.
+    spare = width - total
     name_widths = {}
-    for number in names:
-        name_widths[number] = max(wanted[number] + min(spare, 0), least[number])
-        spare += wanted[number] - name_widths[number]
+    for number, wanted_width in wanted.items():
+        name_widths[number] = max(wanted_width + min(spare, 0), min_widths[number])
+        n_cut = wanted_width - name_widths[number]
+        spare += n_cut
     return ColumnLayout(shown, name_widths)
 
 
-def _least_width(column: blocks.Field, size: int) -> int:
-    """Return how wide a column has to be, if its widest cell is so wide."""
+def _min_width(column: blocks.Field, cell_width: int) -> int:
+    """Return how wide a column has to be at least, from the width of its widest cell."""
     if column.kind in _UNCUT_KINDS:
-        return size
+        return cell_width
     heading_widths = map(len, column.heading.split("\n"))
-    return min(size, max(_MIN_CELL_WIDTH, *heading_widths))
+    return min(cell_width, max(_MIN_CELL_WIDTH, *heading_widths))
 
 
 def _total_width(widths: Sequence[int]) -> int:
@@ -343,45 +361,58 @@ def _total_width(widths: Sequence[int]) -> int:
     return sum(size + _GAP for size in widths) - _GAP
 
 
-def _shown_columns(columns: Sequence[blocks.Field], least: Sequence[int], width: int) -> list[int]:
+def _shown_columns(
+    columns: Sequence[blocks.Field], min_widths: Sequence[int], width: int
+) -> list[int]:
     """Return the numbers of the columns that a terminal has room for.
 
-    First the columns for the widest terminals go, then from the right those that cannot be cut. A
+    First the columns for the widest terminals go, then from the right columns that cannot be cut. A
     column is shown whole or not at all.
     """
+
+    def is_too_wide(numbers: Sequence[int]) -> bool:
+        return _total_width([min_widths[number] for number in numbers]) > width
+
     shown = [number for number, column in enumerate(columns) if column.from_width <= width]
-
-    def is_too_wide() -> bool:
-        return _total_width([least[number] for number in shown]) > width
-
-    widths = {column.from_width for column in columns if 0 < column.from_width <= width}
-    for limit in sorted(widths, reverse=True):
-        if is_too_wide():
-            shown = [number for number in shown if columns[number].from_width < limit]
-    while is_too_wide() and len(shown) > 1:
-        uncut = [number for number in shown[1:] if columns[number].kind in _UNCUT_KINDS]
-        shown.remove((uncut or shown)[-1])
+    while is_too_wide(shown):
+        widest = max(columns[number].from_width for number in shown)
+        # Columns without a limit stay.
+        if not widest:
+            break
+        shown = [number for number in shown if columns[number].from_width < widest]
+    while is_too_wide(shown) and len(shown) > 1:
+        shown.remove(_rightmost_uncut(columns, shown))
     return shown
+
+
+def _rightmost_uncut(columns: Sequence[blocks.Field], shown: Sequence[int]) -> int:
+    """Return the rightmost column that cannot be cut, or the rightmost if all others can be."""
+    uncut = [number for number in shown[1:] if columns[number].kind in _UNCUT_KINDS]
+    return uncut[-1] if uncut else shown[-1]
 
 
 def _cut(names: Sequence[str], width: int) -> list[str]:
     """Cut names in the middle, because names often differ at their ends.
 
-    Of names that would be the same then, the part that is left of the end is the one up to where
-    they differ.
+    If names would be the same then, their second half ends where they differ.
     """
-    tail = (width - 2) // 2
-    head = width - 2 - tail
+    n_tail = (width - 2) // 2
+    n_head = width - 2 - n_tail
 
     def cut(name: str, end: int) -> str:
-        return name if len(name) <= width else f"{name[:head]}..{name[:end][-tail:]}"
+        if len(name) <= width:
+            return name
+        tail = name[:end][-n_tail:]
+        return f"{name[:n_head]}..{tail}"
 
-    names_by_text = grouped((cut(name, len(name)), name) for name in {*names})
-    ends = {name: len(name) for name in names}
-    for same in names_by_text.values():
-        if len(same) > 1:
-            ends |= {name: max(head + tail, _end_of_difference(name, same)) for name in same}
-    return [cut(name, ends[name]) for name in names]
+    names_of_text = grouped((cut(name, len(name)), name) for name in {*names})
+    end_of_name = {name: len(name) for name in names}
+    for same_names in names_of_text.values():
+        if len(same_names) > 1:
+            for name in same_names:
+                end = _end_of_difference(name, same_names)
+                end_of_name[name] = max(n_head + n_tail, end)
+    return [cut(name, end_of_name[name]) for name in names]
 
 
 def _end_of_difference(name: str, names: Iterable[str]) -> int:
@@ -392,9 +423,10 @@ def _end_of_difference(name: str, names: Iterable[str]) -> int:
 
 
 def _cell(cell: blocks.Cell) -> Text:
+    text = blocks.words_of(cell)
     has_colour = isinstance(cell, blocks.Word) and not cell.is_plain
-    style = VERDICTS.get(blocks.words_of(cell), "") if has_colour else ""
-    return Text(printable(blocks.words_of(cell)), style=style)
+    style = VERDICTS.get(text, "") if has_colour else ""
+    return Text(printable(text), style=style)
 
 
 def _notes(block: blocks.Notes, _width: int) -> RenderableType:
@@ -402,7 +434,8 @@ def _notes(block: blocks.Notes, _width: int) -> RenderableType:
 
 
 def _tiles_block(block: blocks.Tiles, width: int) -> RenderableType:
-    return _apart(_tiles(block.tiles, 2 if width >= _MIN_WIDTH_FOR_TWO_TILES else 1))
+    n_in_row = 2 if width >= _MIN_WIDTH_FOR_TWO_TILES else 1
+    return _apart(_tiles(block.tiles, n_in_row))
 
 
 def _bars_block(block: blocks.Bars, width: int) -> RenderableType:

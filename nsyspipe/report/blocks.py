@@ -1,7 +1,10 @@
-"""Answers as blocks: sentences, tables, lists. Each format writes the same blocks its own way."""
+"""The blocks of an output: sentences, tables, lists, bars.
+
+Each format draws the same blocks in its own way.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -17,18 +20,20 @@ Cell: TypeAlias = "str | Bar | Word | Track"
 
 
 class Sentence(Struct, frozen=True):
-    """A sentence; on the terminal with a style, and with an empty line above unless it is close."""
+    """A sentence. On the terminal, it has a style."""
 
     text: str
     style: str = ""
+    # Whether the terminal shows no empty line above it.
     is_close: bool = True
-    verdict: str = ""  # a word whose colour it has
+    # The word whose colour it has.
+    verdict: str = ""
 
 
 class Facts(Struct, frozen=True):
     """What a subject is, in a line of parts.
 
-    `about` begins the line in Markdown; if the subject is one of several, in all formats.
+    `about` begins the line in Markdown. If the subject is one of several, it does in all formats.
     """
 
     parts: Sequence[str]
@@ -50,7 +55,8 @@ class BarRow(Struct, frozen=True):
     time: str
     percent: str
     share: float
-    category: str  # of the palette
+    # Of the palette.
+    category: str
 
 
 class Bars(Struct, frozen=True):
@@ -62,7 +68,10 @@ class Bars(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A line of a paragraph, which may begin with a label (``Why``) and end with a tag in brackets."""
+    """A line of a paragraph.
+
+    It may begin with a label (``Why``) and end with a tag in brackets.
+    """
 
     text: str
     label: str = ""
@@ -98,10 +107,11 @@ class Items(Struct, frozen=True):
 
 
 class Troubles(Struct, frozen=True):
-    """Problems: severity, message, where, and fix. On a page they are a section unless close."""
+    """Problems: severity, message, place, and fix. On a page they are a section unless close."""
 
     rows: Sequence[tuple[str, str, str, str | None]]
-    n_shown: int | None = None  # but on pages
+    # Pages show all.
+    n_shown: int | None = None
     is_close: bool = False
 
 
@@ -112,23 +122,27 @@ class Notes(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True):
-    """A column: a heading, what it shows of a row, and what kind of cells stand under it."""
+    """A column: its heading, what it shows of a row, and the kind of its cells."""
 
     heading: str
     cell: Callable[[Any], Cell] = str
-    # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never
-    # broken, ``prose``: sentences, which take what room there is, ``long`` twice of it. ``name``: a
-    # name from a trace, cut in the middle where a terminal has no room for it; on a page it may
-    # break anywhere. ``track``: a drawing on a page.
+    # ``number``: right-aligned. ``text``: words. ``word``: a word that is never broken. ``prose``:
+    # sentences, which take the room that is left. ``long``: sentences that take twice as much.
+    # ``name``: a name from a trace. A terminal cuts it in the middle, and on a page it may break
+    # anywhere. ``track``: a drawing on a page.
     kind: str = "number"
-    hint: str | None = None  # what the column means, where the heading is not enough
-    # how wide a terminal has room for it; where cells are wide, the column that needs most goes
-    # first. 0 never goes
+    # What the column means, if the heading is not enough.
+    hint: str | None = None
+    # The narrowest terminal that shows it. If cells are wide, columns for the widest terminals are
+    # hidden first. A column with 0 stays.
     from_width: int = 0
-    most: int | None = None  # its width there
+    # The limits of its width on a terminal.
+    most: int | None = None
     least: int | None = None
-    unit: str = ""  # of quantities, where the heading says it
-    decimals_of: str = ""  # what columns that are written alike have in common
+    # Of quantities, if the heading has it.
+    unit: str = ""
+    # Columns with the same text have the same decimals.
+    decimals_of: str = ""
 
 
 class Bar(Struct, frozen=True):
@@ -143,25 +157,29 @@ class Bar(Struct, frozen=True):
 
 
 class Word(Struct, frozen=True):
-    """A verdict or status, which has a colour of its own; a page says why too."""
+    """A verdict or status, which has its own colour. A page also shows the reason."""
 
     text: str
     why: str | None = None
-    is_plain: bool = False  # without its colour
+    # Without its colour.
+    is_plain: bool = False
 
 
 class Track(Struct, frozen=True):
     """On a page, a difference on a track from -1 to 1, beyond which the drawing is cut off."""
 
-    at: float | None = None  # where the difference is
-    low: float | None = None  # ends of its interval
+    # The difference.
+    at: float | None = None
+    # The ends of its interval.
+    low: float | None = None
     high: float | None = None
-    band: float | None = None  # from here on, either way, it is more than no change
+    # A smaller difference in either direction counts as no change.
+    band: float | None = None
     text = ""
 
 
 class Table(Struct, frozen=True):
-    """Columns and rows of cells; `note` stands below, or says why there are no rows."""
+    """Columns and rows of cells. The `note` below them also says why there are no rows."""
 
     caption: str
     columns: Sequence[Field]
@@ -169,8 +187,10 @@ class Table(Struct, frozen=True):
     note: str | None = None
     has_headings: bool = True
     is_close: bool = False
-    n_shown: int | None = None  # rows; pages have all
-    strong: frozenset[int] = frozenset()  # rows that a page points out
+    # Of the rows. Pages show all.
+    n_shown: int | None = None
+    # The rows that a page emphasizes.
+    strong: frozenset[int] = frozenset()
 
 
 class Tile(Struct, frozen=True):
@@ -180,34 +200,42 @@ class Tile(Struct, frozen=True):
     value: str
     unit: str
     meaning: str
-    missing: str | None = (
-        None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
-    )
-    category: str | None = None  # of the palette
-    time: str = ""  # of a share the time that it is, which `meaning` begins with
-    hint: str = ""  # what the name means here, if the vocabulary's definition does not fit
+    # ``not recorded``, or a dash if nothing could be recorded. Then `meaning` says why.
+    missing: str | None = None
+    # Of the palette.
+    category: str | None = None
+    # The time of a share, with which `meaning` begins.
+    time: str = ""
+    # What the name means here, if the definition of the metric does not fit.
+    hint: str = ""
 
     @property
     def text(self) -> str:
-        """The figure with its unit, of a share the time first."""
-        return ", ".join(filter(None, [self.time, f"{self.value} {self.unit}".strip()]))
+        """The figure with its unit. The time of a share comes first."""
+        figure = f"{self.value} {self.unit}".strip()
+        return ", ".join(filter(None, [self.time, figure]))
 
 
 class Tiles(Struct, frozen=True):
-    """Key figures: large on a page, two in a row on the terminal, one row in Markdown."""
+    """Key figures. They are large on a page, and one row in Markdown."""
 
     tiles: Sequence[Tile]
 
 
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
-    """Return how many rows are not shown, and where they are; None if all are."""
-    more = 0 if n_shown is None else len(rows) - n_shown
-    return f"and {more} more (--json has all)" if more > 0 else None
+    """Return how many rows are not shown, and where they are. None if all are shown."""
+    n_more = 0 if n_shown is None else len(rows) - n_shown
+    return f"and {n_more} more (--json has all)" if n_more > 0 else None
 
 
 def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what writes one value of a row; a dash where it was not recorded."""
-    return lambda row: absent if row[name] in (None, "") else write(row[name])
+    """Return what writes one value of a row, or a dash if it was not recorded."""
+
+    def value_text(row: Mapping[str, Any]) -> str:
+        value = row[name]
+        return absent if value in (None, "") else write(value)
+
+    return value_text
 
 
 def barred(
@@ -220,15 +248,19 @@ def barred(
     write: Callable[[float | None], str] = ms_text,
     unit: str = "",
 ) -> Field:
-    """Return a column of figures with bars; a figure that is null or 0 has none.
+    """Return a column of figures with bars. A figure that is null or 0 has no bar.
 
-    The longest bar is as long as the column; of ratios that would be 100 %.
+    The bar of the largest figure is as wide as the column. For ratios, it is that of 100 %.
     """
-    most = 1 if write is percent_text else max((value(row) or 0 for row in rows), default=0)
+    largest = 1.0
+    if write is not percent_text:
+        largest = max((value(row) or 0.0 for row in rows), default=0.0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
         figure = value(row)
-        return Bar(write(figure), max(figure / most, 0.0), category) if figure else write(figure)
+        if not figure:
+            return write(figure)
+        return Bar(write(figure), max(figure / largest, 0.0), category)
 
     return Field(heading, cell, hint=hint, unit=unit)
 
@@ -240,26 +272,25 @@ def table_of(
     note: str | None = None,
     **layout: Any,  # noqa: ANN401 - of `Table`
 ) -> Table:
-    """Return a table of rows, by what each column shows of them.
+    """Return a table with a row for each of `rows`, as the fields show it.
 
-    The times of a column, or of columns that are written alike, have one unit.
+    The times of a column have one unit. So have those of neighboring columns with the same
+    `decimals_of`.
     """
-    columns = [list(map(field.cell, rows)) for field in fields]
-    for _, group in groupby(
-        range(len(fields)), lambda number: fields[number].decimals_of or number
-    ):
-        numbers = [*group]
-        cells = [*chain.from_iterable(columns[number] for number in numbers)]
-        texts = in_one_unit([*map(words_of, cells)], fields[numbers[0]].unit)
-        worded = map(_with_text, cells, texts)
-        for number in numbers:
-            columns[number] = [*islice(worded, len(rows))]
+    columns: list[list[Cell]] = []
+    numbered_fields = list(enumerate(fields))
+    for _, group in groupby(numbered_fields, lambda pair: pair[1].decimals_of or pair[0]):
+        group_fields = [field for _, field in group]
+        cells = [field.cell(row) for field in group_fields for row in rows]
+        texts = in_one_unit(list(map(words_of, cells)), group_fields[0].unit)
+        worded_cells = map(_with_text, cells, texts)
+        columns += [list(islice(worded_cells, len(rows))) for _ in group_fields]
     cell_rows = list(map(list, zip(*columns, strict=True)))
     return Table(caption, fields, cell_rows, note, **layout)
 
 
 def _with_text(cell: Cell, text: str) -> Cell:
-    """Return a cell with another text; verdicts and drawings stay as they are."""
+    """Return a cell with another text. Verdicts and drawings stay."""
     if isinstance(cell, Bar):
         return replace(cell, text=text)
     return text if isinstance(cell, str) else cell
@@ -269,9 +300,11 @@ def with_column(table: Table, number: int, column: Field, cells: Sequence[Cell])
     """Return a table with one more column, which gets this number."""
     columns = [*table.columns]
     columns.insert(number, column)
-    rows = [
-        [*row[:number], cell, *row[number:]] for row, cell in zip(table.rows, cells, strict=True)
-    ]
+    rows = []
+    for row, cell in zip(table.rows, cells, strict=True):
+        longer_row = [*row]
+        longer_row.insert(number, cell)
+        rows.append(longer_row)
     return replace(table, columns=columns, rows=rows)
 
 

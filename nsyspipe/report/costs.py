@@ -191,15 +191,17 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     # A third digit if two sizes look the same with two.
     are_distinct = len({*map(bytes_text, sizes)}) == len(sizes)
     size_text = partial(bytes_text, digits=2 if are_distinct else 3)
-    return [
+    names = [
         Field("collective", of("name"), "word"),
         Field("message", of("message_bytes", size_text), hint=_WHOLE),
-        *_amount(rows, is_capture=is_capture),
+    ]
+    times = [
         _ms("exposed", "while no compute runs", _NARROW_WIDTH),
         _ms("wait", "until the last rank has arrived", _STANDARD_WIDTH),
         _ms("transfer", "after all ranks have arrived", _STANDARD_WIDTH),
-        *_rates(_WIDE_WIDTH, _NARROWEST_WIDTH),
     ]
+    amounts = _amount(rows, is_capture=is_capture)
+    return [*names, *amounts, *times, *_rates(_WIDE_WIDTH, _NARROWEST_WIDTH)]
 
 
 # All functions of tables have the same parameters.
@@ -229,19 +231,16 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         _ms("hidden", "while compute runs", _WIDEST_WIDTH), heading="overlapped\nms"
     )
     ranks = Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24)
-    return [
+    names = [
         Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
         ranks,
-        Field("calls", of("calls_per_step", count_text), from_width=_NARROW_WIDTH),
-        size,
-        time,
-        _ms("exposed", "while no compute runs"),
-        overlapped,
-        wait,
-        *_rates(_WIDEST_WIDTH, _NARROW_WIDTH),
-        Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH),
     ]
+    calls = Field("calls", of("calls_per_step", count_text), from_width=_NARROW_WIDTH)
+    times = [time, _ms("exposed", "while no compute runs"), overlapped, wait]
+    rates = _rates(_WIDEST_WIDTH, _NARROW_WIDTH)
+    communicator = Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH)
+    return [*names, calls, size, *times, *rates, communicator]
 
 
 def _ranks_text(ranks: str) -> str:

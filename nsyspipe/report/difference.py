@@ -55,8 +55,8 @@ from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import (
     absent,
-    beside,
     delta_text,
+    in_unit_of_row,
     metric_label,
     ms_text,
     percent_text,
@@ -396,7 +396,7 @@ def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
     """Return a value of a metric in the unit of both sides."""
-    text = beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES))
+    text = in_unit_of_row(write(row["unit"], row[name]), (row.get(side) for side in SIDES))
     return text.replace(" steps/s", " /s")
 
 

@@ -1,8 +1,12 @@
-"""The first screen of a difference: verdict, parts of the step, what explains the change, what could not be compared."""
+"""The first screen of a difference.
+
+It has the verdict, the parts of the step, the likely cause, and what could not be compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -32,18 +36,21 @@ from nsyspipe.report.units import (
     value_text,
 )
 
-LITTLE_SHARE = 0.001  # of the step time: nobody asks where a smaller change comes from
-_VISIBLE_SHARE = 0.02  # of the step time, from which on compute is explained by its kernels
-_MOST_CHANGES = 6
-_MOST_KERNELS = 3
-_BAR_WIDTH = 16  # characters of the bar of the largest change
+# Of the step time. Nobody asks where a smaller change comes from.
+LITTLE_SHARE = 0.001
+# Of the step time. A larger change of compute is explained by its kernels.
+_MIN_EXPLAINED_COMPUTE_SHARE = 0.02
+_MAX_SHOWN_CHANGES = 6
+_MAX_SHOWN_KERNELS = 3
+# Characters of the bar of the largest change.
+_BAR_WIDTH = 16
 _OVERLAP = METRICS["overlap_ratio"]
-# narrower terminals leave out both sides, or the bars
-_BOTH_WIDTH = 44
-_BARS_WIDTH = 64
+# Narrower terminals leave out the values of both sides, or the bars.
+_MIN_WIDTH_FOR_VALUES = 44
+_MIN_WIDTH_FOR_BARS = 64
 PARTS = "Parts of the step"
-# Names of files that nobody gave; `-v` lists them.
-_MATTERS_ALWAYS = frozenset({"log-of-another-run", "topology-of-another-machine"})
+# These problems name files that the user did not pass. Only `-v` lists other problems.
+_ALWAYS_SHOWN_PROBLEMS = frozenset({"log-of-another-run", "topology-of-another-machine"})
 
 
 class PartRow(Struct, frozen=True):
@@ -69,66 +76,72 @@ def screen_blocks(difference: RunDifference) -> Iterator[Block]:
 
 
 def side_blocks(difference: RunDifference) -> Iterator[Block]:
-    """Yield both sides, what they ran on only once if it is the same, and doubts about the comparison."""
+    """Yield both sides and doubts about the comparison.
+
+    If both sides ran on the same hardware, it comes once.
+    """
     sides = dict(zip(SIDES, (difference.baseline, difference.candidate), strict=True))
     hardware = {hardware_text(side.runs[0]) for side in sides.values()}
     is_shared = len(hardware) == 1
     for name, side in sides.items():
         run = side.runs[0]
         facts = [steps_text(run)] if is_shared else subject_facts(run)
-        captures = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
-        yield Facts([side.name, *facts, *captures], name, is_of_several=True)
+        n_captures = len(side.runs)
+        if n_captures > 1:
+            facts = [*facts, f"the first of {n_captures} captures"]
+        yield Facts([side.name, *facts], name, is_of_several=True)
     if is_shared:
         yield Facts(sorted(hardware), "both", is_of_several=True)
     yield from full.doubt_blocks(difference)
 
 
 def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
-    unused = [row for row in difference.problem_rows if row["code"] in _MATTERS_ALWAYS]
+    unused = [row for row in difference.problem_rows if row["code"] in _ALWAYS_SHOWN_PROBLEMS]
     if unused:
         yield Troubles(full.side_problems(unused), is_close=True)
 
 
 def parts_or_metrics(difference: RunDifference) -> Block:
-    """Return the parts of the step; of a capture without steps, or without known parts, the metrics that it has."""
+    """Return the parts of the step, or all metrics if no part is known.
+
+    A capture without steps has no parts.
+    """
     if not _known_parts(difference):
         return full.metrics_table(difference)
     rows = part_rows(difference)
     if not rows:
-        return Sentence(
-            f"No part of the step changed by more than {percent_text(LITTLE_SHARE)}.",
-            is_close=False,
-        )
+        limit = percent_text(LITTLE_SHARE)
+        return Sentence(f"No part of the step changed by more than {limit}.", is_close=False)
+    baseline, candidate = (
+        Field(side, attrgetter(side), from_width=_MIN_WIDTH_FOR_VALUES) for side in SIDES
+    )
     fields = [
-        Field("slowest rank, mean of steps", lambda row: row.name, "word"),
-        Field("baseline", lambda row: row.baseline, from_width=_BOTH_WIDTH),
-        Field("candidate", lambda row: row.candidate, from_width=_BOTH_WIDTH),
-        Field("change", lambda row: row.change),
-        Field("", lambda row: row.bar, "word", from_width=_BARS_WIDTH),
+        Field("slowest rank, mean of steps", attrgetter("name"), "word"),
+        baseline,
+        candidate,
+        Field("change", attrgetter("change")),
+        Field("", attrgetter("bar"), "word", from_width=_MIN_WIDTH_FOR_BARS),
     ]
     return table_of(PARTS, rows, fields)
 
 
 def part_rows(difference: RunDifference) -> list[PartRow]:
-    """Return the parts of the step that changed visibly, then overlap and other judged metrics; nothing without parts.
+    """Return the parts of the step that changed visibly, then overlap and other judged metrics.
 
-    A part that changed by less than a thousandth of the step is left out.
+    A part that changed by less than a thousandth of the step is left out. Empty if no part is
+    known.
     """
     mean_ns = difference.mean_step_time[0] or 0.0
     parts = _known_parts(difference)
     if not parts:
         return []
-    shown = [part for part in parts if abs(part["delta_ns"]) >= LITTLE_SHARE * mean_ns]
-    rows = _time_rows(shown)
-    extra = [
-        name
-        for name in difference.judged
-        if name not in {"step_time", *(part["part"] for part in shown)}
-    ]
+    changed = [part for part in parts if abs(part["delta_ns"]) >= LITTLE_SHARE * mean_ns]
+    time_metrics = {"step_time", *(part["part"] for part in changed)}
+    judged = [name for name in difference.judged if name not in time_metrics]
     metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    names = dict.fromkeys([_OVERLAP.name, *extra])
-    rows += [_metric_row(metrics[name]) for name in names if _is_shown(metrics[name])]
-    return rows
+    names = dict.fromkeys([_OVERLAP.name, *judged])
+    metric_rows = [_metric_row(metrics[name]) for name in names if _is_changed(metrics[name])]
+    return [*_time_rows(changed), *metric_rows]
 
 
 def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
@@ -136,44 +149,53 @@ def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
+    """Return the rows of parts of the step. All times have the decimals of the longest."""
     largest_ns = max((abs(part["delta_ns"]) for part in parts), default=0.0)
-    values = [ms_text(part[f"{name}_ns"]) for name in SIDES for part in parts]
-    values += [delta_text("ns", part["delta_ns"]) for part in parts]
-    texts = in_one_unit(values, "ms")  # all with the decimals of the longest
+    times = [ms_text(part["baseline_ns"]) for part in parts]
+    times += [ms_text(part["candidate_ns"]) for part in parts]
+    changes = [delta_text("ns", part["delta_ns"]) for part in parts]
+    texts = [f"{text} ms" for text in in_one_unit([*times, *changes], "ms")]
     n_parts = len(parts)
     columns = (texts[:n_parts], texts[n_parts : 2 * n_parts], texts[2 * n_parts :])
     rows = []
     for part, before, after, change in zip(parts, *columns, strict=True):
-        sign = "+" if part["delta_ns"] > 0 else "-"
-        bar = sign * max(round(_BAR_WIDTH * abs(part["delta_ns"]) / largest_ns), 1)
-        rows.append(
-            PartRow(metric_label(part["part"]), f"{before} ms", f"{after} ms", f"{change} ms", bar)
-        )
+        label = metric_label(part["part"])
+        bar = _bar(part["delta_ns"], largest_ns)
+        rows.append(PartRow(label, before, after, change, bar))
     return rows
+
+
+def _bar(delta_ns: float, largest_ns: float) -> str:
+    """Return a bar of ``+`` or ``-`` that is as long as the change."""
+    sign = "+" if delta_ns > 0 else "-"
+    length = round(_BAR_WIDTH * abs(delta_ns) / largest_ns)
+    return sign * max(length, 1)
 
 
 def _metric_row(row: Mapping[str, Any]) -> PartRow:
     unit = row["unit"]
     before, after = (value_text(unit, row[side]) for side in SIDES)
-    return PartRow(metric_label(row["metric"]), before, after, delta_text(unit, row["delta"]), "")
+    change = delta_text(unit, row["delta"])
+    return PartRow(metric_label(row["metric"]), before, after, change, bar="")
 
 
-def _is_shown(row: Mapping[str, Any]) -> bool:
-    """Tell whether a metric changed: both sides have it, and the change is not just noise in the last digit."""
-    return row["delta"] is not None and abs(row["delta"]) >= LITTLE_SHARE * abs(
-        row["baseline"] or 1.0
-    )
+def _is_changed(row: Mapping[str, Any]) -> bool:
+    """Tell whether both sides have a metric, and it changed by more than its last digits."""
+    if row["delta"] is None:
+        return False
+    baseline = abs(row["baseline"] or 1.0)
+    return bool(abs(row["delta"]) >= LITTLE_SHARE * baseline)
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the kernels that explain a change of compute, if compute changed visibly."""
     mean_ns = difference.mean_step_time[0]
-    deltas = {
-        part["part"]: part["delta_ns"] or 0.0 for part in difference.step_time_parts.to_pylist()
-    }
-    if not mean_ns or abs(deltas.get("compute", 0.0)) < _VISIBLE_SHARE * mean_ns:
+    parts = difference.step_time_parts.to_pylist()
+    delta_of_part = {part["part"]: part["delta_ns"] or 0.0 for part in parts}
+    compute_ns = abs(delta_of_part.get("compute", 0.0))
+    if not mean_ns or compute_ns < _MIN_EXPLAINED_COMPUTE_SHARE * mean_ns:
         return
-    rows = difference.top_kernels.to_pylist()[:_MOST_KERNELS]
+    rows = difference.top_kernels.to_pylist()[:_MAX_SHOWN_KERNELS]
     if rows:
         yield full.kernels_table(difference, rows)
 
@@ -183,25 +205,26 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     cause = difference.cause
     changes = () if cause is None else (*cause.facts, *(change for change, _ in cause.beside))
     named = {change[0] for change in changes}
-    lines = [
+    texts = [
         full.change_text_of_fact(row)
         for row in full.shown_changes(difference)
         if row["what"] not in named
     ]
-    if lines:
-        n_more = len(lines) - _MOST_CHANGES
-        shown = [Line(line) for line in lines[:_MOST_CHANGES]]
-        yield Lines(
-            "Also changed", [*shown, *([Line(f"and {n_more} more (-v)")] if n_more > 0 else [])]
-        )
+    if not texts:
+        return
+    n_more = len(texts) - _MAX_SHOWN_CHANGES
+    lines = [Line(text) for text in texts[:_MAX_SHOWN_CHANGES]]
+    if n_more > 0:
+        lines.append(Line(f"and {n_more} more (-v)"))
+    yield Lines("Also changed", lines)
 
 
 def _notes(difference: RunDifference) -> list[str]:
     """Return how to include the spread between captures, and what `-v` adds."""
     same = full.same_facts(difference)
-    is_nothing_found = not full.shown_changes(difference)
+    changes = full.shown_changes(difference)
     texts = []
-    if is_nothing_found and same:
+    if same and not changes:
         texts.append("No other difference was found in what both sides recorded (-v lists it).")
     texts += full.spread_text(difference, "LABEL=REPORTS")
     if difference.settings.file:

@@ -1,10 +1,13 @@
-"""Words of ``nsyspipe doctor``: what a machine has, what reports can answer, or which runs a run store has."""
+"""Words of ``nsyspipe doctor``.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+They are about what a machine has, what reports can answer, or which runs a run store has.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow.compute as pc
 from msgspec import structs
@@ -27,22 +30,35 @@ from nsyspipe.report.blocks import (
 from nsyspipe.report.formats import Format, dumps
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, ms_text
-from nsyspipe.report.words import troubles
-from nsyspipe.run.doctor import Examination
+from nsyspipe.report.units import bytes_text, count_text, counted, ms_text
+from nsyspipe.report.words import Trouble, troubles
+from nsyspipe.run.doctor import Capability, Examination
+from nsyspipe.run.questions import NO, PARTLY, YES
 from nsyspipe.run.run import job_ranks
-from nsyspipe.store.index import StoredRuns
+from nsyspipe.store.index import StoredRuns, Unreadable
 from nsyspipe.version import __version__
 
 _STEP_TIME = METRICS["step_time"]
+_CAPTURED = "captured_at_utc"
+# Of the rows of a store.
+_RUN_COLUMNS = [
+    "run_id",
+    "label",
+    _CAPTURED,
+    "n_ranks",
+    "n_processes",
+    "world_size",
+    "n_summary_steps",
+    _STEP_TIME.column,
+]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
-# a narrower terminal gets fewer columns
-_FULL_WIDTH = 79
-_USE_WIDTH = 36
-_NAMES_WIDTH = 28
-# names that a line has unless it is verbose
-_MOST_RUNS = 4
-_MOST_LACKING = 3
+# Columns of characters. A narrower terminal gets fewer columns of a table.
+_MIN_WIDTH_FOR_ALL_COLUMNS = 79
+_MAX_WIDTH_OF_NEEDED_FOR = 36
+_MAX_WIDTH_OF_MISSING_NAMES = 28
+# More names are counted, unless the output is verbose.
+_MAX_NAMED_RUNS = 4
+_MAX_NAMED_REPORTS = 3
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
@@ -51,16 +67,30 @@ _DISPLAY_NAMES = {
     "message_bytes": "message sizes",
     "trace_values": "--trace values",
 }
-# What a machine is for, in the words of the first line.
-_WITHOUT = {
+# The launchers can capture if these are missing, with a restriction.
+_RESTRICTIONS_ON_CAPTURE = {
     "cuda_driver": " only on its CPUs (--cpu)",
     "torch": " with a Python that has torch (PYTHON=...)",
 }
+# Tasks of a machine, in words of the first line.
 _TASKS = {
     "analyze": "analyze reports",
     "convert": "convert .nsys-rep files",
     "capture": "capture runs",
 }
+
+
+class _Ability(NamedTuple):
+    """Whether a machine can do some tasks, in words."""
+
+    start: str
+    # Before the last task.
+    joint: str
+
+
+_CAN = _Ability("This machine can", "and")
+_UNCLEAR = _Ability("It is unclear whether this machine can", "or")
+_CANNOT = _Ability("This machine cannot", "or")
 
 
 def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iterator[Block]:
@@ -69,126 +99,153 @@ def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iter
     rows: list[list[Cell]] = []
     for check in checks:
         size = "" if check.found_bytes is None else f"{bytes_text(check.found_bytes)} "
-        rows.append(
-            [Word(check.status), _words(check.name), f"{size}{check.found}", check.needed_for]
-        )
+        name = _display_name(check.name)
+        rows.append([Word(check.status), name, f"{size}{check.found}", check.needed_for])
     yield _table("What this machine has", rows, has_all_columns=is_verbose)
-    yield from _fix_list([(_words(check.name), check.fix) for check in checks if check.fix])
+    fixes = [(_display_name(check.name), check.fix) for check in checks if check.fix]
+    yield from _fix_list(fixes)
 
 
-def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[Block]:
-    """Yield what reports can answer, what only Nsight Systems shows of them, and what would add the rest.
+def reports_blocks(examination: Examination, *, is_verbose: bool = False) -> Iterator[Block]:
+    """Yield what reports can answer, what only Nsight Systems shows, and how to add the rest.
 
     If it is verbose, all reports and runs are named, and no column is left out.
     """
-    rows: dict[bool, list[list[Cell]]] = {True: [], False: []}
-    for capability in found.capabilities:
-        rows[capability.is_used].append(
-            [Word(capability.status), _words(capability.name), capability.found, capability.answers]
-        )
-    widest = max(len(_words(capability.name)) for capability in found.capabilities)
-    yield Sentence(_reports_verdict(found), "bold")
-    parts = [_names_of_reports(found, is_verbose=is_verbose)]
-    if len(found.runs) > 1:
-        most_runs = len(found.runs) if is_verbose else _MOST_RUNS
-        parts = [f"{len(found.runs)} runs: {few(found.runs, most_runs)}"]
-    versions = {"exported by nsys": found.nsys_versions, "export schema": found.schema_versions}
-    yield Facts(
-        [*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)],
-        "Reports",
-    )
-    yield _table("What these reports can answer", rows[True], widest, has_all_columns=is_verbose)
+    capabilities = examination.capabilities
+    used = [capability for capability in capabilities if capability.is_used]
+    unused = [capability for capability in capabilities if not capability.is_used]
+    widest = max(len(_display_name(capability.name)) for capability in capabilities)
+    yield Sentence(_reports_verdict(examination), "bold")
+    yield Facts(_facts_of_reports(examination, is_verbose=is_verbose), "Reports")
+    yield _table("What these reports can answer", _rows(used), widest, has_all_columns=is_verbose)
     yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
     yield _table(
-        "Shown by Nsight Systems", rows[False], widest, is_close=True, has_all_columns=is_verbose
+        "Shown by Nsight Systems",
+        _rows(unused),
+        widest,
+        is_close=True,
+        has_all_columns=is_verbose,
     )
-    # The reports that lack it are named, unless all do.
-    most_lacking = len(found.reports) if is_verbose else _MOST_LACKING
-    lacking = (
-        (capability, f" (for {few(capability.lacking, most_lacking)})" if capability.n_with else "")
-        for capability in found.capabilities
-        if capability.fix
-    )
-    yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
-    if found.problems:
-        said = {capability.fix for capability in found.capabilities}
-        yield Troubles(
-            troubles(
-                structs.asdict(problem) | {"fix": None if problem.fix in said else problem.fix}
-                for problem in found.problems
-            )
-        )
+    max_names = len(examination.reports) if is_verbose else _MAX_NAMED_REPORTS
+    yield from _fix_list(_fixes(capabilities, max_names))
+    if examination.problems:
+        yield Troubles(troubles(_problem_rows(examination)))
 
 
-def _names_of_reports(found: Examination, *, is_verbose: bool) -> str:
+def _rows(capabilities: Iterable[Capability]) -> list[list[Cell]]:
+    return [
+        [
+            Word(capability.status),
+            _display_name(capability.name),
+            capability.found,
+            capability.answers,
+        ]
+        for capability in capabilities
+    ]
+
+
+def _facts_of_reports(examination: Examination, *, is_verbose: bool) -> list[str]:
+    """Return which reports or runs they are, and the versions of nsys and of their format."""
+    facts = []
+    n_runs = len(examination.runs)
+    if n_runs > 1:
+        max_names = n_runs if is_verbose else _MAX_NAMED_RUNS
+        facts.append(f"{n_runs} runs: {few(examination.runs, max_names)}")
+    else:
+        facts.append(_names_of_reports(examination, is_verbose=is_verbose))
+    if examination.nsys_versions:
+        facts.append(f"exported by nsys {', '.join(examination.nsys_versions)}")
+    if examination.schema_versions:
+        facts.append(f"export schema {', '.join(examination.schema_versions)}")
+    return facts
+
+
+def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple[str, str]]:
+    """Yield the name of what is missing and how to add it, with the reports unless all lack it."""
+    for capability in capabilities:
+        if capability.fix:
+            is_in_some = capability.n_with > 0
+            reports = f" (for {few(capability.lacking, max_names)})" if is_in_some else ""
+            yield _display_name(capability.name), f"{capability.fix}{reports}"
+
+
+def _problem_rows(examination: Examination) -> Iterator[dict[str, Any]]:
+    """Yield the problems, without the fixes that a capability has too."""
+    listed_fixes = {capability.fix for capability in examination.capabilities}
+    for problem in examination.problems:
+        fix = None if problem.fix in listed_fixes else problem.fix
+        yield structs.asdict(problem) | {"fix": fix}
+
+
+def _names_of_reports(examination: Examination, *, is_verbose: bool) -> str:
+    """Return the names of reports: all, or the first and the last."""
+    reports = examination.reports
     if is_verbose:
-        return listed(found.reports)
-    joint = " ... " if found.reports[1:-1] else " and "
-    return joint.join(dict.fromkeys((found.reports[0], found.reports[-1])))
+        return listed(reports)
+    has_more = bool(reports[1:-1])
+    joint = " ... " if has_more else " and "
+    return joint.join(dict.fromkeys((reports[0], reports[-1])))
 
 
-def store_blocks(found: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
-    """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
-    runs = _listed(found)
-    of_labels = (
-        f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
-    )
-    n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
+def store_blocks(stored: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
+    """Yield the runs of a store by the time of their capture, and those that cannot be read."""
+    runs = _run_rows(stored)
+    n_labels = len({run["label"] for run in runs})
+    labels = f" of {n_labels} labels" if n_labels > 1 else ""
+    size = f"The run store has {counted(len(runs), 'saved run')}{labels}."
     naming = f"Name a run as {store}:ID, or as {store}:LABEL for the latest run of a label."
-    yield Sentence(f"The run store has {n_runs}. {naming}", "bold")
-    columns = [
+    yield Sentence(f"{size} {naming}", "bold")
+    yield table_of("Saved runs", runs, _columns_of_runs(is_verbose=is_verbose))
+    if stored.unreadable:
+        yield Troubles([_unreadable_trouble(run) for run in stored.unreadable])
+
+
+def _columns_of_runs(*, is_verbose: bool) -> list[Field]:
+    """Return the columns of the table of saved runs."""
+    min_width = 0 if is_verbose else _MIN_WIDTH_FOR_ALL_COLUMNS
+    captured = Field("captured, UTC", _captured_text, "text", from_width=min_width)
+    step_time = Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column]))
+    return [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
-        Field(
-            "captured, UTC",
-            lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "),
-            "text",
-            from_width=0 if is_verbose else _FULL_WIDTH,
-        ),
-        Field("ranks", _ranks_of),
+        captured,
+        Field("ranks", _ranks_text),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
-        Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
+        step_time,
     ]
-    yield table_of("Saved runs", runs, columns)
-    if found.unreadable:
-        yield Troubles(
-            [
-                ("error", f"{one.run_id}: {one.table} {one.message}", "", one.fix)
-                for one in found.unreadable
-            ]
-        )
 
 
-def _ranks_of(run: Mapping[str, Any]) -> str:
-    """Return how many ranks a saved run has, and of how many where some are missing."""
+def _captured_text(run: Mapping[str, Any]) -> str:
+    """Return the time of a capture, to the minute."""
+    captured_at = run[_CAPTURED] or ""
+    minute = captured_at[:16]
+    return str(minute.replace("T", " "))
+
+
+def _unreadable_trouble(run: Unreadable) -> Trouble:
+    return "error", f"{run.run_id}: {run.table} {run.message}", "", run.fix
+
+
+def _ranks_text(run: Mapping[str, Any]) -> str:
+    """Return how many ranks a saved run has, and of how many if some are missing."""
     n_ranks = run["n_ranks"]
-    n_all = job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0
-    return count_text(n_ranks) + (f" of {n_all}" if n_all > n_ranks else "")
+    n_job_ranks = job_ranks(n_ranks, run["n_processes"], run["world_size"]) or 0
+    missing = f" of {n_job_ranks}" if n_job_ranks > n_ranks else ""
+    return f"{count_text(n_ranks)}{missing}"
 
 
-def store_document(found: StoredRuns) -> dict[str, Any]:
+def store_document(stored: StoredRuns) -> dict[str, Any]:
     """Return the runs of a store as plain Python values."""
-    return _HEAD | {
-        "runs": _listed(found),
-        "problems": [structs.asdict(one) for one in found.unreadable],
-    }
+    problems = [structs.asdict(run) for run in stored.unreadable]
+    return _HEAD | {"runs": _run_rows(stored), "problems": problems}
 
 
-def _listed(found: StoredRuns) -> list[dict[str, Any]]:
-    names = [
-        "run_id",
-        "label",
-        "captured_at_utc",
-        "n_ranks",
-        "n_processes",
-        "world_size",
-        "n_summary_steps",
-        _STEP_TIME.column,
-    ]
-    times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
-    return cast(
-        "list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist()
-    )
+def _run_rows(stored: StoredRuns) -> list[dict[str, Any]]:
+    """Return the rows of the runs of a store, with the time of a capture as text."""
+    runs = stored.runs.select(_RUN_COLUMNS)
+    times = pc.strftime(runs[_CAPTURED], "%Y-%m-%dT%H:%M:%SZ")
+    runs = runs.set_column(_RUN_COLUMNS.index(_CAPTURED), _CAPTURED, times)
+    return cast("list[dict[str, Any]]", runs.to_pylist())
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
@@ -196,62 +253,77 @@ def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     return _HEAD | {"checks": [asdict(check) for check in checks], "problems": []}
 
 
-def reports_document(found: Examination) -> dict[str, Any]:
+def reports_document(examination: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
-    problems = [problem.row for problem in found.problems]
-    capabilities = [structs.asdict(capability) for capability in found.capabilities]
+    problems = [problem.row for problem in examination.problems]
+    capabilities = [structs.asdict(capability) for capability in examination.capabilities]
     return _HEAD | {
-        "reports": list(found.reports),
+        "reports": list(examination.reports),
         "capabilities": capabilities,
         "problems": problems,
     }
 
 
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
-    """Return how it is written in each format; no file says which machine or reports it is of."""
-    comment = partial(as_markdown, blocks, ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor REPORTS")
+    """Return how the answer is written in each format.
+
+    No file names the machine or the reports that it is about, so none has an identity.
+    """
+    markdown = partial(as_markdown, blocks, ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor REPORTS")
     page = partial(blocks_page, blocks, "nsyspipe doctor", ("nsyspipe-doctor", ""))
-    texts = {"json": partial(dumps, document), "markdown": comment, "html": page}
+    texts = {"json": partial(dumps, document), "markdown": markdown, "html": page}
     return {name: Format(text, lambda _: None) for name, text in texts.items()}
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
-    can: dict[str, list[str]] = {
-        "This machine can": [],
-        "It is unclear whether this machine can": [],
-        "This machine cannot": [],
-    }
-    yes, unclear, no = can
+    """Return which tasks a machine can do, and which it cannot."""
+    tasks: dict[_Ability, list[str]] = {_CAN: [], _UNCLEAR: [], _CANNOT: []}
     for task, words in _TASKS.items():
-        needed = {
+        status_of_check = {
             check.name: check.status for check in checks if task in check.needed_for.split(", ")
         }
-        # The launchers do without these, or take torch from another Python.
-        lacking = [name for name in _WITHOUT if task == "capture" and needed.get(name) == "missing"]
-        needed = {name: status for name, status in needed.items() if name not in lacking}
-        answer = (
-            no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
+        restrictions = _restrictions(status_of_check) if task == "capture" else {}
+        ability = _ability(
+            [status for name, status in status_of_check.items() if name not in restrictions]
         )
-        can[answer].append(words + "".join(_WITHOUT[name] for name in lacking if answer != no))
-    joints = {yes: "and", unclear: "or", no: "or"}
-    sentences = (
-        f"{answer} {listed(tasks, joint=joints[answer])}." for answer, tasks in can.items() if tasks
-    )
+        restriction = "" if ability is _CANNOT else "".join(restrictions.values())
+        tasks[ability].append(words + restriction)
+    sentences = [
+        f"{ability.start} {listed(names, joint=ability.joint)}."
+        for ability, names in tasks.items()
+        if names
+    ]
     return " ".join(sentences)
 
 
-def _reports_verdict(found: Examination) -> str:
-    used = [capability for capability in found.capabilities if capability.is_used]
-    names = {
-        status: [_words(one.name) for one in used if one.status == status]
-        for status in ("yes", "partly", "no")
+def _restrictions(status_of_check: Mapping[str, str]) -> dict[str, str]:
+    """Return the missing things without which a capture is still possible, and its restrictions."""
+    return {
+        name: restriction
+        for name, restriction in _RESTRICTIONS_ON_CAPTURE.items()
+        if status_of_check.get(name) == "missing"
     }
-    whose = "This report answers" if (n := len(found.reports)) == 1 else f"These {n} reports answer"
-    sentences = [f"{whose} {len(names['yes'])} of {len(used)} questions."]
-    shown = (("partly", "Partly answered"), ("no", "Not answered"))
-    sentences += [
-        f"{words}: {', '.join(names[status])}." for status, words in shown if names[status]
-    ]
+
+
+def _ability(statuses: Collection[str]) -> _Ability:
+    """Return whether a task can be done if the checks of what it needs have these statuses."""
+    if "missing" in statuses:
+        return _CANNOT
+    return _UNCLEAR if "unknown" in statuses else _CAN
+
+
+def _reports_verdict(examination: Examination) -> str:
+    """Return how many questions reports answer, and which ones they do not answer in full."""
+    used = [capability for capability in examination.capabilities if capability.is_used]
+    names = grouped((capability.status, _display_name(capability.name)) for capability in used)
+    n_reports = len(examination.reports)
+    subject = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
+    n_answered = len(names.get(YES, []))
+    sentences = [f"{subject} {n_answered} of {len(used)} questions."]
+    if PARTLY in names:
+        sentences.append(f"Partly answered: {', '.join(names[PARTLY])}.")
+    if NO in names:
+        sentences.append(f"Not answered: {', '.join(names[NO])}.")
     return " ".join(sentences)
 
 
@@ -263,28 +335,30 @@ def _table(
     is_close: bool = False,
     has_all_columns: bool = False,
 ) -> Table:
-    least_width = 0 if has_all_columns else _FULL_WIDTH
+    min_width = 0 if has_all_columns else _MIN_WIDTH_FOR_ALL_COLUMNS
     columns = [
         Field("status", kind="word"),
         Field("what", kind="word", least=name_width),
         Field("found", kind="prose"),
-        Field("needed for", kind="prose", from_width=least_width, most=_USE_WIDTH),
+        Field("needed for", kind="prose", from_width=min_width, most=_MAX_WIDTH_OF_NEEDED_FOR),
     ]
     return Table(caption, columns, rows, has_headings=not is_close, is_close=is_close)
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
-    names = grouped((fix, name) for name, fix in fixes)
-    if names:
+    """Yield a table of what is missing and how to add it, with a row for each way to add it."""
+    names_of_fix = grouped((fix, name) for name, fix in fixes)
+    if names_of_fix:
         columns = [
-            Field("what is missing", kind="text", most=_NAMES_WIDTH),
+            Field("what is missing", kind="text", most=_MAX_WIDTH_OF_MISSING_NAMES),
             Field("what adds it", kind="prose"),
         ]
-        rows = [[", ".join(whose), fix] for fix, whose in names.items()]
+        rows = [[", ".join(names), fix] for fix, names in names_of_fix.items()]
         yield Heading("How to add missing data:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)
 
 
-def _words(name: str) -> str:
+def _display_name(name: str) -> str:
+    """Return the name of a check or a question in words."""
     words = (word.upper() if word in _ACRONYMS else word for word in name.split("_"))
     return _DISPLAY_NAMES.get(name) or " ".join(words)

@@ -1,4 +1,4 @@
-"""The files that runs and other answers are written as: how each is made, whose one that is there is, and JSON documents."""
+"""The files that runs and other answers are written as, and their JSON documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
@@ -23,12 +23,24 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
+# Columns of `ranks` that only the Python API has.
+_NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
+class _AnswerFormats(NamedTuple):
+    """The formats of an answer, and what decides which files it may replace."""
+
+    formats: dict[str, Format]
+    # What `Format.identity_of` returns for a file of the same runs.
+    identity: object
+    inputs: list[Path]
+
+
+# By the name of the option. `--help` lists them in this order.
 FORMATS = {
     "json": Format(
         lambda run: dumps(document(run)),
@@ -69,7 +81,9 @@ FORMATS = {
         write_trace=lazily("perfetto", "perfetto"),
     ),
 }
-SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
+FORMAT_OF_SUFFIX = {
+    suffix: name for name, run_format in FORMATS.items() for suffix in run_format.suffixes
+}
 
 
 def write(
@@ -113,48 +127,70 @@ def write(
     from nsyspipe.run.run import Run
 
     check_flags(force=force)
-    path = Path(given := path_of("path", path, "run.html"))
-    if not path.name:
-        files.check_directory(given, "run.html")
-    name = SUFFIXES.get(path.suffix.lower(), "")
-    formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)
-    known = FORMATS if isinstance(answer, Run) else formats
-    if name not in known:
-        found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
-        is_store = isinstance(answer, Run) and path.suffix == ".parquet"
-        stem = path.with_name("run") if path.name.startswith(".") else path.with_suffix("")
-        fix = f"export.parquet(run, '{stem}/')" if is_store else f"{stem}.html"
-        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
-    of_trace = {
-        what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None
-    }
-    if of_trace and name != "perfetto":
-        what, asked = of_trace.popitem()
-        raise OptionError(
-            f"{what}={short_repr(asked)}", "belongs to a trace", fix=f"run.pftrace, or no {what}"
-        )
-    files.check_directory(given, path.name)
+    path_text = path_of("path", path, "run.html")
+    target = Path(path_text)
+    if not target.name:
+        files.check_directory(path_text, "run.html")
     if not isinstance(answer, Run):
-        text = formats[name].text()
+        made = _answer_formats(answer)
+        chosen = made.formats[_format_name(target, made.formats, is_run=False)]
+        _check_trace_options(steps=steps, ranks=ranks)
+        files.check_directory(path_text, target.name)
         files.write_text(
-            path,
-            text,
-            inputs,
-            may_replace=lambda: force or formats[name].identity_of(path) == identity,
+            target,
+            chosen.text(),
+            made.inputs,
+            may_replace=lambda: force or chosen.identity_of(target) == made.identity,
         )
-        return path
-    chosen = FORMATS[name]
+        return target
+    name = _format_name(target, FORMATS, is_run=True)
+    if name != "perfetto":
+        _check_trace_options(steps=steps, ranks=ranks)
+    files.check_directory(path_text, target.name)
+    run_format = FORMATS[name]
+    chosen_steps = None if steps is None else check_steps(answer.steps(), steps)
+    options = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     run_id = answer.header.run_id
-    shown = None if steps is None else check_steps(answer.steps(), steps)
-    some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(
-        path, answer.inputs, may_replace=lambda: force or chosen.identity_of(path) == run_id
+        target,
+        answer.inputs,
+        may_replace=lambda: force or run_format.identity_of(target) == run_id,
     ) as file:
-        chosen.write(answer, file, shown, None, **some)
-    return path
+        run_format.write(answer, file, chosen_steps, None, **options)
+    return target
 
 
-def _of_answer(answer: object) -> tuple[dict[str, Format], object, list[Path]]:
+def _format_name(target: Path, formats: Iterable[str], *, is_run: bool) -> str:
+    """Return the format that the suffix of a file chooses.
+
+    Raises an `OptionError` if it is not among `formats`.
+    """
+    name = FORMAT_OF_SUFFIX.get(target.suffix.lower(), "")
+    if name in formats:
+        return name
+    possible = [suffix for suffix, of_suffix in FORMAT_OF_SUFFIX.items() if of_suffix in formats]
+    is_hidden_file = target.name.startswith(".")
+    stem = target.with_name("run") if is_hidden_file else target.with_suffix("")
+    fix = f"{stem}.html"
+    if is_run and target.suffix == ".parquet":
+        fix = f"export.parquet(run, '{stem}/')"
+    problem = f"has the suffix {target.suffix!r}"
+    raise OptionError(str(target), problem, found=", ".join(possible), fix=fix)
+
+
+def _check_trace_options(*, steps: object, ranks: object) -> None:
+    """Refuse steps and ranks, because only a trace can be written of some of them."""
+    for option, value in (("ranks", ranks), ("steps", steps)):
+        if value is not None:
+            raise OptionError(
+                f"{option}={short_repr(value)}",
+                "belongs to a trace",
+                fix=f"run.pftrace, or no {option}",
+            )
+
+
+def _answer_formats(answer: object) -> _AnswerFormats:
+    """Return the formats of an answer other than a run."""
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf
@@ -177,7 +213,8 @@ def _of_answer(answer: object) -> tuple[dict[str, Format], object, list[Path]]:
         case _:
             needed = "a run, a difference, a scoreboard or a what-if"
             raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
-    return formats, identity, [path for run in runs for path in run.inputs]
+    inputs = [path for run in runs for path in run.inputs]
+    return _AnswerFormats(formats, identity, inputs)
 
 
 def dashboard(
@@ -217,16 +254,17 @@ def dashboard(
     from nsyspipe.store.layout import is_one_run
 
     check_flags(force=force)
-    place = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
-    given = path_of("path", path, "runs.html")
-    if is_one_run(place):
-        fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
-        raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
-    check_dashboard(given, place, force=force)
-    into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
-    text, *_ = store_page(place, Path(given), into, force=force)
-    files.write_text(Path(given), text, [place], may_replace=lambda: True)
-    return Path(given)
+    store_path = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
+    target = path_of("path", path, "runs.html")
+    if is_one_run(store_path):
+        saved = find_saved(store_path)
+        fix = f"dashboard({str(saved[0])!r}, {target!r})"
+        raise OptionError(f"store={str(store_path)!r}", "is one run, not a run store", fix=fix)
+    check_dashboard(target, store_path, force=force)
+    pages_path = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
+    page = store_page(store_path, Path(target), pages_path, force=force)
+    files.write_text(Path(target), page.text, [store_path], may_replace=lambda: True)
+    return Path(target)
 
 
 def parquet(
@@ -261,9 +299,9 @@ def parquet(
     if not isinstance(run, Run):
         raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
     check_flags(events=events, force=force)
-    place = Path(path_of("store", store, "parquet(run, 'runs/')"))
-    save(run, place, events=events, force=force)
-    return Path(place_of(place, run.header.run_id))
+    store_path = Path(path_of("store", store, "parquet(run, 'runs/')"))
+    save(run, store_path, events=events, force=force)
+    return Path(place_of(store_path, run.header.run_id))
 
 
 def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
@@ -277,36 +315,47 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     from nsyspipe.run.run import Run
 
     if not isinstance(run, Run):
-        return json.loads(_of_answer(run)[0]["json"].text())  # type: ignore[no-any-return]
+        made = _answer_formats(run)
+        return json.loads(made.formats["json"].text())  # type: ignore[no-any-return]
     summary = run.summary().to_pylist()[0]
-    tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    tables["ranks"] = run.ranks.drop_columns(
-        ["device_ids", "clock_shift_ns"]
-    ).to_pylist()  # which only the API has
-    counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
-    more = {"by_rank": _extremes(run, ("step_time_ns", *FIGURES_OF_RANKS))}
+    step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
+    summary["by_rank"] = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
+    tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
+    tables["ranks"] = run.ranks.drop_columns([*_NOT_IN_RANKS]).to_pylist()
+    header = asdict(run.header) | {"parallelism": parallelism(run.traffic())}
+    evenness = run.evenness()
+    findings = [_documented_finding(row) for row in run.finding_rows]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
-        "run": asdict(run.header) | {"parallelism": parallelism(run.traffic())},
-        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | more,
-        "evenness": None if (even := run.evenness()) is None else asdict(even),
+        "run": header,
+        "summary": step_counts | {"skipped_steps": run.skipped_steps} | summary,
+        "evenness": evenness and asdict(evenness),
         **tables,
-        "nccl": None if run.nccl is None else asdict(run.nccl),
-        "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.finding_rows],
+        "nccl": run.nccl and asdict(run.nccl),
+        "findings": findings,
         "problems": run.problem_rows,
     }
 
 
-def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
-    # in order of rank
+def _documented_finding(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `findings` whose evidence is values in place of JSON text."""
+    return row | {"evidence": json.loads(row["evidence"])}
+
+
+def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
+    """Return the lowest and the highest value of metrics, each as a pair of rank and value.
+
+    If several ranks have the same value, the first rank is taken. None if no rank has a value.
+    """
     rows = run.rank_summary().to_pylist()
-    by = itemgetter(1)
-    known = {
-        name: [[row["rank"], row[name]] for row in rows if row[name] is not None]
-        for name in figures
-    }
-    return {
-        one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None
-        for one, of in known.items()
-    }
+    value_of_pair = itemgetter(1)
+    extremes: dict[str, dict[str, list[float]] | None] = {}
+    for name in figures:
+        pairs = [[row["rank"], row[name]] for row in rows if row[name] is not None]
+        extremes[name] = None
+        if pairs:
+            lowest = min(pairs, key=value_of_pair)
+            highest = max(pairs, key=value_of_pair)
+            extremes[name] = {"lowest": lowest, "highest": highest}
+    return extremes

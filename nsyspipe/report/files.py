@@ -1,6 +1,10 @@
-"""Writing results: whole or not at all, and never over another run's, which a file's beginning tells."""
+"""Writes results completely or not at all, and never over the file of another run.
+
+The start of a file tells of which run it is.
+"""
 
 import contextlib
+import errno
 import html
 import json
 import os
@@ -16,19 +20,25 @@ from nsyspipe.model.names import RUN_DIRECTORY, decoded, place_as_given
 from nsyspipe.nsys.files import claimed_file, is_capture, make_readable
 from nsyspipe.store.layout import run_ids
 
-Answer: TypeAlias = Callable[[], bool]  # asked only where a file is in the way
+# Tells whether a file may be replaced. It is called only if there is a file.
+MayReplace: TypeAlias = Callable[[], bool]
+_HEAD_BYTES = 65536
+# Parquet files start with these letters.
+_PARQUET_MAGIC = "PAR1"
+# What stands before the identity in an HTML page.
+_START_OF_PAGE = r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
 
 
-def head_of(path: Path, n_bytes: int = 65536) -> str:
-    """Return how a text file begins, where it says whose it is; nothing of a file that cannot be read."""
+def head_of(path: Path, n_bytes: int = _HEAD_BYTES) -> str:
+    """Return the start of a text file. Empty if the file cannot be read."""
     try:
         return _content(path, n_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
-def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
-    """Return what a JSON file holds; None of a file that is none, or cannot be read."""
+def json_of(path: Path) -> Any:  # noqa: ANN401 - any JSON
+    """Return the content of a JSON file. None if it cannot be read or is not JSON."""
     try:
         return json.loads(_content(path, -1).decode())
     except (OSError, ValueError, RecursionError):
@@ -36,20 +46,28 @@ def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
 
 
 def identity_of_page(path: Path, name: str) -> str | None:
-    """Return the content of the meta element of that name, which stands first in a page of ours; else None."""
-    head = r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
-    found = re.match(rf'{head}<meta name="{re.escape(name)}" content="([^"]*)">', head_of(path))
-    return html.unescape(found[1]) if found else None
+    """Return the content of the `meta` element with this name, the first in a page of nsyspipe.
+
+    None for any other file.
+    """
+    element = rf'<meta name="{re.escape(name)}" content="([^"]*)">'
+    match = re.match(_START_OF_PAGE + element, head_of(path))
+    return html.unescape(match[1]) if match else None
 
 
 def _content(path: Path, n_bytes: int) -> bytes:
-    """Return how an ordinary file begins; a FIFO is not waited for."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        return file.read(n_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    """Return the start of a file, or all of it if `n_bytes` is -1.
+
+    Empty for what is not an ordinary file, such as a FIFO, for which nothing may ever be written.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        is_ordinary = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return file.read(n_bytes) if is_ordinary else b""
 
 
 def write_text(
-    path: Path, text: str, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True
+    path: Path, text: str, inputs: Iterable[Path], *, may_replace: MayReplace, is_named: bool = True
 ) -> None:
     """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
@@ -58,17 +76,20 @@ def write_text(
 
 @contextlib.contextmanager
 def writing(
-    path: Path, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True
+    path: Path, inputs: Iterable[Path], *, may_replace: MayReplace, is_named: bool = True
 ) -> Iterator[BinaryIO]:
-    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it."""
+    """Yield an open file that takes its name when it is complete; after an error, it is removed.
+
+    `is_named` says that the user named the file. If it is not so, a link is not followed.
+    """
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
     try:
         if is_named:
-            path = Path(
-                os.path.realpath(path)
-            )  # write through a link, not over it; resolve() fails on a link to itself
+            # The target of a link is replaced, not the link. Path.resolve() fails on a link to
+            # itself.
+            path = Path(os.path.realpath(path))
         with claimed_file(path.parent) as temporary:
             with temporary.open("wb") as file:
                 yield file
@@ -78,74 +99,87 @@ def writing(
         raise _not_writable(path, error) from error
 
 
-def check_directory(given: str, name: str) -> None:
-    """Raise early if a file could not be made at a path at all; a directory is told the `name` of a file in it."""
-    path = Path(given)
-    if not given:
-        raise OutputError("''", "names no file to write", fix=name)
+def check_directory(path_text: str, example: str) -> None:
+    """Refuse a path at which no file can be made, before any work is done.
+
+    `example` is the name of a file, for the fix.
+    """
+    path = Path(path_text)
+    if not path_text:
+        raise OutputError("''", "names no file to write", fix=example)
     try:
-        if given.endswith("/") or path.is_dir():
-            raise OutputError(given, "is a directory, not a file", fix=str(path / name))
+        if path_text.endswith("/") or path.is_dir():
+            fix = str(path / example)
+            raise OutputError(path_text, "is a directory, not a file", fix=fix)
         if path.is_symlink():
             _check_link(path)
         parent = Path(os.path.realpath(path)).parent
         if not parent.exists():
-            fix = (
-                f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another "
-                "directory"
-            )
-            raise OutputError(
-                given, "cannot be written, because its directory does not exist", fix=fix
-            )
+            directory = shlex.quote(decoded(place_as_given(parent, path)))
+            problem = "cannot be written, because its directory does not exist"
+            fix = f"mkdir -p {directory}, or another directory"
+            raise OutputError(path_text, problem, fix=fix)
         if not parent.is_dir():
-            raise NotADirectoryError(20, os.strerror(20))
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(parent, os.W_OK):
-            raise PermissionError(13, os.strerror(13))
-        table = parent.parent if parent.name.startswith(RUN_DIRECTORY) else parent
-        if any(one.name.startswith(RUN_DIRECTORY) for one in table.iterdir()) and any(
-            run_ids(table.parent)
-        ):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if _is_in_run_store(parent):
             problem = "is among the files of a run store, where all files must be Parquet"
-            raise OutputError(given, problem, fix="another directory")
+            raise OutputError(path_text, problem, fix="another directory")
     except OSError as error:
         raise _not_writable(path, error) from error
 
 
+def _is_in_run_store(directory: Path) -> bool:
+    """Tell whether a directory is of a table of a run store, or of a run in such a table."""
+    is_of_run = directory.name.startswith(RUN_DIRECTORY)
+    table = directory.parent if is_of_run else directory
+    has_runs = any(entry.name.startswith(RUN_DIRECTORY) for entry in table.iterdir())
+    return has_runs and any(run_ids(table.parent))
+
+
 def _check_link(path: Path) -> None:
-    """Raise an OSError if a link leads to itself, in one step or several; a file that is not there yet can be made."""
+    """Raise an OSError if a link leads to itself. Its target need not exist yet."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()
 
 
-def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> None:
-    """Raise if a file is in the way."""
+def check_target(path: Path, inputs: Iterable[Path], *, may_replace: MayReplace) -> None:
+    """Refuse to write over a file that may not be replaced."""
     try:
         if path.is_symlink():
             _check_link(path)
         if not path.exists():
             return
-        is_file = path.is_file()
-        is_input = any(path.samefile(one) for one in inputs)
+        problem = _why_never_replaced(path, inputs)
     except OSError as error:
         raise _not_writable(path, error) from error
-    problem = "is one of the inputs" if is_input else "" if is_file else "is not an ordinary file"
-    if problem or head_of(path).startswith(
-        "PAR1"
-    ):  # whether linked or not, it belongs to a dataset
-        raise OutputError(str(path), problem or "is a file of a run store", fix="another name")
-    if is_capture(path):
-        problem = "is a report or another SQLite database, which nsyspipe never replaces"
+    if problem:
         raise OutputError(str(path), problem, fix="another name")
     if not may_replace():
-        raise OutputError(
-            str(path), "exists, and is not of this run", fix="--force, or another name"
-        )
+        problem = "exists, and is not of this run"
+        raise OutputError(str(path), problem, fix="--force, or another name")
+
+
+def _why_never_replaced(path: Path, inputs: Iterable[Path]) -> str | None:
+    """Return why a file is not replaced even with ``--force``. None if it may be replaced."""
+    if any(path.samefile(input_path) for input_path in inputs):
+        return "is one of the inputs"
+    if not path.is_file():
+        return "is not an ordinary file"
+    if head_of(path).startswith(_PARQUET_MAGIC):
+        return "is a file of a run store"
+    if is_capture(path):
+        return "is a report or another SQLite database, which nsyspipe never replaces"
+    return None
 
 
 def run_id_of_document(path: Path) -> str | None:
-    """Return the run of a JSON document of ``analyze``; None for any other file, that of ``whatif`` too."""
-    found = json_of(path)
-    run = found.get("run") if isinstance(found, dict) and "summary" in found else None
+    """Return the ID of the run of a JSON document of ``analyze``. None for any other file."""
+    document = json_of(path)
+    # A document of ``whatif`` has a run, but no summary.
+    is_of_analyze = isinstance(document, dict) and "summary" in document
+    run = document.get("run") if is_of_analyze else None
     return run.get("run_id") if isinstance(run, dict) else None
 
 

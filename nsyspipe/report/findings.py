@@ -1,19 +1,16 @@
-"""What to change, finding by finding, in words: for the summary, the page and notebooks."""
+"""Findings in words, for the summary, the page and notebooks."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from nsyspipe.findings.judge import (
-    is_conditional,
-    is_nvlink_assumed,
-    is_wait_included,
-)
+from nsyspipe.findings.judge import is_conditional, is_nvlink_assumed, is_wait_included
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
@@ -25,13 +22,15 @@ from nsyspipe.report.units import (
     count_text,
     ms_text,
     percent_text,
+    upper_first,
 )
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
 
-_CODE_WORD = re.compile(r"^\S*[_=()\d]")  # a word that is typed as it is keeps its first letter
-# Suffix of a figure's name, and what writes it. The first that fits counts.
-_UNITS = (
+# A first word that is code keeps its first letter in a sentence.
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+# Suffix of the name of a metric, and the function that writes its values. The first match counts.
+_WRITER_OF_SUFFIX = (
     ("_bytes_per_s", bandwidth_text),
     ("_ns", ms_text),
     ("_bytes", bytes_text),
@@ -39,7 +38,7 @@ _UNITS = (
     ("_ratio", percent_text),
     ("", count_text),
 )
-# What figures of the evidence are called that are none of a run's, and their parts.
+# Words for entries of the evidence that are not metrics of a run, and for their parts.
 _LABELS = {
     "left_for_compute": "less, for what the rank that computes least computes meanwhile",
     "idle_for_launches": "idle for late launches",
@@ -107,67 +106,101 @@ _LABELS = {
     "wait_caused": "wait time caused, in all steps",
 }
 _BY_NUMBER = RankNames()
-_NUMBERS_OF_RANKS = {"rank", "limit_rank"}
-LITTLE = 0.02  # of the step time: a change that saves less at most is not on the first screen
-_OF_WINDOW = {
-    "exposed_wait",
-    "longer_window",
-}  # parts of the bound on late ranks where more than compute is left
-_MOST_LISTED = 12
-_LEAST_PART = 0.00005  # of a bound: smaller parts change none of its four digits
-_CUTS = {"left_for_launching", "left_for_compute"}  # parts that are what a limit cuts off
-_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_RANK_ENTRIES = {"rank", "limit_rank"}
+# A change that saves less of the step time, at most, is not on the first screen.
+LITTLE_SHARE_OF_STEP = 0.02
+# Parts of the bound on late ranks if more than compute is left to them.
+_PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
+_MAX_LISTED_VALUES = 12
+# Smaller parts of a bound change none of its four digits.
+_MIN_SHOWN_SHARE_OF_BOUND = 0.00005
+# Parts of a bound that a limit subtracts.
+_LIMIT_PARTS = {"left_for_launching", "left_for_compute"}
+# An estimate below this share of the step time is shown as zero, without a sign.
+_MIN_ESTIMATED_SHARE = 0.0005
+
+
+class Bound(Struct, frozen=True):
+    """The most that a change can save per step."""
+
+    # None if not known.
+    saving_ns: float | None
+    saving: str
+    # Of the mean step time, 0 to 1. 0 if not known.
+    share: float
+    share_text: str
+    # How its parts add up to it, see `parts_text`.
+    parts: str
+    # What it assumes, see `words.assumed_text`.
+    assumed: str
+
+
+class EstimatedSaving(NamedTuple):
+    """What a simulation of a change saves per step."""
+
+    # Of the mean step time.
+    share: str
+    time: str
+
+
+class SimulatedStep(NamedTuple):
+    """The step time after a change by a simulation, and its range."""
+
+    likely_ns: float
+    low_ns: float
+    high_ns: float
+
+
+class Estimate(Struct, frozen=True):
+    """What a simulation of the advice of a finding gives."""
+
+    # None if there is no estimate.
+    saving: EstimatedSaving | None
+    saving_ns: float | None
+    # Whether it is the limit of what any setting can reach, not of one setting.
+    is_limit: bool
+    step: SimulatedStep | None
+    # False if the captured step time is within the range of the estimate.
+    is_clear: bool
+    assumes: str | None
+    # Why the advice was not simulated. Empty if it was.
+    refused: str
 
 
 class Finding(Struct, frozen=True):
-    """One finding as words."""
+    """One finding in words."""
 
     id: str
     severity: str
     action: str
     title: str
     advice: str
-    saving: str
-    share: float  # of the step time, 0 to 1; 0 without a bound
-    share_text: str
-    expected: tuple[str, str] | None  # share and time by a replay; None where there was none
-    is_limit: bool  # they are of no setting: what it could bring at most
-    replayed: tuple[float, float, float] | None  # the step time then, likely, at least, at most
-    is_clear: bool  # not where that lies within the replay's error, as far as that is said
-    worth: float  # share by a replay, else the bound; of a limit that
-    is_conditional: bool  # the bound holds only if something is so that was not recorded
+    bound: Bound
+    estimate: Estimate
+    # Whether the bound holds only under a condition that was not recorded.
+    is_conditional: bool
+    # Whether the bound may include wait time.
     is_wait_included: bool
-    assumed: str  # what the bound assumes, `words.assumed_text`
-    parts: str  # of the bound, `parts_text`
-    replay_assumes: str | None
-    is_nvlink_assumed: bool  # whether it promises NVLink that was not recorded
-    refused: str  # why its advice was not replayed
+    # Whether it promises NVLink, which was not recorded.
+    is_nvlink_assumed: bool
+    # Label and text of each entry.
     evidence: list[tuple[str, str]]
-    saving_ns: float | None  # the bound
-    expected_ns: float | None  # by a replay: of its advice, of a condition or of a limit
-
-    @property
-    def likely(self) -> str:
-        """What stands beside the bound where findings are replayed: a share, or why there is none."""
-        if self.expected is None:
-            return (
-                ("conditional" if self.is_conditional else "no estimate") if self.share else absent
-            )
-        if self.is_limit:
-            return f"with perfect overlap: {self.expected[0]}"
-        return f"{'if available: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
 
     @property
     def gain(self) -> str:
-        """What a replay gives, with its share of the step."""
-        return f"{self.expected[1]} ({self.expected[0]})" if self.expected else absent
+        """The estimated saving, with its share of the step time."""
+        saving = self.estimate.saving
+        return f"{saving.time} ({saving.share})" if saving else absent
 
     @property
     def assumes(self) -> str:
-        """What its gain assumes, with ``if`` in front; nothing where it assumes nothing."""
-        of_replay = self.replay_assumes if self.expected else None
-        assumed = [words.NVLINK_THERE] * self.is_nvlink_assumed + [of_replay] * bool(of_replay)
-        return f"if {' and '.join(filter(None, assumed))}" if assumed else ""
+        """What the estimate assumes, with ``if`` in front. Empty if it assumes nothing."""
+        assumptions = []
+        if self.is_nvlink_assumed:
+            assumptions.append(words.NVLINK_THERE)
+        if self.estimate.saving and self.estimate.assumes:
+            assumptions.append(self.estimate.assumes)
+        return f"if {' and '.join(assumptions)}" if assumptions else ""
 
     @property
     def headline(self) -> str:
@@ -176,97 +209,142 @@ class Finding(Struct, frozen=True):
 
 
 def findings_of(run: Run) -> list[Finding]:
-    """Return what to change, as `run.findings` ranks it; shares are of the mean step time, which none can exceed."""
+    """Return what to change, in the order of `run.findings`.
+
+    Shares are of the mean step time, which no saving can exceed.
+    """
     summary = run.summary().to_pylist()[0]
-    step_time = words.mean_step_ns(summary)
+    return [
+        _finding(row, summary, run.rank_names)
+        for row in run.finding_rows
+        if not _is_of_capture(row)
+    ]
 
-    def share(ns: float | None) -> float | None:
-        return ns / step_time if ns is not None and step_time else None
 
-    findings = []
-    for row in run.finding_rows:
-        if _is_of_capture(row):
-            continue
-        saving = row["saving_ns_per_step"] or None
-        evidence = json.loads(row["evidence"])
-        is_limit = (limit := evidence.get("replay_limit_ns_per_step")) is not None
-        of_condition = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
-        possible = share(saving)
-        expected = share(limit if is_limit else of_condition)
-        if expected is not None and abs(expected) < _NOTHING:
-            expected = 0.0
-        times = tuple(evidence.get(f"replay_step_time_{end}ns") for end in ("", "low_", "high_"))
-        in_replay = (
-            None
-            if expected is None
-            else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
-        )
-        findings.append(
-            Finding(
-                row["id"],
-                row["severity"],
-                row["action"],
-                _sentence(row["title"]),
-                _sentence(row["advice"]),
-                ms_text(saving),
-                min(possible or 0.0, 1.0),
-                percent_text(possible),
-                in_replay,
-                is_limit,
-                None if None in times else times,
-                None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]),
-                min(possible or 0.0, 1.0) if expected is None else expected,
-                is_conditional(row),
-                is_wait_included(row),
-                words.assumed_text(evidence),
-                parts_text(evidence, run.rank_names),
-                evidence.get("replay_assumes"),
-                is_nvlink_assumed(row),
-                evidence.get("replay_refused") or "",
-                [*evidence_rows(evidence, run.rank_names)],
-                saving,
-                limit if is_limit else of_condition,
-            )
-        )
-    return findings
+def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankNames) -> Finding:
+    evidence = json.loads(row["evidence"])
+    mean_step_ns = words.mean_step_ns(summary)
+    bound = _bound(row["saving_ns_per_step"] or None, evidence, mean_step_ns, names)
+    estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
+    title = _sentence(row["title"])
+    advice = _sentence(row["advice"])
+    evidence_texts = [*evidence_rows(evidence, names)]
+    return Finding(
+        id=row["id"],
+        severity=row["severity"],
+        action=row["action"],
+        title=title,
+        advice=advice,
+        bound=bound,
+        estimate=estimate,
+        is_conditional=is_conditional(row),
+        is_wait_included=is_wait_included(row),
+        is_nvlink_assumed=is_nvlink_assumed(row),
+        evidence=evidence_texts,
+    )
+
+
+def _bound(
+    saving_ns: float | None,
+    evidence: Mapping[str, Any],
+    mean_step_ns: float | None,
+    names: RankNames,
+) -> Bound:
+    share = _share_of_step(saving_ns, mean_step_ns)
+    return Bound(
+        saving_ns=saving_ns,
+        saving=ms_text(saving_ns),
+        share=min(share or 0.0, 1.0),
+        share_text=percent_text(share),
+        parts=parts_text(evidence, names),
+        assumed=words.assumed_text(evidence),
+    )
+
+
+def _estimate(
+    row: Mapping[str, Any],
+    evidence: Mapping[str, Any],
+    mean_step_ns: float | None,
+    captured_step_ns: float | None,
+) -> Estimate:
+    """Return the estimate of a limit if there is one, then of a condition, then of the advice."""
+    limit_ns = evidence.get("replay_limit_ns_per_step")
+    saving_ns = limit_ns
+    if limit_ns is None:
+        saving_ns = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
+    likely_ns, low_ns, high_ns = (
+        evidence.get(f"replay_step_time{end}_ns") for end in ("", "_low", "_high")
+    )
+    has_range = low_ns is not None and high_ns is not None
+    is_clear = not has_range or words.is_clear(captured_step_ns, low_ns, high_ns)
+    return Estimate(
+        saving=_estimated_saving(saving_ns, mean_step_ns),
+        saving_ns=saving_ns,
+        is_limit=limit_ns is not None,
+        step=_simulated_step(likely_ns, low_ns, high_ns),
+        is_clear=is_clear,
+        assumes=evidence.get("replay_assumes"),
+        refused=evidence.get("replay_refused") or "",
+    )
+
+
+def _estimated_saving(
+    saving_ns: float | None, mean_step_ns: float | None
+) -> EstimatedSaving | None:
+    share = _share_of_step(saving_ns, mean_step_ns)
+    if share is None or mean_step_ns is None:
+        return None
+    if abs(share) < _MIN_ESTIMATED_SHARE:
+        share = 0.0
+    return EstimatedSaving(share=percent_text(share), time=ms_text(share * mean_step_ns))
+
+
+def _simulated_step(
+    likely_ns: float | None, low_ns: float | None, high_ns: float | None
+) -> SimulatedStep | None:
+    if likely_ns is None or low_ns is None or high_ns is None:
+        return None
+    return SimulatedStep(likely_ns, low_ns, high_ns)
+
+
+def _share_of_step(ns: float | None, mean_step_ns: float | None) -> float | None:
+    """Return a time as a share of the step time. None if one of them is not known."""
+    return ns / mean_step_ns if ns is not None and mean_step_ns else None
 
 
 def finding_lines(finding: Finding) -> Lines:
     """Return everything about a finding: what to do, why, and what the saving rests on."""
+    bound = finding.bound
     lines = [Line(f"{finding.title}.", "Why:"), Line(f"{finding.advice}.", "How:")]
-    if finding.share:
-        lines.append(
-            Line(
-                f"at most {finding.saving} per step ({finding.share_text}){finding.assumed}.",
-                "Saves",
-            )
-        )
-    if finding.parts:
-        lines.append(Line(f"{finding.parts}.", "Upper bound:"))
-    if finding.expected and finding.is_limit:
-        lines.append(
-            Line(
-                f"{finding.gain} with perfect overlap, which is a limit and not a setting.", "Saves"
-            )
-        )
-    elif finding.expected:
-        noise = "" if finding.is_clear else ", within noise"
-        lines.append(
-            Line(
-                f"{finding.gain}{noise}{finding.assumes and f', {finding.assumes}'}.",
-                "Estimated saving:",
-            )
-        )
-    if finding.refused:
-        lines.append(Line(f"{finding.refused}.", "No estimate:"))
+    if bound.share:
+        saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
+        lines.append(Line(saving, "Saves"))
+    if bound.parts:
+        lines.append(Line(f"{bound.parts}.", "Upper bound:"))
+    if finding.estimate.saving:
+        lines.append(_estimate_line(finding))
+    if finding.estimate.refused:
+        lines.append(Line(f"{finding.estimate.refused}.", "No estimate:"))
     return Lines(f"{finding.action} [{finding.id}]", lines)
 
 
-def of_capture(run: Run) -> Iterator[Sentence]:
-    """Yield what distorted the capture and costs no step of the figures: that is to be known, and nothing to change."""
-    yield from (
-        Sentence(f"{_sentence(row['title'])}.") for row in run.finding_rows if _is_of_capture(row)
-    )
+def _estimate_line(finding: Finding) -> Line:
+    if finding.estimate.is_limit:
+        limit = f"{finding.gain} with perfect overlap, which is a limit and not a setting."
+        return Line(limit, "Saves")
+    noise = "" if finding.estimate.is_clear else ", within noise"
+    assumption = f", {finding.assumes}" if finding.assumes else ""
+    return Line(f"{finding.gain}{noise}{assumption}.", "Estimated saving:")
+
+
+def capture_notes(run: Run) -> Iterator[Sentence]:
+    """Yield what distorted the capture, but did not change the times of the steps in use.
+
+    A reader should know it, although there is nothing to change.
+    """
+    for row in run.finding_rows:
+        if _is_of_capture(row):
+            yield Sentence(f"{_sentence(row['title'])}.")
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:
@@ -274,51 +352,77 @@ def _is_of_capture(row: Mapping[str, Any]) -> bool:
 
 
 def _sentence(text: str) -> str:
-    return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
+    """Return a text as a sentence begins."""
+    return text if _CODE_WORD.match(text) else upper_first(text)
 
 
 def evidence_rows(
     evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER
 ) -> Iterator[tuple[str, str]]:
-    """Return name and value of each figure of a finding's evidence, in words; what is null, or is there by rank too, is left out."""
+    """Yield the label and the text of each entry of the evidence of a finding.
+
+    Nulls are left out, and so are entries that are also there by rank.
+    """
     for key, value in evidence.items():
         if isinstance(value, dict):
-            yield from evidence_rows(
-                {f"{key}: {name}": of_name for name, of_name in value.items()}, names
-            )
+            entries = {f"{key}: {entry}": entry_value for entry, entry_value in value.items()}
+            yield from evidence_rows(entries, names)
         elif value is not None and f"{key}_by_rank" not in evidence:
-            yield _words(key, value, names)
+            yield _evidence_row(key, value, names)
 
 
-def _words(key: str, value: object, names: RankNames) -> tuple[str, str]:
-    head, _, name = key.partition(": ")
+def _evidence_row(key: str, value: object, names: RankNames) -> tuple[str, str]:
+    """Return the label and the text of an entry with a key such as ``idle_ns_by_rank: 3``."""
+    head, _, entry = key.partition(": ")
     column, _, split_by = head.partition("_by_")
+    label = _metric_label(column) + _entry_label(split_by, entry, names)
+    return label, _value_text(column, value, names)
+
+
+def _metric_label(column: str) -> str:
     stem = column.removesuffix("_per_step")
-    suffix, write = next((suffix, write) for suffix, write in _UNITS if f"_{stem}".endswith(suffix))
     figure = FIGURES.get(column) or FIGURES.get(stem)
-    bare = stem.removesuffix(suffix).removeprefix("n_")
-    label = (
-        figure.short
-        if figure
-        else "bytes of " * (suffix == "_bytes" and bare in _LABELS) + _label(bare)
+    label = figure.short if figure else _label_without_figure(stem)
+    is_per_step = stem != column
+    return f"{label} per step" if is_per_step and "per step" not in label else label
+
+
+def _label_without_figure(stem: str) -> str:
+    """Return the label of an entry that is not a metric of a run, from its name without unit."""
+    suffix, _ = _writer_of(stem)
+    name = stem.removesuffix(suffix).removeprefix("n_")
+    label = _label(name)
+    return f"bytes of {label}" if suffix == "_bytes" and name in _LABELS else label
+
+
+def _writer_of(stem: str) -> tuple[str, Callable[[float | None], str]]:
+    """Return the suffix of the name of a metric, and the function that writes its values."""
+    return next(
+        (suffix, write) for suffix, write in _WRITER_OF_SUFFIX if f"_{stem}".endswith(suffix)
     )
-    label += " per step" * (stem != column and "per step" not in label)
-    which = (
-        {"rank": names.in_text(f", rank {name}"), "part": f", {_label(name)}"}.get(
-            split_by, f", {name}"
-        )
-        if name
-        else ""
-    )
+
+
+def _entry_label(split_by: str, entry: str, names: RankNames) -> str:
+    """Return which rank, part or other entry a value is of, with a comma in front."""
+    if not entry:
+        return ""
+    if split_by == "rank":
+        return names.in_text(f", rank {entry}")
+    return f", {_label(entry)}" if split_by == "part" else f", {entry}"
+
+
+def _value_text(column: str, value: object, names: RankNames) -> str:
+    stem = column.removesuffix("_per_step")
     if isinstance(value, bool):
-        text = "yes" if value else "no"
-    elif isinstance(value, list):
-        text = few(value, _MOST_LISTED) or absent
-    elif stem in _NUMBERS_OF_RANKS and isinstance(value, int):
-        text = names.name(value)
-    else:
-        text = write(value) if isinstance(value, int | float) else str(value)
-    return label + which, text
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return few(value, _MAX_LISTED_VALUES) or absent
+    if isinstance(value, int) and stem in _RANK_ENTRIES:
+        return names.name(value)
+    if isinstance(value, int | float):
+        _, write = _writer_of(stem)
+        return write(value)
+    return str(value)
 
 
 def _label(name: str) -> str:
@@ -326,61 +430,80 @@ def _label(name: str) -> str:
 
 
 def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> str:
-    """Return the sum that a bound is; nothing of one visible part, but of late ranks."""
-    parts, longest = (
-        evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step")
-    )
-    parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
-    has_more = len(parts) > 1 or (
-        longest and abs(parts.get("delays", 0.0) / longest - 1) >= words.SEEN
-    )
-    if "delays" in parts and longest and has_more:
-        late = f"rank {names.name(evidence['rank'])}'s"
-        cut = {name: ns for name, ns in parts.items() if name != "delays"}
-        together = "all delays of a step together" + f" {ms_text(parts['delays'])}" * bool(cut)
-        if cut:
-            limits = ", ".join(_limit_text(name, evidence) for name in cut)
-            together += f", cut to {ms_text(sum(parts.values()))}: {limits}"
-        return f"{together}. The longest delay is {late}, {ms_text(longest)} per step on average"
-    if parts.keys() == {"above_launching"}:
+    """Return how the parts of a bound add up to it.
+
+    Empty if only one part is visible, except for bounds on late ranks.
+    """
+    parts_ns = evidence.get("saving_ns_per_step_by_part", {})
+    parts_ns = dict(sorted(parts_ns.items(), key=itemgetter(1), reverse=True))
+    if "delays" in parts_ns:
+        return _delays_text(parts_ns, evidence, names)
+    if parts_ns.keys() == {"above_launching"}:
         return "the step time above the launch time of the fastest CPU"
-    whole = sum(parts.values())
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= _LEAST_PART * whole}
-    if "delays" in parts or not (longest or len(seen) > 1):
+    whole_ns = sum(parts_ns.values())
+    least_ns = _MIN_SHOWN_SHARE_OF_BOUND * whole_ns
+    visible_ns = {name: ns for name, ns in parts_ns.items() if abs(ns) >= least_ns}
+    is_of_late_rank = bool(evidence.get("lateness_ns_per_step"))
+    if len(visible_ns) <= 1 and not is_of_late_rank:
         return ""
-    text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)
-    less = {name: ns for name, ns in seen.items() if ns < 0 and name not in _CUTS}
-    text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in less.items())
-    cuts = [_limit_text(name, evidence) for name in seen if name in _CUTS]
-    if cuts:
-        text += f", cut to {ms_text(whole)}: {', '.join(cuts)}"
-    if longest:
-        whose = (
-            "with the shortest step without wait time"
-            if parts.keys() <= _OF_WINDOW
-            else "that computes least"
-        )
-        return f"in each step, on the rank {whose}: {text}"
-    return (
-        text
-        if (rank := evidence.get("limit_rank")) is None
-        else f"on rank {names.name(rank)}: {text}"
-    )
+    text = _sum_text(visible_ns, whole_ns, evidence)
+    limit_rank = evidence.get("limit_rank")
+    if is_of_late_rank and parts_ns.keys() <= _PARTS_OF_WHOLE_STEP:
+        return f"in each step, on the rank with the shortest step without wait time: {text}"
+    if is_of_late_rank:
+        return f"in each step, on the rank that computes least: {text}"
+    return text if limit_rank is None else f"on rank {names.name(limit_rank)}: {text}"
 
 
-def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
-    """Say what a bound is limited by: no step is shorter than that."""
-    if name == "left_for_compute":
+def _delays_text(
+    parts_ns: Mapping[str, float], evidence: Mapping[str, Any], names: RankNames
+) -> str:
+    """Return how the delays of several late ranks add up to a bound.
+
+    Empty if the bound is the delay of a single rank.
+    """
+    longest_ns = evidence.get("lateness_ns_per_step")
+    if not longest_ns:
+        return ""
+    delays_ns = parts_ns["delays"]
+    is_of_single_rank = abs(delays_ns / longest_ns - 1) < words.SEEN
+    if len(parts_ns) == 1 and is_of_single_rank:
+        return ""
+    delays = "all delays of a step together"
+    limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
+    if limits:
+        whole_ns = sum(parts_ns.values())
+        delays += f" {ms_text(delays_ns)}, cut to {ms_text(whole_ns)}: {', '.join(limits)}"
+    rank = f"rank {names.name(evidence['rank'])}"
+    return f"{delays}. The longest delay is {rank}'s, {ms_text(longest_ns)} per step on average"
+
+
+def _sum_text(parts_ns: Mapping[str, float], whole_ns: float, evidence: Mapping[str, Any]) -> str:
+    """Return parts as a sum, then what is subtracted from it, then the limits that cut it."""
+    added = [f"{_label(name)} {ms_text(ns)}" for name, ns in parts_ns.items() if ns > 0]
+    text = " + ".join(added)
+    for name, ns in parts_ns.items():
+        if ns < 0 and name not in _LIMIT_PARTS:
+            text += f", less {ms_text(-ns)} {_label(name)}"
+    limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
+    if limits:
+        text += f", cut to {ms_text(whole_ns)}: {', '.join(limits)}"
+    return text
+
+
+def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
+    """Return what limits a bound, because no step can be shorter."""
+    if part == "left_for_compute":
         return "even the rank that computes least computes for the rest of a step"
-    launch_ns, step_ns = (
-        evidence.get(f"{of}_ns_per_step") for of in ("fastest_launch", "step_time")
-    )
+    launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
         return "even the fastest CPU needs the rest of a step to launch the step"
-    of_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
-    return f"even the fastest CPU launches for {ms_text(launch_ns)}{of_step} on average"
+    step_ns = evidence.get("step_time_ns_per_step")
+    whole_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
+    return f"even the fastest CPU launches for {ms_text(launch_ns)}{whole_step} on average"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:
-    """Tell whether bounds are known, and all are little."""
-    return 0 < max((finding.share for finding in findings), default=0.0) < LITTLE
+    """Tell whether some bounds are known, and all of them are little."""
+    largest_share = max((finding.bound.share for finding in findings), default=0.0)
+    return 0 < largest_share < LITTLE_SHARE_OF_STEP

@@ -289,8 +289,8 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
         Line(upper_first(estimate_text(first, step_ns))),
         Line(f"{as_clause(finding.title)}.", "Why:"),
     ]
-    if finding.refused and first.known == BOUNDED:
-        lines.append(Line(f"No estimate: {finding.refused}."))
+    if finding.estimate.refused and first.known == BOUNDED:
+        lines.append(Line(f"No estimate: {finding.estimate.refused}."))
     lines += [Line(text) for text in (*assumptions_of(first), *why_first(recommendations))]
     yield Lines("Change first", lines)
 
@@ -326,7 +326,7 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
 def alternatives_blocks(
     recommendations: Recommendations, n_shown: int | None
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the first `n_shown` alternatives (None: all), with notes about all changes."""
+    """Yield a table of alternatives, the first `n_shown` or all, with notes about all changes."""
     shown = recommendations.alternatives[:n_shown]
     if not shown:
         return
@@ -388,7 +388,9 @@ def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
     """Return which of the first recommendations have estimates that assume a fast enough CPU."""
     shown = recommendations.shown[:n_shown]
     assuming = [
-        str(number) for number, change in enumerate(shown, start=1) if change.finding.replay_assumes
+        str(number)
+        for number, change in enumerate(shown, start=1)
+        if change.finding.estimate.assumes
     ]
     if not assuming:
         return ""
@@ -406,10 +408,14 @@ def limit_text(recommendations: Recommendations) -> str | None:
     None if it is not known.
     """
     exposure = recommendations.exposure
-    if exposure is None or exposure is recommendations.first or not exposure.finding.saving_ns:
+    if (
+        exposure is None
+        or exposure is recommendations.first
+        or not exposure.finding.bound.saving_ns
+    ):
         return None
     whole_ns = (exposure.step_ns or 0.0) + (exposure.saving_ns or 0.0)
-    least_ns = whole_ns - exposure.finding.saving_ns
+    least_ns = whole_ns - exposure.finding.bound.saving_ns
     return f"Without communication time, a step would take {ms_text(least_ns, _ESTIMATE_DIGITS)}."
 
 
@@ -434,7 +440,7 @@ def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks
         exposed = short_percent(summary["exposed_comm_share"])
         facts.append(f"Exposed communication is {exposed} of the step.")
     if recommendations.little:
-        most = max(change.finding.share for change in recommendations.little)
+        most = max(change.finding.bound.share for change in recommendations.little)
         facts.append(f"No change would save more than {percent_text(most)} of the step.")
     return [f"{lead}{reservation}.", *facts]
 

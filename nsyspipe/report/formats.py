@@ -64,9 +64,16 @@ class Format(Struct, frozen=True):
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of this room that is imported when it is called: few are asked for, and some are heavy."""
-    place = f"nsyspipe.report.{module}"
-    return lambda *given, **options: getattr(import_module(place), name)(*given, **options)  # noqa: PLW0108 - not yet
+    """Return a function of `report` that is imported when it is called.
+
+    Few of these functions are used in one command, and some import large packages.
+    """
+
+    def call(*arguments: object, **options: object) -> object:
+        function = getattr(import_module(f"nsyspipe.report.{module}"), name)
+        return function(*arguments, **options)
+
+    return call
 
 
 def formats_of(
@@ -81,10 +88,12 @@ def formats_of(
     meta: str,
     key: str = "runs",
 ) -> dict[str, Format]:
-    """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
-    from nsyspipe.report.markdown import as_markdown, marked_as, marker
+    """Return how the answer of a command is written in each format.
 
-    head = marker(command, key, identity)
+    Each file contains the `identity` of the answer: JSON as a value that `identity_in` finds,
+    Markdown as a comment with this `key`, and HTML as a `meta` element.
+    """
+    from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
     def identity_of_document(path: Path) -> object:
         try:
@@ -92,32 +101,36 @@ def formats_of(
         except (KeyError, TypeError):
             return None
 
+    def markdown_text() -> str:
+        return as_markdown(blocks(), marker(command, key, identity), usage)
+
     return {
         "json": Format(lambda: dumps(document()), identity_of_document),
-        "markdown": Format(
-            lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)
-        ),
-        "html": Format(page, lambda one: identity_of_page(one, meta)),
+        "markdown": Format(markdown_text, lambda path: marked_as(path, command, key)),
+        "html": Format(page, lambda path: identity_of_page(path, meta)),
     }
 
 
-def dumps(found: dict[str, Any]) -> str:
-    """Write the document with one row of each table per line, so that two of them can be compared."""
-    return (
-        "{\n"
-        + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()])
-        + "\n}\n"
-    )
+def dumps(values: dict[str, Any]) -> str:
+    """Return a document as JSON.
+
+    Each row of a table has its own line, so that two documents can be compared line by line.
+    """
+    entries = [f"{json.dumps(key)}: {_json_of_value(value)}" for key, value in values.items()]
+    return _bracketed("{", entries, "}") + "\n"
 
 
-def _value(value: object) -> str:
-    write = json.JSONEncoder(allow_nan=False).encode
+def _json_of_value(value: object) -> str:
+    """Return a value of a document as JSON, with a line for each row or entry."""
+    encode = json.JSONEncoder(allow_nan=False).encode
     if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
+        return _bracketed("[", [f"  {encode(row)}" for row in value], "]")
     if isinstance(value, dict):
-        return (
-            "{\n"
-            + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items())
-            + "\n}"
-        )
-    return write(value)
+        entries = [f"  {json.dumps(key)}: {encode(entry)}" for key, entry in value.items()]
+        return _bracketed("{", entries, "}")
+    return encode(value)
+
+
+def _bracketed(start: str, entries: Iterable[str], end: str) -> str:
+    lines = ",\n".join(entries)
+    return f"{start}\n{lines}\n{end}"

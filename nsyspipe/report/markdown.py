@@ -1,8 +1,10 @@
-"""Blocks in GitHub's Markdown, which one pastes into a pull request: how text is escaped, and whose file it is."""
+"""Blocks in Markdown of GitHub, for pull requests.
+
+Text is escaped, and comments at the start of a file tell of which run it is.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -13,12 +15,15 @@ from nsyspipe.errors import shortened
 from nsyspipe.model.names import printable
 from nsyspipe.report import blocks
 from nsyspipe.report.files import head_of
+from nsyspipe.report.units import upper_first
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
-_LONGEST = 300
-_LONGEST_NAME = 80
-_LONGEST_TEXT = 600
+# More characters are cut off: of a text in a cell, of a name, and of a sentence.
+_MAX_CELL_CHARACTERS = 300
+_MAX_NAME_CHARACTERS = 80
+_MAX_SENTENCE_CHARACTERS = 600
+# Stands between characters that GitHub would turn into a link.
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1,
 # http://, www., :name:.
@@ -26,12 +31,11 @@ _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)",
     re.IGNORECASE,
 )
-_SYNTAX = re.compile(
-    r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])"
-)  # an _ between two letters is no emphasis
-# A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a
-# formula.
-_INSTEAD = {
+# Characters with a meaning in Markdown. An underscore between two letters has none.
+_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")
+# Characters for which a backslash is not enough. A bar would end a cell in some readers of
+# Markdown, and two dollars enclose a formula.
+_ENTITIES = {
     "&": "&amp;",
     "<": "&lt;",
     ">": "&gt;",
@@ -50,78 +54,96 @@ _CODE = re.compile(
     )""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
+# What code has and words of a sentence, such as "rank(s)", do not have.
 _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 
-def escaped(text: str, longest: int = _LONGEST) -> str:
-    """Return text that Markdown shows as it is, in one line; not for the start of a line."""
-    broken = _LINKED.sub(_BREAK, shortened(printable(text), longest))
-    return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
+def escaped(text: str, longest: int = _MAX_CELL_CHARACTERS) -> str:
+    """Return text that Markdown shows unchanged, in one line.
+
+    Longer text is cut off. The text must not be at the start of a line.
+    """
+    unlinked = _LINKED.sub(_BREAK, shortened(printable(text), longest))
+    return _SYNTAX.sub(_escaped_character, unlinked)
 
 
-def prose(text: str, longest: int = _LONGEST_TEXT) -> str:
-    """Return the same with what looks like an option, a call or a name of a program in code font."""
+def _escaped_character(character: re.Match[str]) -> str:
+    return _ENTITIES.get(character[0], f"\\{character[0]}")
+
+
+def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
+    """Return escaped text with options, calls and names of a program in a code font."""
     text = shortened(printable(text), longest)
     parts = []
-    at = 0
+    end_of_code = 0
     for match in _CODE.finditer(text):
-        if _MARKS_OF_CODE.search(match[0]):  # not the "rank(s)" of a sentence
-            parts += [escaped(text[at : match.start()], longest), f"`{match[0]}`"]
-            at = match.end()
-    return "".join([*parts, escaped(text[at:], longest)])
+        if _MARKS_OF_CODE.search(match[0]):
+            parts.append(escaped(text[end_of_code : match.start()], longest))
+            parts.append(f"`{match[0]}`")
+            end_of_code = match.end()
+    parts.append(escaped(text[end_of_code:], longest))
+    return "".join(parts)
 
 
 def table(
     headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> list[str]:
-    """Return the lines of a table whose cells are Markdown already; figures are never broken."""
+    """Return the lines of a table whose cells are Markdown already. Numbers stay in one line."""
     marks = ["--:" if kind == "number" else "---" for kind in kinds]
     spaces = ["\N{NO-BREAK SPACE}" if kind == "number" else " " for kind in kinds]
-    cells = (
-        [text.replace(" ", space) for text, space in zip(row, spaces, strict=True)] for row in rows
-    )
-    return [f"| {' | '.join(line)} |" for line in (headings, marks, *cells)]
+    lines = [_table_line(headings), _table_line(marks)]
+    for row in rows:
+        cells = [text.replace(" ", space) for text, space in zip(row, spaces, strict=True)]
+        lines.append(_table_line(cells))
+    return lines
+
+
+def _table_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str) -> str:
-    """Write blocks in GitHub's Markdown: the lines of comments that a bot looks for first, the command last."""
-    texts = [head, *map(_lines, parts), [f"nsyspipe {__version__}: `{command}`"]]
-    return "\n\n".join("\n".join(lines) for lines in texts if lines) + "\n"
+    """Return blocks in Markdown of GitHub.
+
+    `head` are lines of comments, which a bot looks for first. The last line has the command.
+    """
+    paragraphs = [[*head], *map(_lines, parts), [f"nsyspipe {__version__}: `{command}`"]]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
 
 def _lines(block: blocks.Block) -> list[str]:
-    return _WRITTEN[type(block)](block)
+    return _LINES_OF_BLOCK[type(block)](block)
 
 
 def _title(block: blocks.Title) -> list[str]:
-    return [
-        (
-            f"**{escaped(block.name, _LONGEST_TEXT)}**: "
-            f"{', '.join(escaped(fact) for fact in block.facts)}"
-        )
-    ]
+    name = escaped(block.name, _MAX_SENTENCE_CHARACTERS)
+    facts = [escaped(fact) for fact in block.facts]
+    return [f"**{name}**: {', '.join(facts)}"]
 
 
 def _sentence(block: blocks.Sentence) -> list[str]:
-    if "bold" in block.style:  # it may begin with a name
-        return [f"**{escaped(block.text, _LONGEST_TEXT)}**"]
-    return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
+    # A bold sentence may begin with a name, whose first letter stays.
+    if "bold" in block.style:
+        return [f"**{escaped(block.text, _MAX_SENTENCE_CHARACTERS)}**"]
+    return [prose(upper_first(block.text))]
 
 
 def _facts(block: blocks.Facts) -> list[str]:
-    return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
+    parts = [escaped(part, _MAX_NAME_CHARACTERS) for part in block.parts]
+    return [f"{block.about}: {', '.join(parts)}"]
 
 
 def _troubles(block: blocks.Troubles) -> list[str]:
-    rest = blocks.left_out(block.rows, block.n_shown)
-    return [
-        *(_trouble(*row) for row in block.rows[: block.n_shown]),
-        *([f"- {prose(rest)}"] if rest else []),
-    ]
+    lines = [_trouble(*row) for row in block.rows[: block.n_shown]]
+    remaining = blocks.left_out(block.rows, block.n_shown)
+    if remaining:
+        lines.append(f"- {prose(remaining)}")
+    return lines
 
 
 def _tiles(block: blocks.Tiles) -> list[str]:
-    names, texts = zip(*((tile.name, escaped(tile.text)) for tile in block.tiles), strict=True)
+    names = [tile.name for tile in block.tiles]
+    texts = [escaped(tile.text) for tile in block.tiles]
     return table(names, ["number"] * len(names), [texts])
 
 
@@ -129,85 +151,113 @@ def _table(block: blocks.Table) -> list[str]:
     if not block.rows and block.note:
         return [prose(f"{block.caption}: {block.note}")]
     kinds = [column.kind for column in block.columns]
-    rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
     headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
-    below = [
-        prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text
-    ]
-    return [*table(headings, kinds, rows), *(["", *below] if below else [])]
+    rows = [list(map(_cell, row, kinds)) for row in block.rows[: block.n_shown]]
+    lines = table(headings, kinds, rows)
+    remaining = blocks.left_out(block.rows, block.n_shown)
+    notes = [prose(note) for note in (remaining, block.note) if note]
+    if notes:
+        lines += ["", *notes]
+    return lines
 
 
 def _bars(block: blocks.Bars) -> list[str]:
     rows = [[escaped(row.label), escaped(row.time), escaped(row.percent)] for row in block.rows]
-    notes = [prose(note) for note in block.notes]
     headings = [escaped(block.caption), "time", "share"]
-    return [
-        *table(headings, ["text", "number", "number"], rows),
-        *(["", " ".join(notes)] if notes else []),
-    ]
+    lines = table(headings, ["text", "number", "number"], rows)
+    if block.notes:
+        lines += ["", " ".join(map(prose, block.notes))]
+    return lines
 
 
 def _paragraph(block: blocks.Lines) -> list[str]:
-    return [f"### {escaped(block.heading)}", "", *(f"- {_line(line)}" for line in block.lines)]
+    lines = [f"- {_line(line)}" for line in block.lines]
+    return [f"### {escaped(block.heading)}", "", *lines]
 
 
 def _line(line: blocks.Line) -> str:
-    text = f"**{prose(line.text)}**" if "bold" in line.style else prose(line.text)
+    text = prose(line.text)
+    if "bold" in line.style:
+        text = f"**{text}**"
     label = f"{line.label} " if line.label else ""
     tag = f" ({escaped(line.tag)})" if line.tag else ""
     return f"{label}{text}{tag}"
 
 
 def _cell(cell: blocks.Cell, kind: str) -> str:
-    if kind in {"number", "name"}:
-        return escaped(blocks.words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
-    return prose(blocks.words_of(cell))
+    text = blocks.words_of(cell)
+    if kind == "number":
+        return escaped(text)
+    return escaped(text, _MAX_NAME_CHARACTERS) if kind == "name" else prose(text)
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
-    where = f" ({escaped(place)})" if place else ""
-    return f"- **{severity}**{where}: {prose(message.removesuffix('.'))}." + (
-        f" Fix: {prose(fix)}." if fix else ""
-    )
+    place_text = f" ({escaped(place)})" if place else ""
+    fix_text = f" Fix: {prose(fix)}." if fix else ""
+    return f"- **{severity}**{place_text}: {prose(message.removesuffix('.'))}.{fix_text}"
 
 
-_WRITTEN: dict[type, Callable[[Any], list[str]]] = {
+def _heading(block: blocks.Heading) -> list[str]:
+    return [f"### {escaped(block.text.removesuffix(':'))}"]
+
+
+def _items(block: blocks.Items) -> list[str]:
+    return [f"- {prose(text)}" for text in block.texts]
+
+
+def _notes(block: blocks.Notes) -> list[str]:
+    return [f"{prose(text)}<br>" for text in block.texts]
+
+
+def _commands(block: blocks.Commands) -> list[str]:
+    commands = [f"`{command}`" for command in block.commands]
+    return [f"{block.label}: {', '.join(commands)}"]
+
+
+_LINES_OF_BLOCK: dict[type, Callable[[Any], list[str]]] = {
     blocks.Title: _title,
     blocks.Sentence: _sentence,
     blocks.Facts: _facts,
-    blocks.Heading: lambda block: [f"### {escaped(block.text.removesuffix(':'))}"],
-    blocks.Items: lambda block: [f"- {prose(text)}" for text in block.texts],
+    blocks.Heading: _heading,
+    blocks.Items: _items,
     blocks.Troubles: _troubles,
-    blocks.Notes: lambda block: [prose(text) + "<br>" for text in block.texts],
+    blocks.Notes: _notes,
     blocks.Tiles: _tiles,
     blocks.Table: _table,
     blocks.Bars: _bars,
     blocks.Lines: _paragraph,
-    blocks.Commands: lambda block: [
-        f"{block.label}: {', '.join(f'`{command}`' for command in block.commands)}"
-    ],
+    blocks.Commands: _commands,
 }
 
 
 def marker(command: str, key: str, value: str) -> list[str]:
-    """Return the comments that a file begins with: one for a bot, and whose file it is, in a value that cannot end it."""
-    text = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
-    return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={text} -->"]
+    """Return the comments that a file starts with: one for a bot, and one that tells its run.
+
+    No value can end its comment.
+    """
+    quoted = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
+    return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={quoted} -->"]
 
 
 def marked_as(path: Path, command: str, key: str) -> str | None:
-    """Return whose file it is, by `marker`; None of any other file. Reads only its head."""
-    found = re.match(rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->", head_of(path))
-    return unquote(found[1], errors="surrogatepass") if found else None
+    """Return the value in the comments of `marker`. None for any other file."""
+    comments = rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->"
+    match = re.match(comments, head_of(path))
+    return unquote(match[1], errors="surrogatepass") if match else None
 
 
 def markdown(run: Run, top: int | None = None) -> str:
-    """Return a run's summary in GitHub's Markdown: 60 lines at most without `top`, the same for the same run; `marker` comes first."""
-    from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
+    """Return the summary of a run in Markdown of GitHub, always the same for the same run.
+
+    It has up to 60 lines, and more with `top`, the number of rows in the tables of costs.
+    """
+    from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - only a run needs it
 
     head = marker("analyze", "run_id", run.header.run_id)
     parts = run_blocks(run, replace(COMMENT, n_top=top))
     return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 
-run_id_of_markdown = partial(marked_as, command="analyze", key="run_id")  # of a file of `markdown`
+def run_id_of_markdown(path: Path) -> str | None:
+    """Return the ID of the run of a file of `markdown`. None for any other file."""
+    return marked_as(path, "analyze", "run_id")

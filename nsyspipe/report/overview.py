@@ -17,7 +17,7 @@ from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.findings.judge import BUBBLE, EXPOSURE, OF_HOSTS, STRAGGLER, rule_names
 from nsyspipe.model.figures import Figure
 from nsyspipe.model.problems import MIXED_RUNS, SkippedCheck
-from nsyspipe.report.findings import LITTLE, Finding, findings_of, is_little
+from nsyspipe.report.findings import LITTLE_SHARE_OF_STEP, Finding, findings_of, is_little
 from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.report.words import mean_step_ns
 from nsyspipe.run.run import Run
@@ -291,7 +291,7 @@ def _has_bound(change: Recommendation) -> bool:
 
 
 def _saves_little(change: Recommendation) -> bool:
-    return change.saved_share is not None and change.saved_share < LITTLE
+    return change.saved_share is not None and change.saved_share < LITTLE_SHARE_OF_STEP
 
 
 def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
@@ -307,10 +307,10 @@ def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
 
 def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
     """Return what the advice of a finding saves: as a simulation estimates it, else at most."""
-    if step_ns and finding.expected_ns is not None and not finding.is_limit:
-        return _estimated(finding, finding.expected_ns, step_ns)
-    if step_ns and finding.saving_ns:
-        return _bounded(finding, finding.saving_ns, step_ns)
+    if step_ns and finding.estimate.saving_ns is not None and not finding.estimate.is_limit:
+        return _estimated(finding, finding.estimate.saving_ns, step_ns)
+    if step_ns and finding.bound.saving_ns:
+        return _bounded(finding, finding.bound.saving_ns, step_ns)
     return Recommendation(finding, UNBOUNDED, saving_ns=None, step_ns=None)
 
 
@@ -326,13 +326,13 @@ def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommen
         step_ns=predicted_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        is_clear=finding.is_clear and is_outside and expected_ns > 0,
+        is_clear=finding.estimate.is_clear and is_outside and expected_ns > 0,
     )
 
 
 def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
     """Return what a change saves at most."""
-    has_condition = finding.is_conditional and finding.expected_ns is not None
+    has_condition = finding.is_conditional and finding.estimate.saving_ns is not None
     saving_ns = min(bound_ns, step_ns)
     return Recommendation(
         finding,
@@ -347,10 +347,12 @@ def _range_of_mean(finding: Finding, predicted_ns: float) -> tuple[float | None,
 
     The simulation gives the range of the median, and that of the mean is as wide in proportion.
     """
-    if finding.replayed is None or not finding.replayed[0]:
+    simulated = finding.estimate.step
+    if simulated is None or not simulated.likely_ns:
         return None, None
-    median_ns, low_ns, high_ns = finding.replayed
-    return predicted_ns * low_ns / median_ns, predicted_ns * high_ns / median_ns
+    low_ns = predicted_ns * simulated.low_ns / simulated.likely_ns
+    high_ns = predicted_ns * simulated.high_ns / simulated.likely_ns
+    return low_ns, high_ns
 
 
 def outranked_by(

@@ -1,11 +1,15 @@
-"""How tracks of slices and counters are written for Perfetto: packets, by the `perfetto` package's protobuf messages."""
+"""Packets of tracks with slices and counters for Perfetto, as messages of the `perfetto` package.
+
+To make a message anew for each slice takes four times as long as to change the values of one, so
+messages are used again.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -20,31 +24,38 @@ from nsyspipe.model.table import Flags, Int64
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-    _Pen = Callable[
-        [int, int, int, Sequence[int]], bytes
-    ]  # of a slice: start, name, flow, and what is told of it
+    # Returns the packet of the begin of a slice from its time, the ID of its name, its flow, and
+    # the values of its notes.
+    _BeginWriter = Callable[[int, int, int, Sequence[int]], bytes]
 
-# Columns of a table of slices, in order of start, outer ones first: each ends before the next or
-# holds it. Times are aligned times, ns; slices with the same flow are linked by arrows, in order of
-# start. Every other column is a note.
-START, END, NAME, CATEGORY, FLOW = NOT_NOTES = ("start", "end", "name", "category", "flow")
-_BATCH = 16_384  # slices whose packets are held before they are written
-_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
+# Columns of a table of slices. Each slice ends before the next one starts, or holds it, and the
+# rows are in order of start, outer slices first. Times are aligned times, ns. Arrows link slices
+# with the same flow, in order of start. Every other column is a note.
+START = "start"
+END = "end"
+NAME = "name"
+CATEGORY = "category"
+FLOW = "flow"
+NOT_NOTES = (START, END, NAME, CATEGORY, FLOW)
+# Packets of so many slices are in memory before they are written.
+_SLICES_PER_BATCH = 16_384
+# The ID of a thread must not be that of a process.
+_FIRST_THREAD = 1_000_000
 
 
 def shown(text: str) -> str:
-    """Make a name of a trace or a file fit for protobuf and for a page: no control characters, no lone surrogates."""
+    """Return a name that protobuf and a page accept: no control characters or lone surrogates."""
     return printable(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with each of its texts told once; flags become texts."""
+    """Return a column of texts as a dictionary. Flags become texts, other columns stay."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
-    # As bytes, since nothing proves that what an export calls text is UTF-8.
-    return (
-        column.cast(pa.binary()).dictionary_encode() if pa.types.is_string(column.type) else column
-    )
+    if not pa.types.is_string(column.type):
+        return column
+    # As bytes, because nothing ensures that the text of an export is UTF-8.
+    return column.cast(pa.binary()).dictionary_encode()
 
 
 def slices(
@@ -54,96 +65,113 @@ def slices(
     category: pa.ChunkedArray | str,
     notes: pa.Table,
 ) -> pa.Table:
-    """Return a table of slices: their times, names and categories (or the one of all), and what else is told of each."""
-    columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
-    columns |= {
-        name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)
-    }
+    """Return a table of slices. A text in place of a column is the same for all slices."""
+    columns = {START: pa.array(starts), END: pa.array(ends)}
+    columns[NAME] = _repeated(names, len(starts))
+    columns[CATEGORY] = _repeated(category, len(starts))
     columns |= {name: notes[name] for name in notes.column_names}
-    return pa.table(
-        {
-            name: coded(column)
-            for name, column in zip(columns, pa.table(columns).columns, strict=True)
-        }
-    )
+    table = pa.table(columns)
+    return pa.table([coded(column) for column in table.columns], names=table.column_names)
+
+
+def _repeated(column: pa.ChunkedArray | str, n_rows: int) -> pa.ChunkedArray | pa.Array:
+    return pa.repeat(column, n_rows) if isinstance(column, str) else column
 
 
 class Values(NamedTuple):
-    """A column: integers, or places in `texts`; `is_known` is false where nothing was recorded."""
+    """A column: integers, or indices into `texts`."""
 
     numbers: Int64
+    # False where nothing was recorded.
     is_known: Flags
     texts: tuple[str, ...] | None
 
 
 def values_of(column: pa.ChunkedArray) -> Values:
-    """Turn a column of `coded` into numbers, with no text that no row has."""
+    """Return a column of `coded` as numbers. Its texts are those of its rows, and no others."""
     column = column.combine_chunks()
-    known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
-    places = column.indices if pa.types.is_dictionary(column.type) else column
-    filled = pc.fill_null(places, 0) if column.null_count else places
-    numbers = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    if places is column:
-        return Values(numbers, known, None)
-    is_used = (
-        np.bincount(
-            numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)
-        )
-        > 0
-    )
-    texts = tuple(
-        shown(raw.decode("utf-8", "replace"))
-        for raw in column.dictionary.filter(is_used).to_pylist()
-    )
-    return Values(np.where(known, np.append(np.cumsum(is_used) - 1, 0)[numbers], 0), known, texts)
+    is_known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
+    is_text = pa.types.is_dictionary(column.type)
+    numbers = column.indices if is_text else column
+    if column.null_count:
+        numbers = pc.fill_null(numbers, 0)
+    numbers = numbers.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    if not is_text:
+        return Values(numbers, is_known, None)
+    n_uses = np.bincount(numbers[is_known], minlength=len(column.dictionary))
+    is_used = n_uses > 0
+    used_texts = column.dictionary.filter(is_used).to_pylist()
+    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in used_texts)
+    # The index of each text among those in use. A dictionary may be empty, so 0 stands at its end.
+    index_of_text = np.append(np.cumsum(is_used) - 1, 0)
+    return Values(np.where(is_known, index_of_text[numbers], 0), is_known, texts)
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
-    """Share slices out among the first tracks that are free: of each its rows in order of (start, end, ties)."""
+    """Return the rows of each track, if a slice goes to the first track that is free.
+
+    Rows are in order of (start, end, ties).
+    """
     order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
-    start = starts[order]
-    end = ends[order]
-    if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+    sorted_starts = starts[order]
+    sorted_ends = ends[order]
+    latest_ends = np.maximum.accumulate(sorted_ends)
+    is_disjoint = (sorted_starts[1:] >= latest_ends[:-1]).all()
+    if is_disjoint:
         return [order] if order.size else []
-    return _lanes(order, start, end, lambda open_ends, _: not open_ends)
+    return _lanes(order, sorted_starts, sorted_ends, lambda open_ends, _: not open_ends)
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
-    """Do the same so that of two that overlap one holds the other: rows in order of (start, longest first, depth)."""
+    """Return the rows of each track, if slices that overlap on a track are inside each other.
+
+    Rows are in order of (start, longest first, depth).
+    """
     order = np.lexsort((depth, -ends, starts))
-    return _lanes(
-        order,
-        starts[order],
-        ends[order],
-        lambda open_ends, end: not open_ends or open_ends[-1] >= end,
-    )
+
+    def has_room(open_ends: list[int], end: int) -> bool:
+        return not open_ends or open_ends[-1] >= end
+
+    return _lanes(order, starts[order], ends[order], has_room)
+
+
+class _Lane(NamedTuple):
+    """A track: its rows, and the ends of the slices that are still open, outer ones first."""
+
+    rows: list[int]
+    open_ends: list[int]
 
 
 def _lanes(
     order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]
 ) -> list[Int64]:
-    """Put each slice on the first track that has room, beside the ends of those that are still open there, for its end."""
-    lanes: list[tuple[list[int], list[int]]] = []  # rows, and the ends of those still open
+    """Put each slice on the first track that has room for it, and return the rows of each track.
+
+    `has_room` decides by the ends of the open slices of a track and the end of the slice.
+    """
+    lanes: list[_Lane] = []
     for row, start, end in zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True):
         for lane in lanes:
-            while lane[1] and lane[1][-1] <= start:
-                lane[1].pop()
-            if has_room(lane[1], end):
+            while lane.open_ends and lane.open_ends[-1] <= start:
+                lane.open_ends.pop()
+            if has_room(lane.open_ends, end):
                 break
         else:
-            lanes.append(lane := ([], []))
-        lane[0].append(row)
-        lane[1].append(end)
-    return [np.array(rows, np.int64) for rows, _ in lanes]
+            lane = _Lane([], [])
+            lanes.append(lane)
+        lane.rows.append(row)
+        lane.open_ends.append(end)
+    return [np.array(lane.rows, np.int64) for lane in lanes]
 
 
 @functools.cache
 def pb2() -> ModuleType:
-    """Return the messages; loading them costs 50 ms, and only this output needs them."""
+    """Return the messages of Perfetto. To import them takes 50 ms, and few outputs need them."""
     return importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
 
-def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
+def _interned_names(texts: Iterable[str]) -> list[dict[str, object]]:
+    """Return names with IDs from 1, as packets refer to them."""
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
 
@@ -151,19 +179,24 @@ class Track(Struct, frozen=True):
     """How a track is described."""
 
     name: str
-    parent: int | None = None  # number of the track it stands under; None at the top
-    place: int = 0  # order among its siblings
-    about: str | None = None  # longer text, shown on demand
-    process: int | None = None  # its id, for a track that stands for it or for a thread of it
+    # The number of the track above it. None at the top.
+    parent: int | None = None
+    # Its order among the tracks with the same parent.
+    place: int = 0
+    # A longer text, shown on demand.
+    about: str | None = None
+    # The ID of the process, of a track that stands for it or for a thread of it.
+    process: int | None = None
     is_thread: bool = False
-    unit: str | None = None  # of a counter; None for a track of slices
+    # Of a counter. None for a track of slices.
+    unit: str | None = None
 
 
 class TraceWriter:
-    """Writes tracks one after the other; of their packets it holds one batch at most.
+    """Writes one track after the other. Packets of one batch at most are in memory.
 
-    A file is a concatenation of packets, each in a `Trace` of its own. Every track is a packet
-    sequence with interned names of its own; its number is both its uuid and the id of its sequence.
+    A file is a sequence of packets, each in a `Trace` of its own. Every track is a packet sequence
+    with its own interned names. The number of a track is its uuid and the ID of its sequence.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
@@ -175,90 +208,76 @@ class TraceWriter:
         self._file.write(pb2().Trace(packet=[fields]).SerializeToString())
 
     def write_order(self) -> None:
-        """Let processes and threads stand in the order of their tracks, not of their names or ids."""
-        kinds = pb2().TrackDescriptor
-        processes = kinds.PROCESS_ORDERING_EXPLICIT
-        threads = kinds.THREAD_ORDERING_EXPLICIT
-        self._write(
-            track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads}
-        )
+        """Show processes and threads in the order of their tracks, not of their names or IDs."""
+        descriptor = pb2().TrackDescriptor
+        order = {
+            "uuid": 0,
+            "process_ordering": descriptor.PROCESS_ORDERING_EXPLICIT,
+            "thread_ordering": descriptor.THREAD_ORDERING_EXPLICIT,
+        }
+        self._write(track_descriptor=order)
 
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number = self._n_tracks
-        name = shown(track.name)
         fields: dict[str, object] = {
             "uuid": number,
             "sibling_order_rank": track.place,
             "parent_uuid": track.parent,
+            "description": track.about and shown(track.about),
+            "counter": track.unit and {"unit_name": track.unit},
         }
-        fields["description"] = track.about and shown(track.about)
-        fields["counter"] = track.unit and {"unit_name": track.unit}
-        if track.is_thread:
-            fields["thread"] = {
-                "pid": track.process,
-                "tid": _FIRST_THREAD + number,
-                "thread_name": name,
-            }
-        elif track.process is not None:
-            fields["process"] = {"pid": track.process, "process_name": name}
-        else:
-            fields |= {"name": name, "child_ordering": pb2().TrackDescriptor.EXPLICIT}
-        self._write(track_descriptor=fields)
+        self._write(track_descriptor=fields | _fields_of_kind(track, number))
         return number
 
     def write_slices(self, track: Track, slices: pa.Table) -> int:
-        """Write a track with its slices and return its number; each slice tells its aligned start too."""
+        """Write a track with its slices, and return its number.
+
+        Each slice has its aligned start as a note. Columns of nulls are left out.
+        """
         number = self.write_track(track)
-        known = (
-            name
+        columns = {
+            name: values_of(slices[name])
             for name in slices.column_names
             if name in NOT_NOTES or slices[name].null_count < slices.num_rows
-        )
-        columns = {name: values_of(slices[name]) for name in known}
-        notes = {"start_ns": columns[START]} | {
-            name: columns[name] for name in columns if name not in NOT_NOTES
         }
-        ids: dict[str, int] = {}
-        numbered = [*notes.values()]
-        for at, values in enumerate(numbered):
-            if values.texts is not None:
-                of_texts = [
-                    *(ids.setdefault(text, len(ids) + 1) for text in values.texts),
-                    0,
-                ]  # 0 if there is none
-                numbered[at] = values._replace(numbers=np.array(of_texts, np.int64)[values.numbers])
-        names = {
-            "event_names": _numbered(columns[NAME].texts or ()),
-            "event_categories": _numbered(columns[CATEGORY].texts or ()),
-            "debug_annotation_names": _numbered(notes),
-            "debug_annotation_string_values": [
-                {"iid": iid, "str": text.encode()} for text, iid in ids.items()
-            ],
+        notes = {"start_ns": columns[START]}
+        notes |= {name: values for name, values in columns.items() if name not in NOT_NOTES}
+        id_of_text = _ids_of_texts(notes.values())
+        texts = [{"iid": iid, "str": text.encode()} for text, iid in id_of_text.items()]
+        interned = {
+            "event_names": _interned_names(columns[NAME].texts or ()),
+            "event_categories": _interned_names(columns[CATEGORY].texts or ()),
+            "debug_annotation_names": _interned_names(notes),
+            "debug_annotation_string_values": texts,
         }
-        self._write_first(number, interned_data=names)
-        self._write_events(number, columns, numbered)
+        self._write_first(number, interned_data=interned)
+        note_values = [_with_ids(values, id_of_text) for values in notes.values()]
+        self._write_events(number, columns, note_values)
         return number
 
     def write_counter(self, track: Track, times: Int64, values: Int64) -> None:
-        """Write a counter: the value from each time on, times in order."""
+        """Write a counter: times in order, and the value from each of them on."""
         number = self.write_track(track)
         self._write_first(number)
         message, packet = _event(number, pb2().TrackEvent.TYPE_COUNTER)
         packets = []
         for time, value in zip(self._trace_time(times), values.tolist(), strict=True):
-            packet.timestamp, packet.track_event.counter_value = time, value
+            packet.timestamp = time
+            packet.track_event.counter_value = value
             packets.append(message.SerializeToString())
         self._file.write(b"".join(packets))
 
     def _write_first(self, sequence: int, **fields: object) -> None:
-        """Write the first packet of a sequence, whose events are on the track of the same number unless they say."""
-        flags = pb2().TracePacket
+        """Write the first packet of a sequence. Its events are on the track of the same number."""
+        packet = pb2().TracePacket
         self._write(
             trusted_packet_sequence_id=sequence,
             first_packet_on_sequence=True,
-            sequence_flags=flags.SEQ_INCREMENTAL_STATE_CLEARED | flags.SEQ_NEEDS_INCREMENTAL_STATE,
+            sequence_flags=(
+                packet.SEQ_INCREMENTAL_STATE_CLEARED | packet.SEQ_NEEDS_INCREMENTAL_STATE
+            ),
             trace_packet_defaults={"track_event_defaults": {"track_uuid": sequence}},
             **fields,
         )
@@ -269,40 +288,61 @@ class TraceWriter:
     def _write_events(
         self, number: int, columns: dict[str, Values], notes: Sequence[Values]
     ) -> None:
-        """Write begins and ends in order of time: what ends when another begins ends first."""
-        ending, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
-        flows = columns.get(FLOW)
-        pens, pen_of = _pens(number, columns[CATEGORY], notes, flows)
-        starts, ends, names = (columns[name].numbers for name in (START, END, NAME))
+        """Write begins and ends in order of time. Ends come before begins at the same time."""
+        begins = _Begins(number, columns, notes)
+        end_message, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
+        starts = columns[START].numbers
+        ends = columns[END].numbers
         open_ends: list[int] = []
-        for at in range(0, starts.size, _BATCH):
-            rows = slice(at, at + _BATCH)
+        for first in range(0, starts.size, _SLICES_PER_BATCH):
+            rows = slice(first, first + _SLICES_PER_BATCH)
+            start_times = self._trace_time(starts[rows])
+            end_times = self._trace_time(ends[rows])
+            begin_packets = begins.packets(rows, start_times)
             packets = []
-            for start, end, pen, name, values, flow in zip(
-                self._trace_time(starts[rows]),
-                self._trace_time(ends[rows]),
-                pen_of[rows].tolist(),
-                (names[rows] + 1).tolist(),
-                zip(*(column.numbers[rows].tolist() for column in notes), strict=True),
-                # as the unsigned integers that a trace counts flows by
-                itertools.repeat(0)
-                if flows is None
-                else flows.numbers[rows].view(np.uint64).tolist(),
-                strict=False,  # no flows are zeros without end
-            ):
+            for start, end, begin in zip(start_times, end_times, begin_packets, strict=True):
                 while open_ends and open_ends[-1] <= start:
                     end_packet.timestamp = open_ends.pop()
-                    packets.append(ending.SerializeToString())
-                packets.append(pens[pen](start, name, flow, values))
+                    packets.append(end_message.SerializeToString())
+                packets.append(begin)
                 open_ends.append(end)
             self._file.write(b"".join(packets))
         while open_ends:
             end_packet.timestamp = open_ends.pop()
-            self._file.write(ending.SerializeToString())
+            self._file.write(end_message.SerializeToString())
+
+
+def _fields_of_kind(track: Track, number: int) -> dict[str, object]:
+    """Return what the description of a thread, a process or another track has of its own."""
+    name = shown(track.name)
+    if track.is_thread:
+        thread = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
+        return {"thread": thread}
+    if track.process is not None:
+        return {"process": {"pid": track.process, "process_name": name}}
+    return {"name": name, "child_ordering": pb2().TrackDescriptor.EXPLICIT}
+
+
+def _ids_of_texts(columns: Iterable[Values]) -> dict[str, int]:
+    """Return the ID of each text of some columns, from 1."""
+    id_of_text: dict[str, int] = {}
+    for values in columns:
+        for text in values.texts or ():
+            id_of_text.setdefault(text, len(id_of_text) + 1)
+    return id_of_text
+
+
+def _with_ids(values: Values, id_of_text: Mapping[str, int]) -> Values:
+    """Return a column of texts with the IDs of its texts as numbers. Other columns stay."""
+    if values.texts is None:
+        return values
+    # A column of nulls has no texts, and its numbers are 0.
+    ids = np.array([*(id_of_text[text] for text in values.texts), 0], np.int64)
+    return values._replace(numbers=ids[values.numbers])
 
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
-    """Return a message of one event, and the event in it: both serve again for each event like it."""
+    """Return a message with one event, and this event. Both are used again for similar events."""
     message = pb2().Trace()
     flag = pb2().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
     packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
@@ -310,36 +350,77 @@ def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     return message, packet
 
 
-def _pens(
-    sequence: int, category: Values, notes: Sequence[Values], flows: Values | None
-) -> tuple[list[_Pen], Int64]:
-    columns = [*notes] if flows is None else [*notes, flows]
-    shape = category.numbers << len(columns)
-    for place, values in enumerate(columns):
-        shape = shape | (values.is_known.astype(np.int64) << place)
-    shapes, pen_of = np.unique(shape, return_inverse=True)
-    known = (
-        (bits, [at for at in range(len(columns)) if bits >> at & 1]) for bits in shapes.tolist()
-    )
-    return [_pen(sequence, bits >> len(columns), notes, places) for bits, places in known], pen_of
+class _Begins:
+    """Makes the packets of the begins of the slices of a track."""
+
+    def __init__(
+        self, sequence: int, columns: Mapping[str, Values], notes: Sequence[Values]
+    ) -> None:
+        self._names = columns[NAME].numbers
+        self._flows = columns.get(FLOW)
+        self._notes = notes
+        optional = [*notes] if self._flows is None else [*notes, self._flows]
+        # The category and one bit for each optional value that is known. Slices for which these
+        # are equal share a message.
+        shapes = columns[CATEGORY].numbers << len(optional)
+        for place, values in enumerate(optional):
+            shapes = shapes | (values.is_known.astype(np.int64) << place)
+        distinct_shapes, self._writer_of_slice = np.unique(shapes, return_inverse=True)
+        self._writers = []
+        for shape in distinct_shapes.tolist():
+            category = shape >> len(optional)
+            known = [place for place in range(len(optional)) if shape >> place & 1]
+            self._writers.append(_begin_writer(sequence, category, notes, known))
+
+    def packets(self, rows: slice, times: Sequence[int]) -> list[bytes]:
+        """Return the packets of some slices that start at these times."""
+        note_columns = [values.numbers[rows].tolist() for values in self._notes]
+        slices = zip(
+            self._writer_of_slice[rows].tolist(),
+            times,
+            (self._names[rows] + 1).tolist(),
+            self._flow_ids(rows, len(times)),
+            zip(*note_columns, strict=True),
+            strict=True,
+        )
+        return [
+            self._writers[writer](time, name, flow, notes)
+            for writer, time, name, flow, notes in slices
+        ]
+
+    def _flow_ids(self, rows: slice, n_slices: int) -> Iterable[int]:
+        """Return the flows of some slices, as the unsigned integers of a trace. 0 without flows."""
+        if self._flows is None:
+            return itertools.repeat(0, n_slices)
+        flow_ids: list[int] = self._flows.numbers[rows].view(np.uint64).tolist()
+        return flow_ids
 
 
-def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]) -> _Pen:
-    """Return what writes begins of slices of which the same is known: one message, whose values change, at a quarter of the cost."""
+def _begin_writer(
+    sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]
+) -> _BeginWriter:
+    """Return what makes the begins of slices of a category of which the same is known.
+
+    `known` are the places of the known notes, and the next place if the flow is known. All packets
+    are made from one message, whose values change.
+    """
     message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
     event = packet.track_event
-    add = packet.track_event.debug_annotations.add
     event.category_iids.append(category + 1)
     has_flow = len(notes) in known
     if has_flow:
         event.flow_ids.append(0)
     flow_ids = event.flow_ids
-    known = [place for place in known if place < len(notes)]
-    numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
-    texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
+    add = event.debug_annotations.add
+    known_notes = [place for place in known if place < len(notes)]
+    number_places = [place for place in known_notes if notes[place].texts is None]
+    text_places = [place for place in known_notes if notes[place].texts is not None]
+    numbers = [(place, add(name_iid=place + 1)) for place in number_places]
+    texts = [(place, add(name_iid=place + 1)) for place in text_places]
 
-    def begin(start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
-        packet.timestamp, event.name_iid = start, name
+    def write_begin(time: int, name: int, flow: int, values: Sequence[int]) -> bytes:
+        packet.timestamp = time
+        event.name_iid = name
         if has_flow:
             flow_ids[0] = flow
         for place, note in numbers:
@@ -348,4 +429,4 @@ def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[
             note.string_value_iid = values[place]
         return bytes(message.SerializeToString())
 
-    return begin
+    return write_begin

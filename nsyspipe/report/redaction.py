@@ -1,11 +1,15 @@
-"""What a redaction removed, by class, and what it kept, for a terminal."""
+"""What a redaction removed and kept, for a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nsyspipe.model.names import decoded, few, grouped, printable
 from nsyspipe.redact.copy import UNKNOWN, Amount
 from nsyspipe.redact.redact import Redaction
+from nsyspipe.report.units import counted
+
+# More names are counted.
+_MAX_NAMES = 3
 
 _KEPT = (
     "names of kernels, NVTX ranges and phases (check them for private words before you share)",
@@ -19,77 +23,94 @@ _KEPT = (
 )
 
 
-def redaction_text(done: Redaction, out: Path) -> str:
-    """Return the summary: copies, what was removed, what stays, what to mind."""
-    what = f"{len(done.places)} report{'s'[: len(done.places) != 1]}"
-    n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
-    lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
-    for heading, texts in {
-        "Removed": _removed(done.removed.amounts()),
+def redaction_text(redaction: Redaction, out: Path) -> str:
+    """Return the summary: copies, what was removed, what was kept, and what to check."""
+    reports = counted(len(redaction.places), "report")
+    hosts = counted(redaction.n_hosts, "host") if redaction.n_hosts else "no host"
+    target = printable(decoded(str(out)))
+    lines = [f"{reports} redacted into {target} ({hosts} renamed)"]
+    sections: dict[str, Iterable[str]] = {
+        "Removed": _removed(redaction.removed.amounts()),
         "Kept": _KEPT,
-        "Note": _notes(done),
-    }.items():
-        lines += ["", heading, *(f"  {text}" for text in texts)]
+        "Note": _notes(redaction),
+    }
+    for heading, texts in sections.items():
+        lines += ["", heading]
+        lines += [f"  {text}" for text in texts]
     return "\n".join(lines) + "\n"
 
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
-    ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
-    groups = grouped(((one.kind, one.unit), one) for one in ordered)
+    """Return a line for each kind and unit of what was removed: how much, and where."""
+    ordered = sorted(amounts, key=lambda amount: (amount.kind, amount.unit, amount.place))
+    groups = grouped(((amount.kind, amount.unit), amount) for amount in ordered)
     if not groups:
         return ["nothing, because the report contains only what analysis needs"]
-    totals = {
-        (kind, unit): f"{sum(one.n for one in group):,} {unit}"
-        for (kind, unit), group in groups.items()
-    }
-    wide = max(len(kind) for kind, _ in groups)
-    n_wide = max(map(len, totals.values()))
-    return [
-        f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}"
-        for key, group in groups.items()
-    ]
+    totals = {kind_and_unit: _total_text(group) for kind_and_unit, group in groups.items()}
+    kind_width = max(len(kind) for kind, _ in groups)
+    total_width = max(map(len, totals.values()))
+    lines = []
+    for (kind, unit), group in groups.items():
+        total = totals[kind, unit]
+        lines.append(f"{kind:<{kind_width}}  {total:>{total_width}}  {_places(kind, group)}")
+    return lines
 
 
-def _places(kind: str, amounts: list[Amount]) -> str:
+def _total_text(amounts: Sequence[Amount]) -> str:
+    """Return the sum of amounts in one unit."""
+    total = sum(amount.n for amount in amounts)
+    return f"{total:,} {amounts[0].unit}"
+
+
+def _places(kind: str, amounts: Iterable[Amount]) -> str:
+    """Return the tables or columns in which something was removed."""
     if kind in UNKNOWN:
         return ", ".join(f"{printable(amount.place)} ({amount.n:,})" for amount in amounts)
-    columns: dict[str, list[str]] = {}
+    columns_of_table: dict[str, list[str]] = {}
     for amount in amounts:
         table, _, column = amount.place.partition(".")
-        columns.setdefault(table, []).extend([column] if column else [])
-    single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
-    return few(
-        [
-            printable(single.get(table, f"{table} ({len(own)} columns)"))
-            for table, own in columns.items()
-        ],
-        3,
-    )
+        columns = columns_of_table.setdefault(table, [])
+        if column:
+            columns.append(column)
+    tables = [_table_text(table, columns) for table, columns in columns_of_table.items()]
+    return few(tables, _MAX_NAMES)
 
 
-def _notes(done: Redaction) -> Iterator[str]:
-    n = done.removed.n_named
-    if n:
-        texts = "1 kept text still contains" if n == 1 else f"{n:,} kept texts still contain"
+def _table_text(table: str, columns: Sequence[str]) -> str:
+    """Return a table with its only column, or with the number of its columns."""
+    if len(columns) > 1:
+        return printable(f"{table} ({len(columns)} columns)")
+    return printable(".".join([table, *columns]))
+
+
+def _notes(redaction: Redaction) -> Iterator[str]:
+    """Yield what to check before the copies are shared."""
+    n_named = redaction.removed.n_named
+    if n_named:
+        texts = "1 kept text still contains"
+        if n_named > 1:
+            texts = f"{n_named:,} kept texts still contain"
         yield f"warning: {texts} a host name, a user name or a home directory"
     yield "file names stay, so check them for private words"
-    if len(done.places) == 1 and done.n_hosts:
-        several = (
-            "redact the reports of several hosts in one call, so that they get different names"
-        )
-        yield f"the host is called host-0 in the copy ({several})"
-    elif done.n_hosts:
-        yield "hosts are called host-0, host-1, ... in the order of the reports"
-    if any(amount.kind in UNKNOWN for amount in done.removed.amounts()):
+    if redaction.n_hosts:
+        yield _host_note(len(redaction.places))
+    if any(amount.kind in UNKNOWN for amount in redaction.removed.amounts()):
         yield "unknown tables were left out (a later nsyspipe may know them)"
-    if done.beside:
+    if redaction.beside:
+        files = few([*map(printable, redaction.beside)], _MAX_NAMES)
+        yield f"not copied, although analyze uses these files: {files}"
+    if redaction.beside or redaction.has_others_beside:
         yield (
-            "not copied, although analyze uses these files: "
-            f"{few([*map(printable, done.beside)], 3)}"
+            "NCCL logs, topology files and sidecars contain host names, addresses and commands, so "
+            "check them before you share them"
         )
-    if done.beside or done.has_others_beside:
-        files = "NCCL logs, topology files and sidecars"
-        yield (
-            f"{files} contain host names, addresses and commands, so check them before you share "
-            "them"
+
+
+def _host_note(n_reports: int) -> str:
+    """Return what hosts are called in the copies."""
+    if n_reports == 1:
+        return (
+            "the host is called host-0 in the copy (redact the reports of several hosts in one "
+            "call, so that they get different names)"
         )
+    return "hosts are called host-0, host-1, ... in the order of the reports"

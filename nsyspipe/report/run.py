@@ -21,7 +21,7 @@ from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import finding_lines, findings_of, of_capture
+from nsyspipe.report.findings import capture_notes, finding_lines, findings_of
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
@@ -359,7 +359,7 @@ def _finding_details(run: Run) -> Iterator[blocks.Block]:
         yield blocks.Heading("All findings", "bold")
     for finding in findings:
         yield finding_lines(finding)
-    yield from of_capture(run)
+    yield from capture_notes(run)
 
 
 def traffic_of(run: Run) -> str | None:

@@ -148,23 +148,27 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     peer = "the first of its group" if has_groups else board.reference
     statistics = {row["peer_statistic"] for row in rows} - {None} or {MEDIAN}
     statistic = " or ".join(sorted(statistics, reverse=True))
-    fields = [
-        run_field(board.table.to_pylist()),
-        *_speed_fields(board, has_ranks=not has_groups),
-        *_speedup_fields(board, peer),
-    ]
+    fields = [run_field(board.table.to_pylist())]
+    fields += _speed_fields(board, has_ranks=not has_groups)
+    fields += _speedup_fields(board, peer)
     if _has_over_first(board, rows):
         fields.append(_over_first_field(board))
-    if any(_change_cell(row) != absent for row in rows):
+    has_changes = any(_change_cell(row) != absent for row in rows)
+    if has_changes:
         fields.append(_change_field(board, peer, statistic))
-    verdict_field = Field(
+    fields.append(_verdict_field(peer, statistic))
+    return table_of(RESULTS, rows, fields, is_close=has_groups)
+
+
+def _verdict_field(peer: str, statistic: str) -> Field:
+    """Return the column of the verdicts, with the reason on a page."""
+    return Field(
         f"verdict\non {statistic}",
         lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]),
         "word",
         hint=_DOCS["peer_verdict"].replace("the peer", peer),
         from_width=_MIN_WIDTH_FOR_VERDICT,
     )
-    return table_of(RESULTS, rows, [*fields, verdict_field], is_close=has_groups)
 
 
 def _speed_fields(board: Scoreboard, *, has_ranks: bool) -> Iterator[Field]:
@@ -246,9 +250,9 @@ def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
 def _change_cell(row: Row) -> str:
     if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
         return absent
-    delta, low, high = (
-        signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_")
-    )
+    delta = signed(100 * row["peer_delta_ratio"])
+    low = signed(100 * row["peer_delta_low_ratio"])
+    high = signed(100 * row["peer_delta_high_ratio"])
     return f"{delta}% ({low} to {high})"
 
 
@@ -270,11 +274,8 @@ def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
 def _of_other_work(board: Scoreboard) -> set[str]:
     """Return the labels of runs that do not do the work of the first run that was given."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
-    return {
-        row["label"]
-        for row in checks
-        if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}
-    }
+    blocking = [row for row in checks if row["blocks"]]
+    return {row["label"] for row in blocking if row["check"] in {OTHER_WORK, SHARED_BATCH}}
 
 
 def verdict_word(verdict: str) -> str:

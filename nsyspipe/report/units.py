@@ -1,120 +1,172 @@
-"""From base units to words, the only place that converts or rounds; and what figures are called wherever they are shown."""
+"""From base units to words. Only this module converts and rounds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from nsyspipe.model.figures import METRICS, Figure, shown
 
-_Units: TypeAlias = tuple[tuple[float, str, float], ...]
+
+class Unit(NamedTuple):
+    """A unit of a quantity."""
+
+    # In base units.
+    size: float
+    name: str
+    # The smallest quantity, in base units, that is written in this unit.
+    smallest: float
+
+
+# The largest unit comes first.
+_Units: TypeAlias = tuple[Unit, ...]
 _NS_PER_MS = 1e6
 _NS_PER_US = 1e3
-_SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared
+# Longer times are in ms. Most times are, and times in one unit are easy to compare.
+_MIN_NS_IN_MS = 1e4
 _TIME_UNITS: _Units = (
-    (1e9, "s", 1e9),
-    (_NS_PER_MS, "ms", _SHORT_NS),
-    (_NS_PER_US, "us", _NS_PER_US),
-    (1.0, "ns", 0.0),
+    Unit(1e9, "s", 1e9),
+    Unit(_NS_PER_MS, "ms", _MIN_NS_IN_MS),
+    Unit(_NS_PER_US, "us", _NS_PER_US),
+    Unit(1.0, "ns", 0.0),
 )
-_MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
-_SMALLEST_MS = 0.001
-_ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
-_RATES = ((1.0, "steps/s", 0.0),)
-_GB_S = ((1e9, "GB/s", 0.0),)
-_BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-absent = "-"  # where nothing was recorded
-# shares that need a decimal
-_SMALL_SHARE = 0.0095
-_NEARLY_ALL = 0.995
-_MOST_DIGITS = 3
-_NO_DECIMAL = 1000
-POINTS = "pp"  # what a difference of ratios is in
-# What the mean step time is the sum of.
+_MAX_DECIMALS = 4
+_MAX_DECIMALS_OF_UNIT = {"ns": 0, "us": 3}
+_MIN_SHOWN_MS = 0.001
+# A larger share of the next unit is 1.00 of it with two decimals.
+_ROUNDS_UP_SHARE = 0.999995
+_RATES: _Units = (Unit(1.0, "steps/s", 0.0),)
+_BANDWIDTHS: _Units = (Unit(1e9, "GB/s", 0.0),)
+# The largest unit comes first.
+_BYTES_OF_UNIT = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}
+# Shown where nothing was recorded.
+absent = "-"
+# Shares from 0.95 % to below 99.5 % need no decimal at a first look.
+_MIN_SHARE_WITHOUT_DECIMAL = 0.0095
+_MAX_SHARE_WITHOUT_DECIMAL = 0.995
+_MAX_DECIMALS_OF_NUMBER = 3
+_MIN_NUMBER_WITHOUT_DECIMAL = 1000
+# The unit of differences of ratios.
+POINTS = "pp"
+# The mean step time is the sum of these metrics.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
 
 class Quantity(str):
-    """A quantity in words, and what stands behind it, that knows its size, so that a whole column can be written in one unit."""
+    """A quantity in words that knows its size, so that a whole column can have one unit."""
 
+    # In base units.
     size: float
     units: _Units
+    # Words after the quantity.
     then: str
 
     def __new__(
         cls, text: str, size: float, units: _Units = _TIME_UNITS, then: str = ""
     ) -> Quantity:
-        """Return the words of a quantity, in ns if no units are given: (size of one, name, from where on it is used)."""
+        """Return the words of a quantity, which is in ns if no units are given."""
         quantity = super().__new__(cls, text + then)
-        quantity.size, quantity.units, quantity.then = size, units, then
+        quantity.size = size
+        quantity.units = units
+        quantity.then = then
         return quantity
+
+    @property
+    def sign(self) -> str:
+        """How a number format shows its sign: ``+`` for both signs, ``-`` for minus only."""
+        return "+" if self.startswith("+") else "-"
 
 
 def ms_text(ns: float | None, n_digits: int = 4) -> str:
-    """Return nanoseconds as milliseconds with so many significant digits, ``12.34 ms``; none before the point is left out."""
+    """Return nanoseconds as milliseconds, ``12.34 ms``, with this many significant digits.
+
+    Digits before the point are never left out.
+    """
     if ns is None:
         return absent
-    is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
-    return Quantity(
-        f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS, n_digits)} ms", ns
-    )
+    ms = ns / _NS_PER_MS
+    is_tiny = 0 < abs(ms) < _MIN_SHOWN_MS
+    number = f"<{_MIN_SHOWN_MS}" if is_tiny else _significant(ms, n_digits)
+    return Quantity(f"{number} ms", ns)
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
-    """Return the cells of a column or row of quantities in one unit, and with the decimals that the largest has of four digits.
+    """Return the cells of a column or row in one unit, with the four digits of the largest.
 
-    ``unit`` is one that the heading names, and the cells then do not; else it is that of the
-    largest. What is not zero but rounds to it says so, and a difference keeps its sign. What holds
-    anything else but such and dashes stays as it is.
+    The largest cell decides the unit, unless the heading has a `unit`, which cells then leave out.
+    A cell that is not zero but rounds to it says so, and a difference keeps its sign. Cells stay as
+    they are if some are neither quantities nor dashes.
     """
-    known = [text for text in texts if isinstance(text, Quantity)]
-    if len({one.units for one in known}) != 1 or len(known) + texts.count(absent) < len(texts):
+    quantities = [text for text in texts if isinstance(text, Quantity)]
+    n_cells = len(quantities) + texts.count(absent)
+    has_one_kind = len({quantity.units for quantity in quantities}) == 1
+    if not has_one_kind or n_cells < len(texts):
         return [*texts]
-    largest = max(abs(one.size) for one in known) or _NS_PER_MS
-    scale, name, _ = next(
-        one for one in known[0].units if (one[1] == unit if unit else largest >= one[2])
-    )
-    digits = min(_decimals(largest / scale), _MOST_DECIMALS.get(name, 4))
-    named = "" if unit else f" {name}"
-    written = (
-        f"{_number(one.size / scale, digits, '+' if one[0] == '+' else '-')}{named}{one.then}"
-        for one in known
-    )
-    return [next(written) if isinstance(text, Quantity) else text for text in texts]
+    largest = max(abs(quantity.size) for quantity in quantities) or _NS_PER_MS
+    chosen = _unit_of(largest, quantities[0].units, unit)
+    n_decimals = min(_decimals(largest / chosen.size), _max_decimals(chosen))
+    unit_text = "" if unit else f" {chosen.name}"
+
+    def rewritten(cell: str) -> str:
+        if not isinstance(cell, Quantity):
+            return cell
+        number = _number(cell.size / chosen.size, n_decimals, cell.sign)
+        return f"{number}{unit_text}{cell.then}"
+
+    return [rewritten(text) for text in texts]
 
 
-def beside(time: str, values: Iterable[float | None]) -> str:
-    """Return a time, or its difference, as it stands in a row of others: in one unit, with decimals that tell the shortest, but of the longest five digits."""
+def _unit_of(size: float, units: Iterable[Unit], name: str = "") -> Unit:
+    """Return the unit for a size, or the unit with a name if one is given."""
+    if name:
+        return next(unit for unit in units if unit.name == name)
+    return next(unit for unit in units if size >= unit.smallest)
+
+
+def _max_decimals(unit: Unit) -> int:
+    return _MAX_DECIMALS_OF_UNIT.get(unit.name, _MAX_DECIMALS)
+
+
+def in_unit_of_row(time: str, values: Iterable[float | None]) -> str:
+    """Return a time, or a difference of times, as it stands in a row with other times.
+
+    All are in one unit. The decimals show the shortest time, but at most five digits of the
+    longest.
+    """
     lengths = [abs(value) for value in values if value]
     if not isinstance(time, Quantity) or time.units is not _TIME_UNITS or not lengths:
         return time
-    scale, name, _ = next(one for one in _TIME_UNITS[1:] if max(lengths) >= one[2])
-    digits = min(
-        _decimals(min(lengths) / scale),
-        _decimals(max(lengths) / scale, 5),
-        _MOST_DECIMALS.get(name, 4),
+    shortest = min(lengths)
+    longest = max(lengths)
+    # Not in s.
+    unit = _unit_of(longest, _TIME_UNITS[1:])
+    n_decimals = min(
+        _decimals(shortest / unit.size), _decimals(longest / unit.size, 5), _max_decimals(unit)
     )
-    return f"{_number(time.size / scale, digits, '+' if time.startswith('+') else '-')} {name}"
+    return f"{_number(time.size / unit.size, n_decimals, time.sign)} {unit.name}"
 
 
-def _number(value: float, digits: int, sign: str) -> str:
-    number = f"{value:{sign}.{digits}f}" if value else "0"
-    if value and not float(number):
-        return (
-            f"<{10**-digits:.{digits}f}"
-            if sign == "-" and value > 0
-            else f"{value:{sign}.{_decimals(value, 1)}f}"
-        )
-    return number
+def _number(value: float, n_decimals: int, sign: str) -> str:
+    """Return a number. If it is not zero but rounds to it, the text says so."""
+    if not value:
+        return "0"
+    text = f"{value:{sign}.{n_decimals}f}"
+    if float(text):
+        return text
+    is_difference = sign == "+"
+    if is_difference or value < 0:
+        return f"{value:{sign}.{_decimals(value, 1)}f}"
+    return f"<{10**-n_decimals:.{n_decimals}f}"
 
 
 def _decimals(value: float, n_digits: int = 4) -> int:
-    return (
-        max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0)
-        if value
-        else 0
-    )
+    """Return with how many decimals a value has this many significant digits."""
+    if not value:
+        return 0
+    rounded = float(f"{value:.{n_digits - 1}e}")
+    exponent = math.floor(math.log10(abs(rounded)))
+    return max(n_digits - 1 - exponent, 0)
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
@@ -122,37 +174,42 @@ def _significant(value: float, n_digits: int = 4) -> str:
 
 
 def with_share(time: str, ratio: float | None) -> str:
-    """Return a time and the share of the whole that it is, ``12.34 ms (5.6%)``."""
-    return (
-        Quantity(time, time.size, then=f" ({percent_text(ratio)})")
-        if isinstance(time, Quantity)
-        else time
-    )
+    """Return a time with its share of the whole, ``12.34 ms (5.6%)``."""
+    if not isinstance(time, Quantity):
+        return time
+    return Quantity(time, time.size, then=f" ({percent_text(ratio)})")
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio in percent, ``12.3%``; a small one that is not zero says so."""
+    """Return a ratio in percent, ``12.3%``.
+
+    If it is not zero but rounds to it, the text says so.
+    """
     if ratio is None:
         return absent
+    # Adding zero makes a negative zero positive.
     text = f"{100 * ratio + 0.0:.{digits}f}"
-    is_hidden = ratio and float(text) == 0
-    if is_hidden:
+    is_rounded_to_zero = ratio and float(text) == 0
+    if is_rounded_to_zero:
         sign = "<" if ratio > 0 else ">-"
         return f"{sign}{10**-digits:.{digits}f}%"
     return f"{text}%"
 
 
 def short_percent(ratio: float | None) -> str:
-    """Return a ratio in percent for a first look: whole percent, with one decimal below 1%; only all of it is 100%."""
+    """Return a ratio in percent for a first look: whole percent, with one decimal below 1%.
+
+    Only all of it is 100%.
+    """
     if ratio is None:
         return absent
-    is_small = 0 < abs(ratio) < _SMALL_SHARE
-    is_nearly_all = _NEARLY_ALL <= ratio < 1
+    is_small = 0 < abs(ratio) < _MIN_SHARE_WITHOUT_DECIMAL
+    is_nearly_all = _MAX_SHARE_WITHOUT_DECIMAL <= ratio < 1
     return percent_text(ratio, 1 if is_small or is_nearly_all else 0)
 
 
 def sure_text(confidence: float) -> str:
-    """Return how sure an interval is, ``95%``, in as many digits as it was given."""
+    """Return the confidence of an interval, ``95%``, with all of its digits."""
     return f"{100 * confidence:.14g}%"
 
 
@@ -160,58 +217,64 @@ def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
-    sizes = (
-        f"{n_bytes / scale:.{digits}f} {unit}"
-        for scale, unit in _BYTE_UNITS
-        if n_bytes >= _ROUNDS_UP * scale
-    )
-    return next(sizes, f"{n_bytes:.0f} B")
+    for unit, unit_bytes in _BYTES_OF_UNIT.items():
+        if n_bytes >= _ROUNDS_UP_SHARE * unit_bytes:
+            return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
+    return f"{n_bytes:.0f} B"
 
 
 def bandwidth_text(bytes_per_s: float | None) -> str:
-    """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
-    return (
-        absent
-        if bytes_per_s is None
-        else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_S)
-    )
+    """Return bytes per second as GB/s of 1e9, with four significant digits, ``24.07 GB/s``."""
+    if bytes_per_s is None:
+        return absent
+    return Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _BANDWIDTHS)
 
 
 def rate_text(per_second: float | None, n_digits: int = 4) -> str:
-    """Return steps per second with so many significant digits, ``1.551 steps/s``."""
+    """Return steps per second with this many significant digits, ``1.551 steps/s``."""
     if per_second is None:
         return absent
     return Quantity(f"{_significant(per_second, n_digits)} steps/s", per_second, _RATES)
 
 
 def count_text(count: float | None) -> str:
-    """Return a count as it is, a mean count with four significant digits."""
+    """Return a count as it is, or a mean count with four significant digits."""
     if count is None:
         return absent
     return f"{count:.0f}" if count == round(count) else _significant(count)
 
 
 def _time_text(ns: float | None) -> str:
-    if ns is None or not 0 < abs(ns) < _SHORT_NS:
+    """Return a time in ms, or a short time in us or ns."""
+    if ns is None or not 0 < abs(ns) < _MIN_NS_IN_MS:
         return ms_text(ns)
-    return Quantity(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
+    is_in_us = abs(ns) >= _NS_PER_US
+    return Quantity(f"{ns / _NS_PER_US:.4g} us" if is_in_us else f"{ns:.4g} ns", ns)
 
 
-# Of each unit of a column: its words, and of those of a small difference the unit, its size, and
-# below which it is small.
-_UNITS: dict[str, tuple[Callable[[float | None], str], str, float, float]] = {
-    "ns": (_time_text, "ns", 1.0, 1.0),
-    "1/s": (rate_text, "steps/s", 1.0, 1e-3),
-    "ratio": (percent_text, POINTS, 1.0, 0.0),
-    "count": (count_text, "", 1.0, 1e-3),
-    "bytes": (bytes_text, "B", 1.0, 1.0),
-    "bytes/s": (bandwidth_text, "GB/s", 1e9, 1e6),
+class _ColumnUnit(NamedTuple):
+    """How the values of a column are written."""
+
+    write: Callable[[float | None], str]
+    # A difference below `small` is written in this unit, with two digits.
+    small_unit: str
+    small_unit_size: float
+    small: float
+
+
+_UNIT_OF_COLUMN = {
+    "ns": _ColumnUnit(_time_text, "ns", 1.0, 1.0),
+    "1/s": _ColumnUnit(rate_text, "steps/s", 1.0, 1e-3),
+    "ratio": _ColumnUnit(percent_text, POINTS, 1.0, 0.0),
+    "count": _ColumnUnit(count_text, "", 1.0, 1e-3),
+    "bytes": _ColumnUnit(bytes_text, "B", 1.0, 1.0),
+    "bytes/s": _ColumnUnit(bandwidth_text, "GB/s", 1e9, 1e6),
 }
 
 
 def value_text(unit: str | None, value: float | None) -> str:
-    """Return a figure with its unit."""
-    return _UNITS[unit or "count"][0](value)
+    """Return a value with its unit."""
+    return _UNIT_OF_COLUMN[unit or "count"].write(value)
 
 
 def delta_text(unit: str | None, delta: float | None) -> str:
@@ -220,15 +283,18 @@ def delta_text(unit: str | None, delta: float | None) -> str:
         return absent
     if unit == "ratio":
         return f"{signed(100 * delta)} {POINTS}"
-    size, (_, name, scale, least) = abs(delta), _UNITS[unit or "count"]
-    sized = f"{size / scale:.2g} {name}".rstrip() if 0 < size < least else value_text(unit, size)
-    text = f"{_sign(delta)}{sized}"
+    size = abs(delta)
+    column = _UNIT_OF_COLUMN[unit or "count"]
+    text = column.write(size)
+    if 0 < size < column.small:
+        text = f"{size / column.small_unit_size:.2g} {column.small_unit}".rstrip()
+    text = f"{_sign(delta)}{text}"
     return Quantity(text, delta) if unit == "ns" else text
 
 
-def signed(value: float, told_from: float | None = None) -> str:
-    """Return a number as `decimals` does, with its sign."""
-    return f"{_sign(value)}{decimals(abs(value), told_from)}"
+def signed(value: float, distinct_from: float | None = None) -> str:
+    """Return a number with its sign, as `decimals` writes it."""
+    return f"{_sign(value)}{decimals(abs(value), distinct_from)}"
 
 
 def _sign(value: float) -> str:
@@ -237,17 +303,29 @@ def _sign(value: float) -> str:
     return "-" if value < 0 else ""
 
 
-def decimals(size: float, told_from: float | None = None) -> str:
-    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent; from 1000 on without."""
-    if not size or size >= _NO_DECIMAL:
-        return f"{size:.0f}" if size else "0.0"
-    for digits in range(1, _MOST_DIGITS + 1):
-        text = f"{size:.{digits}f}"
-        if float(text) and (
-            told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"
-        ):
+def decimals(size: float, distinct_from: float | None = None) -> str:
+    """Return a number with one decimal, or with as many as show that it is not zero.
+
+    The decimals also show that it is not the number that it must be `distinct_from`. A tiny number
+    has an exponent, and a number from 1000 on has no decimal.
+    """
+    if not size:
+        return "0.0"
+    if size >= _MIN_NUMBER_WITHOUT_DECIMAL:
+        return f"{size:.0f}"
+    for n_decimals in range(1, _MAX_DECIMALS_OF_NUMBER + 1):
+        text = f"{size:.{n_decimals}f}"
+        if float(text) and _is_distinct(size, distinct_from, n_decimals):
             return text
-    return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
+    is_tiny = size < 10**-_MAX_DECIMALS_OF_NUMBER
+    return f"{size:.0e}" if is_tiny else f"{size:.{_MAX_DECIMALS_OF_NUMBER + 3}g}"
+
+
+def _is_distinct(size: float, number: float | None, n_decimals: int) -> bool:
+    """Tell whether two numbers differ in their texts, or need not, because they are equal."""
+    if number is None or math.isclose(size, number):
+        return True
+    return f"{size:.{n_decimals}f}" != f"{number:.{n_decimals}f}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -266,7 +344,7 @@ def upper_first(text: str) -> str:
 
 
 def metric_figure(name: str) -> Figure | None:
-    """Return the figure of a metric of `diff`; None of those that are none of its main ones."""
+    """Return the figure of a metric of `diff`. None if it is not one of the main metrics."""
     return next((figure for figure in shown("difference") if figure.name == name), None)
 
 

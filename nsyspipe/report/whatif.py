@@ -229,14 +229,6 @@ def is_clear(answer: WhatIf, scenario: Scenario) -> bool:
     return words.is_clear(answer.step_time_ns, scenario.low_ns, scenario.high_ns)
 
 
-def gain_text(answer: WhatIf, scenario: Scenario) -> str:
-    """Return the saving as a share of the step time, and whether it is within noise."""
-    if scenario.gain_pct is None:
-        return ""
-    noise = "" if is_clear(answer, scenario) else " (within noise)"
-    return f"{scenario.gain_pct:.1f}%{noise}"
-
-
 def _change(answer: WhatIf, scenario: Scenario) -> str:
     """Return the predicted step time with its range, and its difference from the captured one."""
     if scenario.gain_pct is None or not answer.step_time_ns:

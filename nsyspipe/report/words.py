@@ -45,35 +45,40 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.run.run import Run, RunHeader
 
-_LINK_LENGTH = 285  # three lines of a terminal, less what breaking between words costs
-# of a commit; of what was captured
-_SHOWN_DIGITS = 10
-_LONGEST_COMMAND = 500
-_TWO = 2
+# Three lines of a terminal, less some characters because lines break between words.
+_MAX_LINK_CHARACTERS = 285
+_COMMIT_DIGITS = 10
+_MAX_COMMAND_CHARACTERS = 500
+# More hosts are counted, not named.
+_MAX_NAMED_HOSTS = 2
+# Steps that alternate between two levels have this period.
+_ALTERNATING = 2
 _ORDINALS = dict(
     enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
 )
-# by so much two times differ visibly: of what is written with four digits; shares have three
+# Two times differ visibly by this share, because times have four digits and shares three.
 SEEN = 0.002
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
-NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
+# Severity, message, place, and fix.
+Trouble: TypeAlias = "tuple[str, str, str, str | None]"
 _DIGITS = re.compile(r"\d+")
-_MOST_ALIKE = 4
+# Of problems of reports that differ only in numbers. If there are more, the first is shown.
+_MAX_SIMILAR_PROBLEMS = 4
 _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
-_MOST_RULES = 5  # that are named where one reason keeps them from being judged
+# If more rules could not be judged for one reason, they are counted, not named.
+_MAX_NAMED_RULES = 5
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 # Of the step time: less idle time is not named, and no smaller cause of it.
 _MIN_IDLE_SHARE = 0.02
 _MIN_CAUSE_SHARE = 0.001
-_TWO_DECIMALS_NS = range(
-    10_000, 10_000_000
-)  # of the host, where they say enough of what varies from step to step
+# CPU times vary from step to step, so times of 0.01 to 10 ms are shown with two decimals.
+_TWO_DECIMALS_NS = range(10_000, 10_000_000)
 _WAITING = "There ranks wait for each other:"
-_MUCH_ON_STREAM = 0.1  # of communication, from which on its stream is shown
+# Of communication. If a larger share runs on the stream of compute, this is said.
+_MIN_SHARE_ON_COMPUTE_STREAM = 0.1
 _PHASE_WORDS = {
     "host_ns": "CPU time",
     "device_ns": "GPU time, with wait time",
@@ -82,62 +87,83 @@ _PHASE_WORDS = {
     "exposed_comm_ns": "exposed communication",
     "idle_ns": "idle before",
 }
-_MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
+# Of a step. Smaller differences of a phase between ranks are not shown.
+_MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
 NEXT_IDLE = f"{STEP_ENDS} The idle time before that kernel counts in the phase of that kernel."
 NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
 HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
-_MORE_THAN_STEP = (
-    1.02  # from this part of a step on the host's phases are said to sum to more than it
-)
-# of a step: from so much on the host waits for what the device still has to do of earlier steps
-_MUCH_AHEAD = 0.1
+# Of a step. If the CPU times of the phases sum to more, the reason is given.
+_MAX_HOST_SHARE_OF_STEP = 1.02
+# Of a step. A CPU that runs ahead by more waits for GPU work of earlier steps.
+_MIN_AHEAD_SHARE_OF_STEP = 0.1
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped."""
+    """Return which run it is, how many ranks, the GPUs, and which steps are used.
+
+    Names are as recorded, not escaped.
+    """
     header = run.header
     host_steps = run.host_steps()
-    family = f" {run.step_family!r}" if run.step_family else ""
-    if host_steps.num_rows:  # then there are no ranks
-        n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-        processes = (
-            f"{of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
-        )
-        return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
+    # Only a run without ranks has steps on the host.
+    if host_steps.num_rows:
+        return [header.label, *_host_parts(run, host_steps)]
     parts = [header.label, ranks_text(header), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
-        family = ", steps found by launch pattern" if header.steps_from == "repetition" else family
-        left_out = [
-            f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps
-        ]
-        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{family}"
-        parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
+        parts.append(_steps_part(run, summary))
     return [*parts, *backward_source(run)]
 
 
-def _left_out(run: Run) -> dict[str, list[int]]:
+def _host_parts(run: Run, host_steps: pa.Table) -> list[str]:
+    """Return how many processes and steps a run has that used no GPU."""
+    n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
+    processes = of_world(n_processes, run.header.world_size, "process", "es")
+    steps = f"{host_steps.num_rows} host steps{_step_family_text(run)}"
+    return [f"{processes} without GPU activity", steps]
+
+
+def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
+    """Return how many steps are used, how they were found, and which are left out and why."""
+    found_by = _step_family_text(run)
+    if run.header.steps_from == "repetition":
+        found_by = ", steps found by launch pattern"
+    text = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{found_by}"
+    left_out = [
+        f"{_numbered('step', steps)} {reason}"
+        for reason, steps in _left_out_steps(run).items()
+        if steps
+    ]
+    return f"{text} ({', '.join(left_out)})" if left_out else text
+
+
+def _step_family_text(run: Run) -> str:
+    return f" {run.step_family!r}" if run.step_family else ""
+
+
+def _left_out_steps(run: Run) -> dict[str, list[int]]:
+    """Return the numbers of the steps that are not used, by the reason in words."""
     steps = run.steps()
     skipped = {*run.skipped_steps}
-    number, is_counted, is_complete = (
-        steps[name] for name in ("step", "in_summary", "is_complete")
-    )
-    counted, cut_off = (
-        {*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete))
-    )
-    unused = {*number.unique().to_pylist()} - counted - skipped
-    uneven = unused - cut_off
+    used = _numbers_of(steps.filter(steps["in_summary"]))
+    incomplete_somewhere = _numbers_of(steps.filter(pc.invert(steps["is_complete"])))
+    unused = _numbers_of(steps) - used - skipped
+    missing_on_ranks = unused - incomplete_somewhere
     endless = unused & steps_without_end(steps)
     return {
         "skipped": sorted(skipped),
-        "incomplete": sorted(unused - uneven - endless),
+        "incomplete": sorted(unused - missing_on_ranks - endless),
         "without a recorded end": sorted(endless),
-        "not on every rank": sorted(uneven),
+        "not on every rank": sorted(missing_on_ranks),
     }
+
+
+def _numbers_of(steps: pa.Table) -> set[int]:
+    return {*steps["step"].unique().to_pylist()}
 
 
 def steps_without_end(steps: pa.Table) -> set[int]:
@@ -145,10 +171,11 @@ def steps_without_end(steps: pa.Table) -> set[int]:
 
     They may be whole, but they end where the next step begins, and there is none.
     """
-    last = steps.group_by("rank", use_threads=False).aggregate([("step", "max")]).to_pylist()
-    at_end = {(row["rank"], row["step_max"]) for row in last}
-    rows = zip(*(steps[name].to_pylist() for name in ("rank", "step", "is_complete")), strict=True)
-    return {step for rank, step, is_complete in rows if not is_complete and (rank, step) in at_end}
+    last_steps = steps.group_by("rank", use_threads=False).aggregate([("step", "max")])
+    last_of_rank = {row["rank"]: row["step_max"] for row in last_steps.to_pylist()}
+    incomplete = steps.filter(pc.invert(steps["is_complete"])).select(["rank", "step"])
+    rows = incomplete.to_pylist()
+    return {row["step"] for row in rows if row["step"] == last_of_rank[row["rank"]]}
 
 
 def backward_source(run: Run) -> list[str]:
@@ -159,20 +186,18 @@ def backward_source(run: Run) -> list[str]:
 
 def sources(run: Run) -> list[str]:
     """Return how nsyspipe found steps and the backward pass if no ranges mark them."""
-    return [
-        *([STEPS_BY_PATTERN] if run.header.steps_from == "repetition" else []),
-        *backward_source(run),
-    ]
+    texts = backward_source(run)
+    if run.header.steps_from == "repetition":
+        texts.insert(0, STEPS_BY_PATTERN)
+    return texts
 
 
 def hosts_text(run: Run) -> list[str]:
-    """Return which hosts a run is of, as far as one knows; of more than two how many."""
+    """Return the hosts of a run, or how many if they are more than two. Empty if not known."""
     hosts = run.header.hosts
-    return (
-        [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"]
-        if hosts
-        else []
-    )
+    if len(hosts) > _MAX_NAMED_HOSTS:
+        return [f"{len(hosts)} hosts"]
+    return [f"on {' and '.join(hosts)}"] if hosts else []
 
 
 def ranks_text(header: RunHeader) -> str:
@@ -212,7 +237,8 @@ def link_text(run: Run) -> str | None:
         rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
     elif nominal:
         rest += f", peak {bandwidth_text(nominal)}"
-    return shortened(printable(f"Interconnect: {link.text}"), _LINK_LENGTH - len(rest)) + rest
+    text = printable(f"Interconnect: {link.text}")
+    return shortened(text, _MAX_LINK_CHARACTERS - len(rest)) + rest
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
@@ -220,25 +246,30 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     if capture is None:
         return []
     command = shlex.join(capture.command or ())
-    if len(command) > _LONGEST_COMMAND:
-        command = f"{command[:_LONGEST_COMMAND]} \N{HORIZONTAL ELLIPSIS}"
-    commit = capture.git_commit and ", ".join(
-        digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", ")
-    )
-    versions = {
-        name: getattr(capture, f"{name.lower()}_version")
-        for name in ("torch", "NCCL", "CUDA", "driver")
+    if len(command) > _MAX_COMMAND_CHARACTERS:
+        command = f"{command[:_MAX_COMMAND_CHARACTERS]} \N{HORIZONTAL ELLIPSIS}"
+    rows = {
+        "command": command,
+        "torch": capture.torch_version,
+        "NCCL": capture.nccl_version,
+        "CUDA": capture.cuda_version,
+        "driver": capture.driver_version,
+        "commit": _commit_text(capture),
     }
-    commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
-    return [
-        (name, value)
-        for name, value in {"command": command, **versions, "commit": commit}.items()
-        if value
-    ]
+    return [(name, value) for name, value in rows.items() if value]
+
+
+def _commit_text(capture: RunCapture) -> str | None:
+    """Return the commits of a program, and whether it was changed since. None if not recorded."""
+    if not capture.git_commit:
+        return None
+    commits = [commit[:_COMMIT_DIGITS] for commit in capture.git_commit.split(", ")]
+    changes = " with changes" if capture.git_is_dirty else ""
+    return f"{', '.join(commits)}{changes}"
 
 
 def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
-    """Return how many captured steps the metrics use, and whether the launch pattern marks the steps."""
+    """Return how many captured steps the metrics use, and whether launches mark the steps."""
     source = f", {STEPS_BY_PATTERN}" if run.header.steps_from == "repetition" else ""
     return f"{counted(n_used, 'step')} used of {n_captured} captured{source}"
 
@@ -262,16 +293,13 @@ def uneven_text(evenness: Evenness) -> str:
     if evenness.levels is None or evenness.n_long is None:
         return text
     short, long = map(ms_text, evenness.levels)
-    if evenness.period == _TWO:
+    if evenness.period == _ALTERNATING:
         return f"{text}, {short} and {long} in turn"
     if not evenness.period:
-        return (
-            f"{text}, two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} "
-            "steps)"
-        )
-    rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
-    every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"{text}, {every} takes {rare} instead of {usual}"
+        n_long = f"{evenness.n_long} of {evenness.n_steps} steps"
+        return f"{text}, two levels, {short} and {long} ({n_long})"
+    is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+    return f"{text}, {_periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)}"
 
 
 def uneven_sentence(evenness: Evenness) -> str:
@@ -281,33 +309,43 @@ def uneven_sentence(evenness: Evenness) -> str:
         median = ms_text(evenness.median)
         return f"Steps are uneven: their mean is {mean}, and their median is {median}."
     short, long = map(ms_text, evenness.levels)
-    if evenness.period == _TWO:
+    if evenness.period == _ALTERNATING:
         return f"Steps are uneven: they alternate between {short} and {long}."
     if not evenness.period:
         of_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         return f"Steps are uneven: {of_steps} take about {long}, and the others take about {short}."
     is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+    periodic = _periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)
+    return f"Steps are uneven: {periodic}."
+
+
+def _periodic_text(period: int, short: str, long: str, *, is_rare_long: bool) -> str:
+    """Return which steps take longer or shorter than the others, if they come periodically."""
     rare, usual = (long, short) if is_rare_long else (short, long)
-    every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"Steps are uneven: {every} takes {rare} instead of {usual}."
+    ordinal = _ORDINALS.get(period, f"{period}th")
+    return f"every {ordinal} step takes {rare} instead of {usual}"
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
     """Return a note for each side with uneven steps, about its first uneven capture."""
-    uneven = (
-        (name, [capture for capture in captures if capture.is_uneven]) for name, captures in sides
-    )
-    return [f"{name}: {uneven_text(captures[0])}." for name, captures in uneven if captures]
+    notes = []
+    for name, captures in sides:
+        first_uneven = next((capture for capture in captures if capture.is_uneven), None)
+        if first_uneven is not None:
+            notes.append(f"{name}: {uneven_text(first_uneven)}.")
+    return notes
 
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
-    """Return the mean step time, which savings are shares of; None without steps."""
+    """Return the mean step time, of which savings are shares. None without steps."""
     return divided(1e9, summary["throughput_steps_per_s"])
 
 
 def _summary_phases(run: Run) -> pa.Table:
+    """Return the rows of `phases` of the steps in use."""
     phases = run.phases()
-    return phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique()))
+    used_steps = run.breakdown()["step"].unique()
+    return phases.filter(pc.is_in(phases["step"], used_steps))
 
 
 def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
@@ -316,13 +354,15 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
 
 
 def host_note(run: Run, in_host_ns: float) -> str | None:
-    """Say why phases sum to more than a step on the host; None where they do not."""
+    """Return why phases sum to more than a step on the host. None if they do not."""
     step_ns = rank_step_ns(run)
-    if not step_ns or in_host_ns < _MORE_THAN_STEP * step_ns:
+    if not step_ns or in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
         return None
     steps = run.breakdown()
-    leads = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])["host_lead_ns_mean"]
-    return HOST_AHEAD if (pc.max(leads).as_py() or 0.0) >= _MUCH_AHEAD * step_ns else HOST_NOT_AHEAD
+    lead_of_rank = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])
+    largest_lead_ns = pc.max(lead_of_rank["host_lead_ns_mean"]).as_py() or 0.0
+    is_ahead = largest_lead_ns >= _MIN_AHEAD_SHARE_OF_STEP * step_ns
+    return HOST_AHEAD if is_ahead else HOST_NOT_AHEAD
 
 
 def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
@@ -347,18 +387,17 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     is_waiting = pc.and_(is_ahead, pa.array(is_longest, pa.bool_()))
     host_ns = phases["host_ns"]
     known_ns = pc.if_else(is_waiting, pa.scalar(None, host_ns.type), host_ns)
-    return phases.set_column(phases.column_names.index("host_ns"), "host_ns", known_ns)
+    place = phases.column_names.index("host_ns")
+    return phases.set_column(place, "host_ns", known_ns)
 
 
 def _ranks_ahead(steps: pa.Table, step: int) -> list[int]:
     """Return the ranks whose CPU runs ahead of the GPU into a step."""
     rows = steps.filter(pc.equal(steps["step"], step))
-    columns = rows.select(["rank", "wall_ns", "host_lead_ns"])
-    return [
-        row["rank"]
-        for row in columns.to_pylist()
-        if (row["host_lead_ns"] or 0.0) >= _MUCH_AHEAD * row["wall_ns"]
-    ]
+    least_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
+    lead_ns = pc.fill_null(rows["host_lead_ns"], 0)
+    ranks: list[int] = rows["rank"].filter(pc.greater_equal(lead_ns, least_lead_ns)).to_pylist()
+    return ranks
 
 
 def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
@@ -371,7 +410,7 @@ def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
 
 
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
-    """Say of which phases the host's time is a median, and why."""
+    """Return of which phases the CPU time is a median, and why."""
     named = listed(sorted(medians))
     return (
         f"The CPU time of {named} is the mean over ranks of their medians, because one step "
@@ -400,9 +439,8 @@ def phases_of_rank_text(run: Run, rank: int) -> str | None:
 def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
     if not phases:
         return None
-    return " ".join(
-        ["Phases differ between ranks.", *(upper_first(phase.text) for phase in phases)]
-    )
+    texts = [upper_first(phase.text) for phase in phases]
+    return " ".join(["Phases differ between ranks.", *texts])
 
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
@@ -418,7 +456,7 @@ def phase_differences(run: Run) -> list[PhaseDifference]:
         what = _phase_time_text(column, is_median=phase in medians)
         difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({what})")
         largest[phase] = max(largest.get(phase, difference), difference, key=_size_of)
-    min_ns = _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    min_ns = _MIN_PHASE_DIFFERENCE_SHARE * (rank_step_ns(run) or 0.0)
     visible = [phase for phase in largest.values() if phase.more_ns and phase.more_ns >= min_ns]
     return sorted(visible, key=_size_of, reverse=True)
 
@@ -463,56 +501,65 @@ def _size_of(difference: PhaseDifference) -> tuple[float, str]:
 
 
 def rank_step_ns(run: Run) -> float | None:
-    """Return the mean step of all ranks; the mean step time, of the slowest ranks, is longer."""
+    """Return the mean step of all ranks.
+
+    The mean step time is longer, because it is of the slowest rank of each step.
+    """
     return cast("float | None", pc.mean(run.breakdown()["wall_ns"]).as_py())
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
-    """Tell whether the range that a replay gives leaves the captured step time out."""
-    return not (
-        step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns
-    )
+    """Tell whether the captured step time is outside the range of an estimate."""
+    if step_ns is None or low_ns is None or high_ns is None:
+        return False
+    return not low_ns <= step_ns <= high_ns
 
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
-    """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
-    names = "assumed_slowdown_ratio", "is_conditional", "is_nvlink_assumed", "is_wait_included"
-    ratio, is_open, is_nvlink_assumed, may_wait = (evidence.get(name) for name in names)
-    text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
-    text += ", which may include wait time" if may_wait else ""
-    compared = evidence.get("compared_share")
-    if compared and compared < 1 - SEEN:
+    """Return what the bound of a finding assumes, with a comma in front.
+
+    Empty if it assumes nothing.
+    """
+    text = ""
+    if evidence.get("is_conditional") or evidence.get("is_nvlink_assumed"):
+        text += f", if {NVLINK_THERE}"
+    if evidence.get("is_wait_included"):
+        text += ", which may include wait time"
+    compared_share = evidence.get("compared_share")
+    if compared_share and compared_share < 1 - SEEN:
         text += (
             ", if all compute concurrent with communication is slowed like the "
-            f"{percent_text(compared, 0)} that can be compared"
+            f"{percent_text(compared_share, 0)} that can be compared"
         )
-    if ratio:
+    slowdown_ratio = evidence.get("assumed_slowdown_ratio")
+    if slowdown_ratio:
         text += (
-            f", if communication slows compute by {percent_text(ratio, 0)}, which is assumed "
-            "because too few kernels can be compared"
+            f", if communication slows compute by {percent_text(slowdown_ratio, 0)}, which is "
+            "assumed because too few kernels can be compared"
         )
     return text
 
 
 def stream_text(run: Run) -> str | None:
-    """Return how much communication runs on the stream that computes, where that is much; None where it is not."""
-    rows = run.breakdown()
-    on_stream, comm = (
-        pc.mean(rows[name], skip_nulls=False).as_py()
+    """Return how much communication runs on the stream of compute. None if it is little."""
+    steps = run.breakdown()
+    on_stream_ns, comm_ns = (
+        pc.mean(steps[name], skip_nulls=False).as_py()
         for name in ("comm_on_compute_stream_ns", "comm_ns")
     )
-    if not on_stream or not comm or on_stream < _MUCH_ON_STREAM * comm:
+    if not on_stream_ns or not comm_ns:
+        return None
+    if on_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
         return None
     numbers = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
-    streams = f"stream{'s'[: len(numbers) > 1]} {few(ranges(numbers), 3)}"
-    how_much = (
-        "Communication runs"
-        if on_stream >= (1 - SEEN) * comm
-        else f"{ms_text(on_stream)} of communication runs"
-    )
+    noun = "streams" if len(numbers) > 1 else "stream"
+    is_nearly_all = on_stream_ns >= (1 - SEEN) * comm_ns
+    subject = "Communication runs"
+    if not is_nearly_all:
+        subject = f"{ms_text(on_stream_ns)} of communication runs"
     return (
-        f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap "
-        "with communication."
+        f"{subject} on {noun} {few(ranges(numbers), 3)}, which also runs compute. No compute of "
+        "that stream can overlap with communication."
     )
 
 
@@ -523,10 +570,11 @@ def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
-    where = grouped(((row["severity"], row["message"], row["fix"]), row) for row in problems)
-    return [
-        (severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()
-    ]
+    groups = grouped(((row["severity"], row["message"], row["fix"]), row) for row in problems)
+    joined = []
+    for (severity, message, fix), rows in groups.items():
+        joined.append((severity, message, place_of(rows), fix))
+    return joined
 
 
 def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
@@ -551,7 +599,7 @@ def _counted_rules(message: str) -> str:
     if match is None:
         return message
     names = match["rules"].split(", ")
-    if len(names) <= _MOST_RULES:
+    if len(names) <= _MAX_NAMED_RULES:
         return message
     about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
     return f"skipped {len(names)} checks{about} ({match['reason']})"
@@ -564,32 +612,37 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     problems of reports, the first is shown.
     """
     rows: list[Row] = [{**row, "message": _counted_rules(row["message"])} for row in problems]
-    groups = grouped(
-        ((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in rows
-    )
     place_of = partial(_place_of, most_places=most_places)
-    joined = [trouble for group in groups.values() for trouble in _joined(group, place_of)]
+    groups = grouped((_key_without_numbers(row), row) for row in rows).values()
+    joined = [trouble for group in groups for trouble in _joined(group, place_of)]
     return [
         (severity, message, "" if place in message else place, fix)
         for severity, message, place, fix in _exported_once(joined)
     ]
 
 
+def _key_without_numbers(problem: Row) -> tuple[str, ...]:
+    """Return what is equal of problems that differ only in numbers."""
+    message = _DIGITS.sub("#", problem["message"])
+    return problem["severity"], message, problem["fix"]
+
+
 def _place_of(rows: Iterable[Row], most_places: int) -> str:
-    """Return the ranks of problems; the reports, if they have no ranks."""
+    """Return the ranks of problems, or the reports if they have no ranks."""
     rows = list(rows)
-    ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
+    ranks = {row["rank"] for row in rows} - {None}
     if ranks:
-        return _numbered("rank", ranks, most_places)
-    reports = sorted({row["report"] for row in rows if row["report"] is not None})
-    return few(reports, most_places)
+        return _numbered("rank", sorted(ranks), most_places)
+    reports = {row["report"] for row in rows} - {None}
+    return few(sorted(reports), most_places)
 
 
 def _joined(group: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Return problems that differ only in numbers; if they are many, one for all of them."""
+    """Return problems that differ only in numbers. If they are many, one stands for all."""
     distinct = same_problems(group, place_of)
     is_of_ranks = all(row["rank"] is not None for row in group)
-    if len(distinct) <= (1 if is_of_ranks else _MOST_ALIKE):
+    max_shown = 1 if is_of_ranks else _MAX_SIMILAR_PROBLEMS
+    if len(distinct) <= max_shown:
         return distinct
     # Only digits differ: the longest message, then the last in order, has the largest number.
     is_by_size = is_of_ranks and "rank " not in distinct[0][1]
@@ -606,7 +659,7 @@ def _size_of_message(trouble: Trouble) -> tuple[int, str]:
 
 
 def unseen_idle(run: Run) -> str:
-    """Return why idle time is at least what is known of it; nothing where that is all."""
+    """Return why there may be more idle time than is known. Empty if there cannot be."""
     return "idle time inside CUDA graphs is not visible" if has_whole_graphs(run) else ""
 
 
@@ -621,17 +674,18 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     )
     if not wall_ns or idle_ns is None or idle_ns / wall_ns < _MIN_IDLE_SHARE:
         return None
-    call = _blocking_call_text(calls)
     texts = []
     for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
-        if cause_ns / wall_ns >= _MIN_CAUSE_SHARE:
-            time = ms_text(cause_ns / steps.num_rows)
-            remark = call if cause == idle_cause("idle_blocked_ns") else ""
-            texts.append(f"{cause} {time} ({percent_text(cause_ns / wall_ns)}{remark})")
+        share = cause_ns / wall_ns
+        if share >= _MIN_CAUSE_SHARE:
+            is_blocked = cause == idle_cause("idle_blocked_ns")
+            call = _blocking_call_text(calls) if is_blocked else ""
+            mean_ns = cause_ns / steps.num_rows
+            texts.append(f"{cause} {ms_text(mean_ns)} ({percent_text(share)}{call})")
     at_least = "at least " if unseen else ""
     idle = f"{ms_text(idle_ns / steps.num_rows)} ({percent_text(idle_ns / wall_ns)})"
-    reservation = f" ({unseen})" if unseen else ""
     causes = ", ".join(texts) or "cause not known"
+    reservation = f" ({unseen})" if unseen else ""
     return f"idle {at_least}{idle}: {causes}{reservation}"
 
 
@@ -657,12 +711,18 @@ def _blocking_call_text(calls: pa.Table) -> str:
 
 
 def idle_cause(column: str) -> str:
-    """Return the cause of idle time that a column is of: ``late kernel launch (CPU-bound)`` of ``idle_launch_ns``."""
+    """Return the cause of the idle time in a column.
+
+    For ``idle_launch_ns``, it is ``late kernel launch (CPU-bound)``.
+    """
     return FIGURES[f"{column}_per_step"].label.removeprefix("Idle: ")
 
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
-    """Yield what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
+    """Yield the sentences below the table of processes.
+
+    They are about the slowest process, and about ranges, ranks and processes that are missing.
+    """
     pair = fastest_and_slowest(figures)
     backward_pair = uneven_backward(figures)
     if pair:
@@ -694,11 +754,10 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     """Return which process takes longest in backward, and which one it may wait for."""
     longest = f"{host_ms(most.phase_ns['backward'])} on {_name(most)}"
     shortest = f"{host_ms(least.phase_ns['backward'])} on {_name(least)}"
-    return (
-        f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward "
-        f"takes {longest} and {shortest}. {_WAITING} {_name(least)} may be the one that is waited "
-        "for."
-    )
+    evenness = f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)})"
+    difference = f"backward takes {longest} and {shortest}"
+    waiting = f"{_WAITING} {_name(least)} may be the one that is waited for"
+    return f"{evenness}, but {difference}. {waiting}."
 
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
@@ -716,8 +775,10 @@ def _slowest(fast: HostFigures, slow: HostFigures) -> str:
 
 
 def host_ms(ns: float | None) -> str:
-    """Return a time on the host, with few digits where it varies from step to step."""
-    return ms_text(ns) if ns is None or ns not in _TWO_DECIMALS_NS else f"{ns / 1e6:.2f} ms"
+    """Return a CPU time, with few digits because it varies from step to step."""
+    if ns is None or ns not in _TWO_DECIMALS_NS:
+        return ms_text(ns)
+    return f"{ns / 1e6:.2f} ms"
 
 
 def _name(process: HostFigures) -> str:
@@ -725,7 +786,7 @@ def _name(process: HostFigures) -> str:
 
 
 def report_name(process: HostFigures) -> str:
-    """Return the report of a process as --rank-map names it: of several processes with the pid."""
+    """Return the report of a process as --rank-map names it, with the PID if it has several."""
     stem = PurePath(process.report).stem
     return stem if process.is_alone else f"{stem}:{process.pid}"
 

@@ -119,12 +119,9 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         return stored
     if stored.unreadable:
         first = stored.unreadable[0]
-        raise DatasetError(
-            str(store),
-            f"contains {len(stored.unreadable)} saved runs, but none can be read",
-            found=printable(f"{first.run_id} {first.message}"),
-            fix=first.fix,
-        )
+        problem = f"contains {len(stored.unreadable)} saved runs, but none can be read"
+        example = printable(f"{first.run_id} {first.message}")
+        raise DatasetError(str(store), problem, found=example, fix=first.fix)
     raise _no_runs_error(store)
 
 
@@ -133,25 +130,18 @@ def _no_runs_error(store: Path) -> DatasetError:
     quoted = shlex.quote(str(store))
     if store.is_file():
         kind = OUTPUTS.get(store.suffix, "a file")
-        is_output = store.suffix in OUTPUTS
-        return DatasetError(
-            str(store),
-            f"is {kind}, not a run store",
-            fix=(
-                "pass the run store (a directory)"
-                if is_output
-                else f"nsyspipe analyze {quoted} --out runs"
-            ),
-        )
+        fix = f"nsyspipe analyze {quoted} --out runs"
+        if store.suffix in OUTPUTS:
+            fix = "pass the run store (a directory)"
+        return DatasetError(str(store), f"is {kind}, not a run store", fix=fix)
     if store.is_dir():
         table_problem = table_of_store(store)
         if table_problem is None:
             return DatasetError(str(store), "contains no saved run", fix=_fix_in_directory(store))
         problem, fix = table_problem
         return DatasetError(str(store), problem, fix=fix)
-    return DatasetError(
-        str(store), "no such directory", fix=f"nsyspipe analyze REPORTS --out {quoted}"
-    )
+    fix = f"nsyspipe analyze REPORTS --out {quoted}"
+    return DatasetError(str(store), "no such directory", fix=fix)
 
 
 def _fix_in_directory(directory: Path) -> str:
@@ -186,9 +176,8 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
-        raise DatasetError(
-            str(path), f"has {row.num_rows} rows for the run instead of 1", fix=AGAIN
-        )
+        problem = f"has {row.num_rows} rows for the run instead of 1"
+        raise DatasetError(str(path), problem, fix=AGAIN)
     try:
         return index_row(row, run_id, digest_of(content))
     except ValueError as error:

@@ -134,11 +134,9 @@ def _footer_size(file: BinaryIO, size: int) -> int:
     file.seek(size - _TAIL_BYTES)
     tail = file.read(_TAIL_BYTES)
     n_footer = int.from_bytes(tail[:4], "little")
-    is_complete = (
-        tail[4:] == _MAGIC
-        and len(_MAGIC) <= size - n_footer - _TAIL_BYTES < size - _TAIL_BYTES
-        and n_footer <= _MAX_FOOTER_BYTES
-    )
+    footer_start = size - _TAIL_BYTES - n_footer
+    is_inside = len(_MAGIC) <= footer_start < size - _TAIL_BYTES
+    is_complete = tail[4:] == _MAGIC and is_inside and n_footer <= _MAX_FOOTER_BYTES
     require(is_complete, "it is not a complete Parquet file")
     return n_footer
 
@@ -165,10 +163,9 @@ def _check_chunk_sizes(file: BinaryIO, chunks: list[_Struct], size: int, end_of_
 def check_rows(n_rows: int, n_columns: int, n_file_bytes: int) -> None:
     """Raise a ValueError if a table is larger than a file of that size can hold."""
     n_bytes = n_rows * n_columns * _BYTES_PER_VALUE
-    require(
-        n_bytes <= max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes),
-        f"{n_rows} rows of {n_columns} columns are more than a file of {n_file_bytes} bytes has",
-    )
+    max_bytes = max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes)
+    table = f"{n_rows} rows of {n_columns} columns"
+    require(n_bytes <= max_bytes, f"{table} are more than a file of {n_file_bytes} bytes has")
 
 
 class _Columns(NamedTuple):
@@ -182,19 +179,20 @@ class _Columns(NamedTuple):
     def of_footer(cls, footer: _Struct) -> Self:
         """Return the columns of a footer; a ValueError if they are nested or contradictory."""
         root, *columns = footer["schema"] or [{}]
-        is_flat = all(
-            "children" not in column and column.get("repetition") != _REPEATED for column in columns
-        )
+        has_children = any("children" in column for column in columns)
+        has_lists = any(column.get("repetition") == _REPEATED for column in columns)
+        is_flat = not has_children and not has_lists
         require(is_flat and root.get("children") == len(columns), "its columns are no plain ones")
         n_rows = sum(group["rows"] for group in footer["groups"])
         require(n_rows == footer["rows"], "its numbers of rows contradict each other")
         chunks: list[_Struct] = []
         for group in footer["groups"]:
             chunks_of_group = [column["data"] for column in group["columns"]]
-            is_complete = len(chunks_of_group) == len(columns) and all(
-                chunk["values"] == group["rows"] for chunk in chunks_of_group
+            has_all_columns = len(chunks_of_group) == len(columns)
+            has_all_rows = all(chunk["values"] == group["rows"] for chunk in chunks_of_group)
+            require(
+                has_all_columns and has_all_rows, "its numbers of columns contradict each other"
             )
-            require(is_complete, "its numbers of columns contradict each other")
             chunks += chunks_of_group
         has_our_codecs = all(chunk["codec"] in _CODECS for chunk in chunks)
         require(has_our_codecs, "its columns are compressed as none of ours is")
@@ -241,8 +239,11 @@ class _Thrift:
             raise self._fault("is nested too deeply")
         named_values: _Struct = {}
         number = 0
-        # A zero byte ends a struct.
-        while head := self._byte():
+        while True:
+            head = self._byte()
+            # A zero byte ends a struct.
+            if not head:
+                break
             number_step = head >> 4
             kind = head & 15
             number += number_step
@@ -270,7 +271,12 @@ class _Thrift:
             if name is not None and name not in named_values and name not in _OPTIONAL:
                 raise self._fault("lacks a part")
 
-    def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - by kind
+    def _value(
+        self,
+        kind: int,
+        inner: int | _Fields | None,
+        depth: int,
+    ) -> Any:  # noqa: ANN401 - by kind
         """Read a value of a kind."""
         # A store has thousands of values, so the most frequent kinds come first.
         self.n_values += 1

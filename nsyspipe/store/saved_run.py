@@ -142,9 +142,10 @@ class SavedRun(Run):
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
         saved = self._details.skipped_checks
         if saved is None:
+            problems = self._table("problems").to_pylist()
             return tuple(
                 _check_of_text(problem["message"], problem["fix"])
-                for problem in self._table("problems").to_pylist()
+                for problem in problems
                 if problem["code"] == _SKIPPED_CHECKS_CODE
             )
         return tuple(SkippedCheck(tuple(check.rules), check.reason, check.fix) for check in saved)
@@ -192,18 +193,18 @@ class SavedRun(Run):
         windows = all_steps.filter(pc.and_(is_of_rank, _is_in_steps(all_steps, steps)))
         rows = np.empty(0, np.int64)
         if windows.num_rows:
-            span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
-            rows = overlapping_rows(
-                events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span
-            )
+            start_ns = pc.min(windows["start_ns"]).as_py()
+            end_ns = pc.max(windows["end_ns"]).as_py()
+            event_starts = events["start_ns"].to_numpy()
+            event_ends = events["end_ns"].to_numpy()
+            rows = overlapping_rows(event_starts, event_ends, (start_ns, end_ns))
         return rank, events.take(pa.array(rows)), ranges.filter(_is_in_steps(ranges, steps))
 
 
 def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
     first_step, last_step = steps
-    return pc.and_(
-        pc.greater_equal(table["step"], first_step), pc.less_equal(table["step"], last_step)
-    )
+    numbers = table["step"]
+    return pc.and_(pc.greater_equal(numbers, first_step), pc.less_equal(numbers, last_step))
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
@@ -279,14 +280,14 @@ def _masked_header(header: RunHeader) -> RunHeader:
     environment = header.environment
     if environment is not None:
         environment = recorded_environment(environment, Mask())
-    header = replace(header, capture=capture, environment=environment)
+    commands = shown_commands(map(shlex.split, header.commands))
+    header = replace(header, capture=capture, environment=environment, commands=commands)
     return replace(
         header,
         driver_versions=shown_alone(header.driver_versions, VERSION),
         cuda_driver_versions=shown_alone(header.cuda_driver_versions, VERSION),
         traced_events=shown_alone(header.traced_events, TRACED),
         cuda_graph_traces=shown_alone(header.cuda_graph_traces, TRACED),
-        commands=shown_commands(map(shlex.split, header.commands)),
     )
 
 
@@ -301,9 +302,10 @@ def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - a
     item_kind = needed.removeprefix("list[").removesuffix("]")
     if needed.startswith("list[") and item_kind in _OBJECTS:
         require(isinstance(value, list), f"{place} is not a list")
-        return [
-            _parsed_value(item_kind, item, f"{place}[{index}]") for index, item in enumerate(value)
-        ]
+        items = []
+        for index, item in enumerate(value):
+            items.append(_parsed_value(item_kind, item, f"{place}[{index}]"))
+        return items
     if needed in _OBJECTS:
         require(isinstance(value, dict), f"{place} is not an object")
         return _parsed_fields(needed, value, place)
@@ -312,13 +314,13 @@ def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - a
 
 
 def _parsed_fields(kind: str, json_object: dict[str, Any], place: str) -> object:
+    """Return an object of JSON as an object of a class, whose fields need not all be there."""
     values = {}
     for field in fields(_OBJECTS[kind]):
         if field.name in json_object:
             field_place = f"{place}.{field.name}".lstrip(".")
-            values[field.name] = _parsed_value(
-                str(field.type), json_object[field.name], field_place
-            )
+            value = json_object[field.name]
+            values[field.name] = _parsed_value(str(field.type), value, field_place)
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{place or 'it'} lacks {field.name}")
     return _OBJECTS[kind](**values)

@@ -57,40 +57,45 @@ _MAX_RUNS_ADDED_TO_INDEX = 100
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other saved files by name."""
     details = _details_of(run, files)
-    captured = run.header.captured_at_utc
-    environment = run.header.environment
-    link = run.link.slowest if run.link else None
-    header_columns = {
-        name: ", ".join(value) if isinstance(value, list) else value
-        for name, value in details["header"].items()
-    }
-    summary_columns = run.summary().to_pylist()[0]
-    columns = {
-        "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
+    row: dict[str, Any] = {}
+    for name, value in details["header"].items():
+        row[name] = ", ".join(value) if isinstance(value, list) else value
+    row |= run.summary().to_pylist()[0]
+    row |= _columns_of_capture(run)
+    row |= {
         "step_family": run.step_family,
-        "link_kind": link.kind if link else None,
-        "nccl_version": run.nccl.version if run.nccl else None,
-        "environment": None if environment is None else json.dumps(environment),
         "details": json.dumps(details),
-    }
-    version_columns = {
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
         "definitions_version": run.definitions_version,
     }
-    row = header_columns | summary_columns | columns | version_columns
-    return RUNS.from_rows([row | _columns_of_findings(run)])
+    row |= _columns_of_findings(run)
+    return RUNS.from_rows([row])
+
+
+def _columns_of_capture(run: Run) -> dict[str, Any]:
+    """Return the time of the capture, and what was recorded of the link, NCCL and variables."""
+    captured = run.header.captured_at_utc
+    environment = run.header.environment
+    link = run.link.slowest if run.link else None
+    return {
+        "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
+        "link_kind": link.kind if link else None,
+        "nccl_version": run.nccl.version if run.nccl else None,
+        "environment": None if environment is None else json.dumps(environment),
+    }
 
 
 def _details_of(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
     """Return what the row of a run contains as JSON, because no column has it."""
     checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
+    n_host_steps = run.host_steps().num_rows
     details = Details(
         header=run.header,
         skipped_steps=run.skipped_steps,
         nccl=run.nccl,
         link=run.link,
-        n_host_steps=run.host_steps().num_rows,
+        n_host_steps=n_host_steps,
         skipped_checks=checks,
     )
     work = Work.of([run]).saved()
@@ -118,19 +123,15 @@ def _metrics_table(run: Run) -> pa.Table:
     tables = []
     for table, table_schema in wide_tables:
         n_rows = table.num_rows
-        row_columns = {
-            name: table[name] if name in table.column_names else pa.nulls(n_rows)
-            for name in ("rank", "step", "in_summary")
-        }
+        columns = dict.fromkeys(("rank", "step", "in_summary"), pa.nulls(n_rows))
+        columns |= {name: table[name] for name in columns if name in table.column_names}
         for column in table_schema.columns:
             if column.type not in (INT, FLOAT) or column.name in _PLACE_COLUMNS:
                 continue
-            metric_columns = {
-                "metric": pa.repeat(column.name, n_rows),
-                "unit": pa.repeat(column.unit, n_rows),
-                "value": pc.cast(table[column.name], FLOAT, safe=False),
-            }
-            tables.append(METRICS.table(row_columns | metric_columns))
+            columns["metric"] = pa.repeat(column.name, n_rows)
+            columns["unit"] = pa.repeat(column.unit, n_rows)
+            columns["value"] = pc.cast(table[column.name], FLOAT, safe=False)
+            tables.append(METRICS.table(columns))
     return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
@@ -270,9 +271,8 @@ def check_store(run: Run, store: Path) -> None:
     # An input that is a directory is a saved run.
     reports = [path for path in run.inputs if not path.is_dir()]
     if any(Path(os.path.realpath(report)).parent == directory for report in reports):
-        raise OutputError(
-            str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}"
-        )
+        fix = f"--out {store / 'runs'}"
+        raise OutputError(str(store), "is the directory of the reports", fix=fix)
     if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
         problem = "contains reports, but no saved run"
         fix = f"--out {store / 'runs'}"
@@ -289,9 +289,8 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
     try:
         check_values(with_run_id, DATASET[name])
     except ValueError as error:
-        problem = (
-            f"cannot hold the table {name}: {' '.join(str(error).split())}, so nothing was saved"
-        )
+        reason = " ".join(str(error).split())
+        problem = f"cannot hold the table {name}: {reason}, so nothing was saved"
         fix = "use other outputs, and check the report with doctor REPORTS"
         raise OutputError(staged.run_id, problem, fix=fix) from error
     content = _encoded(with_run_id)
@@ -328,15 +327,11 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Tab
 
 def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as the bytes of a Parquet file."""
-    texts = [field.name for field in table.schema if field.type == TEXT or field.name == "run_id"]
-    times = [
-        field.name for field in table.schema if field.type == INT and field.name.endswith("_ns")
-    ]
-    with_statistics = [
-        column_name
-        for column_name in table.column_names
-        if column_name not in _COLUMNS_WITHOUT_STATISTICS
-    ]
+    names = table.column_names
+    types = dict(zip(names, table.schema.types, strict=True))
+    texts = [name for name in names if types[name] == TEXT or name == "run_id"]
+    times = [name for name in names if types[name] == INT and name.endswith("_ns")]
+    with_statistics = [name for name in names if name not in _COLUMNS_WITHOUT_STATISTICS]
     options = {
         "use_dictionary": texts,
         "column_encoding": dict.fromkeys(times, "DELTA_BINARY_PACKED"),
@@ -345,7 +340,8 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     }
     stream = pa.BufferOutputStream()
     with pq.ParquetWriter(stream, table.schema, **options) as writer:
-        for start, end in pairwise([*_row_group_starts(table), table.num_rows]):
+        boundaries = [*_row_group_starts(table), table.num_rows]
+        for start, end in pairwise(boundaries):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
     return stream.getvalue()
 

@@ -72,7 +72,7 @@ def events_of_streams(n):
 
 
 def test_streams_are_counted_before_tracks_are_made(monkeypatch):
-    monkeypatch.setattr(perfetto, "_MOST_STREAMS", 4)
+    monkeypatch.setattr(perfetto, "_MAX_STREAMS", 4)
     events = events_of_streams(5)
     with pytest.raises(OutputError, match="more than 4"):
         next(perfetto._streams(events))

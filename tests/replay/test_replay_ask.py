@@ -12,7 +12,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, menu_of_links, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
 from nsyspipe.report import blocks
-from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, refusals, whatif_blocks
+from nsyspipe.report.whatif import OF_REPLAYED, headline, menu, refusals, whatif_blocks
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
 from tests.conftest import REAL
@@ -634,7 +634,8 @@ def test_the_reason_that_the_headline_gives_is_not_given_again():
 
 def test_a_gain_that_is_not_clear_is_said_to_be_so(worded):
     found = answer(scenario("a", 98, 95, 101, no_wait=True))
-    worded(gain_text(found, found.scenarios[0]))
+    *_, saved = menu(found, found.scenarios, is_verbose=False).rows[-1]
+    worded(saved)
 
 
 COMBINED = {

@@ -240,7 +240,7 @@ TEXTS = {
     partial(units.delta_text, "1/s"): {0.25: "+0.2500 steps/s"},
     units.signed: {-11.3: "-11.3", 0.04: "+0.04", -0.0006: "-0.001", -0.0: "0.0"},
     # As many digits as tell it from what counts.
-    partial(units.signed, told_from=2.0): {2.04: "+2.04", 2.0: "+2.0", -1.996: "-1.996"},
+    partial(units.signed, distinct_from=2.0): {2.04: "+2.04", 2.0: "+2.0", -1.996: "-1.996"},
 }
 
 

@@ -14,7 +14,7 @@ from nsyspipe.findings.judge import RULES
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.report import overview
-from nsyspipe.report.findings import LITTLE, findings_of
+from nsyspipe.report.findings import LITTLE_SHARE_OF_STEP, findings_of
 from nsyspipe.report.first_screen import as_clause
 from nsyspipe.report.overview import (
     BOUNDED,
@@ -93,7 +93,10 @@ def test_what_is_within_noise_is_not_on_the_first_screen(change):
     assert found.alternatives == ()
 
 
-@pytest.mark.parametrize(("saved", "is_shown"), [(LITTLE - 0.001, False), (LITTLE + 0.001, True)])
+@pytest.mark.parametrize(
+    ("saved", "is_shown"),
+    [(LITTLE_SHARE_OF_STEP - 0.001, False), (LITTLE_SHARE_OF_STEP + 0.001, True)],
+)
 def test_an_alternative_that_saves_little_is_not_on_the_first_screen(change, saved, is_shown):
     found = sort(change("a"), change("b", STEP_NS * (1 - saved), BOUNDED))
     assert (ids(found.alternatives) == ["b"]) is is_shown

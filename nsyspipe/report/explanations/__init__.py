@@ -1,1 +1,4 @@
-"""What `nsyspipe explain` says about findings, notes, metrics and words: one source for the terminal and for the docs."""
+"""What `nsyspipe explain` says about findings, notes, metrics and words.
+
+The terminal and the docs have one source.
+"""

@@ -1,4 +1,7 @@
-"""Explanations of notes, metrics, columns and terms, made from what declares them: the catalogue, the figures, the schema."""
+"""Explanations of notes, metrics, columns and terms.
+
+They are made from the declarations in the catalogue of notes, the figures and the schema.
+"""
 
 import re
 from collections.abc import Sequence
@@ -15,15 +18,19 @@ from nsyspipe.report.explanations.text import (
     Group,
     Items,
     Paragraph,
+    Piece,
     Section,
     normalized,
 )
+from nsyspipe.report.units import upper_first
 
 _UNITS = {
     "ns": "nanoseconds in JSON and tables, milliseconds in text and pages",
     "ratio": "a ratio, where 1 is all, and a percentage in text and pages",
     "bytes": "bytes in JSON and tables, MB or GB in text and pages (1 GB is 1,000,000,000 bytes)",
-    "bytes/s": "bytes per second in JSON and tables, GB/s in text and pages (1 GB is 1,000,000,000 bytes)",
+    "bytes/s": (
+        "bytes per second in JSON and tables, GB/s in text and pages (1 GB is 1,000,000,000 bytes)"
+    ),
     "1/s": "steps per second",
     "count": "a number",
     "flag": "true or false",
@@ -62,26 +69,32 @@ _SYMBOLS = (
 
 
 def explain_note(name: str) -> Explanation | None:
-    """Return the explanation of a note or warning: severity, meaning and fix; None if there is none of that code."""
+    """Return the severity, meaning and fix of a note or warning. None if no note has this code."""
     kind = CATALOGUE.get(name)
     return None if kind is None else _explanation_of_note(name, kind)
 
 
 def _explanation_of_note(name: str, kind: ProblemKind) -> Explanation:
-    message = _with_values(kind.message)
-    about_values = [Paragraph(_PLACEHOLDERS)] if message != kind.message else []
+    message = _with_placeholders(kind.message)
+    meaning = [Paragraph(_sentence(message))]
+    has_placeholders = message != kind.message
+    if has_placeholders:
+        meaning.append(Paragraph(_PLACEHOLDERS))
+    fix = _fix_text(_with_placeholders(kind.fix or ""))
     sections = (
         Section("Severity", (Paragraph(_SEVERITIES[kind.severity]),)),
-        Section("What it means", (Paragraph(_sentence(message)), *about_values)),
-        Section("How to fix it", (Paragraph(_fix_text(_with_values(kind.fix or ""))),)),
+        Section("What it means", tuple(meaning)),
+        Section("How to fix it", (Paragraph(fix),)),
     )
-    return Explanation(
-        name, Group.NOTE, name, "A note that outputs print if it applies to your reports.", sections
-    )
+    summary = "A note that outputs print if it applies to your reports."
+    return Explanation(name, Group.NOTE, name, summary, sections)
 
 
-def _with_values(template: str) -> str:
-    """Return a template of a message with its fields as words in capital letters, and counted nouns in the plural."""
+def _with_placeholders(template: str) -> str:
+    """Return a template of a message with words in capital letters for its fields.
+
+    Counted nouns are in the plural.
+    """
     counted = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
     return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), counted)
 
@@ -94,12 +107,15 @@ def _fix_text(fix: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a text with a capital letter and a full stop; a text that begins with an option or a name keeps its letter."""
-    first_word = text.partition(" ")[0]
-    is_plain_word = first_word.isalpha() and first_word.islower() and first_word != _TOOL
-    start = text[:1].upper() if is_plain_word else text[:1]
-    end = "" if text.endswith((".", "?")) else "."
-    return f"{start}{text[1:]}{end}"
+    """Return a text with a capital letter and a full stop.
+
+    A text that begins with an option or a name keeps its first letter.
+    """
+    first_word, _, _ = text.partition(" ")
+    is_lower_word = first_word.isalpha() and first_word.islower()
+    if is_lower_word and first_word != _TOOL:
+        text = upper_first(text)
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def definitions_of_terms() -> dict[str, str]:
@@ -108,57 +124,67 @@ def definitions_of_terms() -> dict[str, str]:
 
 
 def explain_term(name: str) -> Explanation | None:
-    """Return the explanation of a term: the sentence of the glossary; None if there is no such term."""
+    """Return the sentence of the glossary about a term. None if there is no such term."""
     definition = definitions_of_terms().get(name)
-    return None if definition is None else Explanation(name, Group.WORD, name, definition, ())
+    if definition is None:
+        return None
+    return Explanation(name, Group.WORD, name, definition, ())
 
 
 def explain_metric(name: str) -> Explanation | None:
-    """Return the explanation of a metric by its name, its column or its label; None if there is none.
+    """Return the explanation of a metric by its name, column or label. None if there is none.
 
-    Asked for the column, it includes what a column of the same name is in tables that do not hold
-    metrics.
+    If the name is that of the column, the explanation includes what the column means in tables
+    without metrics.
     """
-    by_label = {
-        normalized(label): figure
-        for figure in reversed(METRICS.values())
-        for label in (figure.short, figure.label)
-    }
-    by_column = {normalized(column): figure for column, figure in FIGURES.items()}
-    by_name = {normalized(metric): figure for metric, figure in METRICS.items()}
-    figure = (by_label | by_column | by_name).get(name)
+    figure = _figure_named(name)
     if figure is None:
         return None
     explanation = _explanation_of_metric(figure)
-    if name == normalized(figure.column) != normalized(figure.name):
-        elsewhere = [
-            place
-            for place in columns_by_name()[figure.column]
-            if place.table not in _TABLES_OF_METRICS
-        ]
-        sections = (*explanation.sections, *map(_section_of_column, elsewhere))
-        return structs.replace(explanation, sections=sections)
-    return explanation
+    is_column = name == normalized(figure.column)
+    if not is_column or name == normalized(figure.name):
+        return explanation
+    other_places = [
+        place for place in columns_by_name()[figure.column] if place.table not in _TABLES_OF_METRICS
+    ]
+    sections = (*explanation.sections, *map(_section_of_column, other_places))
+    return structs.replace(explanation, sections=sections)
+
+
+def _figure_named(name: str) -> Figure | None:
+    """Return the figure with a normalized name; otherwise that with the column or label."""
+    figure_of_label: dict[str, Figure] = {}
+    for figure in reversed(METRICS.values()):
+        figure_of_label[normalized(figure.short)] = figure
+        figure_of_label[normalized(figure.label)] = figure
+    figure_of_column = {normalized(column): figure for column, figure in FIGURES.items()}
+    figure_of_name = {normalized(metric): figure for metric, figure in METRICS.items()}
+    return (figure_of_label | figure_of_column | figure_of_name).get(name)
 
 
 def _explanation_of_metric(figure: Figure) -> Explanation:
-    of_run = [column for column in SUMMARY.columns if column.name == figure.column]
-    of_step = [
-        column for column in STEPS.columns if column.name in (figure.column, *figure.of_step)
-    ]
+    step_names = (figure.column, *figure.of_step)
+    run_columns = [column for column in SUMMARY.columns if column.name == figure.column]
+    step_columns = [column for column in STEPS.columns if column.name in step_names]
     formulas = [f"of one step, to compare runs: {figure.formula}"]
-    formulas += [f"of the run: {_definition(column)}" for column in of_run]
-    formulas += [f"`{column.name}`: {_definition(column)}" for column in of_step]
+    formulas += [f"of the run: {_definition(column)}" for column in run_columns]
+    formulas += [f"`{column.name}`: {_definition(column)}" for column in step_columns]
+    nulls = _null_texts([*run_columns, *step_columns])
+    unit = _sentence(_unit_text(figure.unit))
+    formula_pieces: tuple[Piece, ...] = (Items(tuple(formulas)), *_about_symbols(formulas))
     command = f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n"
-    sections = (
+    meaning = (
         Section("Definition", (Paragraph(_sentence(figure.definition)),)),
-        Section("Unit", (Paragraph(_sentence(_unit_text(figure.unit))),)),
-        Section("Formula", (Items(tuple(formulas)), *_about_symbols(formulas))),
-        Section("When it is null", (Items(tuple(_null_texts([*of_run, *of_step]))),)),
+        Section("Unit", (Paragraph(unit),)),
+        Section("Formula", formula_pieces),
+        Section("When it is null", (Items(tuple(nulls)),)),
+    )
+    comparison = (
         Section("Which direction is better", (Paragraph(_DIRECTIONS[figure.better]),)),
         Section("How to compare it", (Code("bash", command),)),
     )
     summary = f"A metric. In JSON and tables, its column is `{figure.column}`."
+    sections = (*meaning, *comparison)
     return Explanation(figure.name, Group.METRIC, figure.label, summary, sections)
 
 
@@ -179,8 +205,12 @@ def columns_by_name() -> dict[str, list[_Place]]:
 
 
 def explain_column(name: str) -> Explanation | None:
-    """Return the explanation of a column, with a section for each table that has it; None if there is none."""
-    places = {normalized(column): tables for column, tables in columns_by_name().items()}.get(name)
+    """Return the explanation of a column. None if there is no such column.
+
+    It has a section for each table that has the column.
+    """
+    places_of_column = {normalized(column): places for column, places in columns_by_name().items()}
+    places = places_of_column.get(name)
     if places is None:
         return None
     column_name = places[0].column.name
@@ -193,13 +223,20 @@ def _section_of_column(place: _Place) -> Section:
     column = place.column
     meaning = definition_of(place.table, column.name)
     formula = _definition(column)
-    texts = [_sentence(meaning)] if meaning else []
-    texts += [_sentence(formula), f"Unit: {_unit_text(column.unit)}.", *_null_texts([column])]
-    return Section(f"In the table {place.table}", (Items(tuple(texts)), *_about_symbols([formula])))
+    texts = []
+    if meaning:
+        texts.append(_sentence(meaning))
+    texts.append(_sentence(formula))
+    texts.append(f"Unit: {_unit_text(column.unit)}.")
+    texts += _null_texts([column])
+    pieces: tuple[Piece, ...] = (Items(tuple(texts)), *_about_symbols([formula]))
+    return Section(f"In the table {place.table}", pieces)
 
 
 def _about_symbols(formulas: Sequence[str]) -> Sequence[Paragraph]:
-    return [Paragraph(_SYMBOLS)] if any("|" in formula for formula in formulas) else []
+    """Return what the letters of formulas mean, if there is a formula with a length."""
+    has_length = any("|" in formula for formula in formulas)
+    return [Paragraph(_SYMBOLS)] if has_length else []
 
 
 def _unit_text(unit: str) -> str:
@@ -207,13 +244,13 @@ def _unit_text(unit: str) -> str:
 
 
 def _definition(column: Column) -> str:
-    """Return what the declaration of a column says it is, without what it says about null."""
+    """Return what a column is by its declaration, without what the declaration says about null."""
     clauses = [clause for clause in _clauses(column.doc) if not _is_about_null(clause)]
     return ". ".join(clauses) or column.name
 
 
 def _null_texts(columns: Sequence[Column]) -> list[str]:
-    """Return when columns are null, as far as their declarations contain it, a text each."""
+    """Return texts about when columns are null, as far as their declarations say it."""
     nullable = [column for column in columns if column.nullable]
     if not nullable:
         return ["Never null."]

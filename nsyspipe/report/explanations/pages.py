@@ -1,4 +1,7 @@
-"""The pages of the docs about findings, and their pictures, from the same source as `nsyspipe explain`."""
+"""The pages of the docs about findings, and their pictures.
+
+They have the same source as ``nsyspipe explain``.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +19,7 @@ from nsyspipe.report.explanations.text import (
     ids_in,
 )
 from nsyspipe.report.explanations.timeline import Picture, svg
+from nsyspipe.report.units import upper_first
 
 _SOURCE = "nsyspipe/report/explanations/findings"
 _GENERATED = (
@@ -44,28 +48,24 @@ class Drawing(Struct, frozen=True):
 
 
 def finding_pages() -> dict[str, str]:
-    """Return the files of ``docs/findings/`` by name: an index, and for each finding a page and its pictures."""
+    """Return the files of ``docs/findings/`` by name.
+
+    They are an index, and for each finding a page and its pictures.
+    """
     files = {"index.md": _index()}
     for name in ids_in(subjects.FINDINGS_FOLDER):
         explanation = subjects.explain_finding(name)
         files[f"{name}.md"] = _page(explanation)
-        files |= {
-            drawing.file_name: svg(drawing.picture, drawing.description)
-            for drawing in _drawings(explanation)
-        }
+        for drawing in _drawings(explanation):
+            files[drawing.file_name] = svg(drawing.picture, drawing.description)
     return files
 
 
 def _index() -> str:
     lines = [_GENERATED.format(source=_SOURCE), "", "# Findings", "", _INDEX_INTRODUCTION, ""]
     for cause, entries in subjects.findings_by_cause().items():
-        heading = subjects.cause_name(cause)
-        lines += [
-            f"## {heading[:1].upper()}{heading[1:]}",
-            "",
-            "| finding | meaning |",
-            "|---|---|",
-        ]
+        heading = upper_first(subjects.cause_name(cause))
+        lines += [f"## {heading}", "", "| finding | meaning |", "|---|---|"]
         lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
         lines.append("")
     estimates = subjects.explain("estimates")
@@ -76,23 +76,20 @@ def _index() -> str:
 
 
 def _page(explanation: Explanation) -> str:
-    lines = [
-        _GENERATED.format(source=f"{_SOURCE}/{explanation.id}.md"),
-        "",
-        f"# {explanation.id}: {explanation.title}",
-        "",
-        explanation.summary,
-        "",
-        *_sections_lines(explanation, "##"),
-        "[All findings](index.md)",
-    ]
+    source = f"{_SOURCE}/{explanation.id}.md"
+    lines = [_GENERATED.format(source=source), ""]
+    lines += [f"# {explanation.id}: {explanation.title}", "", explanation.summary, ""]
+    lines += _sections_lines(explanation, "##")
+    lines.append("[All findings](index.md)")
     return "\n".join(lines) + "\n"
 
 
 def _sections_lines(explanation: Explanation, marks: str) -> Iterator[str]:
+    """Yield the sections of an explanation in Markdown. `marks` stand before their headings."""
     drawings = iter(_drawings(explanation))
     for section in explanation.sections:
-        yield from (f"{marks} {section.heading}", "")
+        yield f"{marks} {section.heading}"
+        yield ""
         for piece in section.pieces:
             if isinstance(piece, Picture):
                 drawing = next(drawings)
@@ -102,39 +99,33 @@ def _sections_lines(explanation: Explanation, marks: str) -> Iterator[str]:
             yield ""
 
 
-def _piece_lines(piece: Paragraph | Items | Code, own_id: str) -> Sequence[str]:
+def _piece_lines(piece: Paragraph | Items | Code, page_id: str) -> Sequence[str]:
     lines = as_markdown_lines(piece)
     if isinstance(piece, Code):
         return [f"<!-- not run: {_WHY_NOT_RUN[piece.language]} -->", "", *lines]
-    return [_with_links(line, own_id) for line in lines]
+    return [_with_links(line, page_id) for line in lines]
 
 
-def _with_links(line: str, own_id: str) -> str:
+def _with_links(line: str, page_id: str) -> str:
     """Return a line in which each other finding that it names is a link to its page."""
-    others = {*ids_in(subjects.FINDINGS_FOLDER)} - {own_id}
-    return re.sub(
-        r"`([a-z0-9-]+)`",
-        lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in others else name[0],
-        line,
-    )
+    linked_ids = {*ids_in(subjects.FINDINGS_FOLDER)} - {page_id}
+
+    def with_link(code: re.Match[str]) -> str:
+        return f"[{code[0]}]({code[1]}.md)" if code[1] in linked_ids else code[0]
+
+    return re.sub(r"`([a-z0-9-]+)`", with_link, line)
 
 
 def _drawings(explanation: Explanation) -> list[Drawing]:
     """Return the pictures of a page in their order."""
-    pictures = [
-        (section, piece)
-        for section in explanation.sections
-        for piece in section.pieces
-        if isinstance(piece, Picture)
-    ]
-    names = [
-        explanation.id if number == 1 else f"{explanation.id}-{number}"
-        for number in range(1, len(pictures) + 1)
-    ]
-    return [
-        Drawing(f"{name}.svg", picture, _description(section))
-        for name, (section, picture) in zip(names, pictures, strict=True)
-    ]
+    drawings: list[Drawing] = []
+    for section in explanation.sections:
+        for piece in section.pieces:
+            if isinstance(piece, Picture):
+                number = f"-{len(drawings) + 1}" if drawings else ""
+                file_name = f"{explanation.id}{number}.svg"
+                drawings.append(Drawing(file_name, piece, _description(section)))
+    return drawings
 
 
 def _description(section: Section) -> str:

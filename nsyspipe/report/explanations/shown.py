@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nsyspipe.report.blocks import Block, Field, Sentence, Table
+from nsyspipe.report.blocks import Block, Cell, Field, Sentence, Table
 from nsyspipe.report.explanations import subjects
 from nsyspipe.report.explanations.subjects import Entry
 from nsyspipe.report.explanations.text import (
@@ -18,7 +18,8 @@ from nsyspipe.report.explanations.text import (
 from nsyspipe.report.explanations.timeline import Picture, text_lines
 
 _INDENT = "  "
-_ID_WIDTH = 22  # of the longest metric, so that all lists of IDs line up
+# Of the longest metric, so that all lists of IDs line up.
+_ID_WIDTH = 22
 
 
 def explanation_blocks(explanation: Explanation) -> Iterator[Block]:
@@ -47,10 +48,10 @@ def _piece_blocks(piece: Piece, *, is_first: bool) -> Iterator[Block]:
 
 def _items_table(items: Items, *, is_close: bool) -> Table:
     """Return a list as a table of two columns, so that each text stands below its own beginning."""
-    marks = [
-        f"{number}." if items.is_numbered else "-" for number in range(1, len(items.texts) + 1)
-    ]
-    rows = [[mark, _plain(text)] for mark, text in zip(marks, items.texts, strict=True)]
+    rows: list[list[Cell]] = []
+    for number, text in enumerate(items.texts, start=1):
+        mark = f"{number}." if items.is_numbered else "-"
+        rows.append([mark, _plain(text)])
     columns = [Field("", kind="word"), Field("", kind="prose")]
     return Table("", columns, rows, has_headings=False, is_close=is_close)
 
@@ -80,6 +81,7 @@ def index_blocks() -> Iterator[Block]:
 
 
 def _entries_blocks(heading: str, entries: Sequence[Entry]) -> Iterator[Block]:
+    """Yield IDs below a heading, each with its title."""
     yield Sentence(heading, "bold", is_close=False)
     columns = [Field("", kind="word", least=_ID_WIDTH), Field("", kind="prose")]
     rows = [[entry.id, _plain(entry.title)] for entry in entries]
@@ -103,13 +105,11 @@ def explanation_document(explanation: Explanation) -> dict[str, Any]:
 
 def index_document() -> dict[str, Any]:
     """Return all IDs by group as a JSON document."""
-    of_findings = [
-        {"id": entry.id, "cause": cause, "title": entry.title}
-        for cause, entries in subjects.findings_by_cause().items()
-        for entry in entries
-    ]
+    findings = []
+    for cause, entries in subjects.findings_by_cause().items():
+        findings += [{"id": entry.id, "cause": cause, "title": entry.title} for entry in entries]
     return {
-        "findings": of_findings,
+        "findings": findings,
         "words": [_row(entry) for entry in subjects.words()],
         "metrics": [_row(entry) for entry in subjects.metrics()],
         "notes": [{"id": code} for code in subjects.notes()],
@@ -122,7 +122,8 @@ def _row(entry: Entry) -> dict[str, str]:
 
 def section_markdown(pieces: Sequence[Piece]) -> str:
     """Return the pieces of a section as Markdown, pictures as bars of letters."""
-    return "\n\n".join("\n".join(_markdown_lines(piece)) for piece in pieces)
+    texts = ["\n".join(_markdown_lines(piece)) for piece in pieces]
+    return "\n\n".join(texts)
 
 
 def _markdown_lines(piece: Piece) -> Sequence[str]:

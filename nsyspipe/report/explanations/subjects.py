@@ -1,4 +1,7 @@
-"""What has an explanation, and how an ID is found: findings and words by their files, the others by what declares them."""
+"""Which IDs have an explanation, and how `explain` finds an ID.
+
+Findings and words have files. Other explanations are made from declarations.
+"""
 
 import difflib
 
@@ -64,12 +67,12 @@ ALIASES = {
     "medium": "severity",
     "low": "severity",
 }
-_NAMES_OF_CAUSES = {
-    "idle devices": "idle GPUs"
-}  # causes that text calls by another name than JSON does
-_MOST_SIMILAR = 5
-_SIMILARITY = 0.6
-_LEAST_LETTERS = 3  # of a part of an ID that finds the IDs that contain it
+# Causes with another name in text than in JSON.
+_NAMES_OF_CAUSES = {"idle devices": "idle GPUs"}
+_MAX_SIMILAR_IDS = 5
+_MIN_SIMILARITY = 0.6
+# A part of an ID with this many letters finds the IDs that contain it.
+_MIN_LETTERS_OF_PART = 3
 
 
 class Entry(Struct, frozen=True):
@@ -80,7 +83,7 @@ class Entry(Struct, frozen=True):
 
 
 def explain(topic: str) -> Explanation | None:
-    """Return the explanation of an ID; None if there is none.
+    """Return the explanation of an ID. None if there is none.
 
     The exact name of a metric comes first, then a finding, a word, a note, the label of a metric, a
     term of the glossary, and a column.
@@ -104,13 +107,12 @@ def explain_finding(name: str) -> Explanation:
 def similar_ids(topic: str) -> list[str]:
     """Return the IDs that somebody may have meant, the most similar first."""
     name = normalized(topic)
-    known = {normalized(known_id): known_id for known_id in all_ids()}
-    close = difflib.get_close_matches(name, known, n=_MOST_SIMILAR, cutoff=_SIMILARITY)
-    is_long_enough = len(name) >= _LEAST_LETTERS
-    containing = [known_name for known_name in known if is_long_enough and name in known_name]
-    return [known[known_name] for known_name in dict.fromkeys([*close, *containing])][
-        :_MOST_SIMILAR
-    ]
+    id_of_name = {normalized(known_id): known_id for known_id in all_ids()}
+    names = difflib.get_close_matches(name, id_of_name, n=_MAX_SIMILAR_IDS, cutoff=_MIN_SIMILARITY)
+    if len(name) >= _MIN_LETTERS_OF_PART:
+        names += [known_name for known_name in id_of_name if name in known_name]
+    similar = [id_of_name[known_name] for known_name in dict.fromkeys(names)]
+    return similar[:_MAX_SIMILAR_IDS]
 
 
 def all_ids() -> list[str]:
@@ -130,10 +132,11 @@ def findings_by_cause() -> dict[str, list[Entry]]:
     """Return the findings by what causes them, in the order of `nsyspipe.findings.judge.CAUSES`."""
     from nsyspipe.findings.judge import CAUSES  # noqa: PLC0415 - only lists need the rules
 
-    return {
-        cause: [Entry(name, explain_finding(name).title) for name in names]
-        for cause, names in CAUSES.items()
-    }
+    return {cause: list(map(_finding_entry, names)) for cause, names in CAUSES.items()}
+
+
+def _finding_entry(name: str) -> Entry:
+    return Entry(name, explain_finding(name).title)
 
 
 def cause_name(cause: str) -> str:
@@ -142,23 +145,19 @@ def cause_name(cause: str) -> str:
 
 
 def words() -> list[Entry]:
-    """Return the words of outputs: those that have a file, and the other terms of the glossary."""
-    of_files = [
-        Entry(name, read_explanation(WORDS_FOLDER, name, Group.WORD).title)
-        for name in ids_in(WORDS_FOLDER)
-    ]
-    of_glossary = [Entry(name, definition) for name, definition in _terms().items()]
-    return sorted([*of_files, *of_glossary], key=lambda entry: entry.id)
+    """Return the words of outputs that have a file, and the other terms of the glossary."""
+    entries = [Entry(name, definition) for name, definition in _terms().items()]
+    for name in ids_in(WORDS_FOLDER):
+        explanation = read_explanation(WORDS_FOLDER, name, Group.WORD)
+        entries.append(Entry(name, explanation.title))
+    return sorted(entries, key=lambda entry: entry.id)
 
 
 def _terms() -> dict[str, str]:
-    """Return the definitions of those terms of the glossary that no file explains."""
+    """Return the definitions of the terms of the glossary that no file explains."""
+    terms = definitions_of_terms()
     explained = {*ids_in(FINDINGS_FOLDER), *ids_in(WORDS_FOLDER), *ALIASES}
-    return {
-        name: definition
-        for name, definition in definitions_of_terms().items()
-        if name not in explained
-    }
+    return {name: definition for name, definition in terms.items() if name not in explained}
 
 
 def metrics() -> list[Entry]:

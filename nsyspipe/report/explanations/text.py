@@ -1,4 +1,7 @@
-"""How an explanation is written down: a title, a sentence, and sections of paragraphs, lists, code and pictures."""
+"""The format of an explanation.
+
+It has a title, a sentence, and sections of paragraphs, lists, code and pictures.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -67,7 +70,7 @@ class Explanation(Struct, frozen=True):
 
 
 def normalized(topic: str) -> str:
-    """Return an ID as it is looked up: small letters, with ``-`` for spaces and ``_``."""
+    """Return an ID in lower case, with ``-`` for spaces and ``_``."""
     return re.sub(r"[\s_]+", "-", topic.strip().lower())
 
 
@@ -97,10 +100,13 @@ def parse_explanation(text: str, name: str, group: Group) -> Explanation:
     title, _, summary = head.strip().partition("\n")
     if not title.startswith("# ") or not summary.strip():
         raise ValueError(f"{name}: the title or the summary is missing")
-    sections = [_section(part) for part in parts]
-    return Explanation(
-        name, group, title.removeprefix("# "), " ".join(summary.split()), tuple(sections)
-    )
+    sections = tuple(_section(part) for part in parts)
+    return Explanation(name, group, title.removeprefix("# "), _joined(summary), sections)
+
+
+def _joined(text: str) -> str:
+    """Return lines of text as one line."""
+    return " ".join(text.split())
 
 
 def _section(text: str) -> Section:
@@ -109,23 +115,25 @@ def _section(text: str) -> Section:
 
 
 def _pieces(body: str) -> Iterator[Piece]:
-    """Yield the pieces of a section: fenced blocks, and what empty lines separate outside of them."""
+    """Yield the pieces of a section: fenced blocks, and paragraphs and lists between them."""
     for number, part in enumerate(body.split(f"\n{_FENCE}")):
         is_fenced = number % 2 == 1
         if is_fenced:
             language, _, content = part.partition("\n")
             yield parse_picture(content) if language == _PICTURE else Code(language, content)
         else:
-            yield from (_words(block) for block in part.strip().split("\n\n") if block.strip())
+            blocks = part.strip().split("\n\n")
+            yield from (_words(block.strip()) for block in blocks if block.strip())
 
 
 def _words(block: str) -> Paragraph | Items:
-    entries = re.split(r"\n(?=(?:-|\d+\.) )", block.strip())
-    matches = [_ITEM.fullmatch(entry) for entry in entries]
-    texts = tuple(" ".join(match[1].split()) for match in matches if match is not None)
+    """Return a block as a list if each of its entries begins with a mark."""
+    entries = re.split(r"\n(?=(?:-|\d+\.) )", block)
+    items = [_ITEM.fullmatch(entry) for entry in entries]
+    texts = tuple(_joined(item[1]) for item in items if item is not None)
     if len(texts) != len(entries):
-        return Paragraph(" ".join(block.split()))
-    return Items(texts, is_numbered=block.strip()[0].isdigit())
+        return Paragraph(_joined(block))
+    return Items(texts, is_numbered=block[0].isdigit())
 
 
 def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
@@ -134,9 +142,8 @@ def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
         case Paragraph():
             return [piece.text]
         case Items():
-            return [
-                f"{f'{number}.' if piece.is_numbered else '-'} {text}"
-                for number, text in enumerate(piece.texts, 1)
-            ]
+            if piece.is_numbered:
+                return [f"{number}. {text}" for number, text in enumerate(piece.texts, 1)]
+            return [f"- {text}" for text in piece.texts]
         case Code():
             return [f"{_FENCE}{piece.language}", *piece.text.splitlines(), _FENCE]

@@ -1,4 +1,4 @@
-"""Pictures of timelines from a few rows of text: one function draws each as SVG, another one as bars of letters.
+"""Pictures of timelines from a few rows of text, as SVG and as bars of letters.
 
 A picture has one or more timelines, which ``---`` separates. The first line of a timeline is its
 title. Each further line is a bar::
@@ -19,9 +19,11 @@ from msgspec import Struct
 
 MAX_UNITS = 60
 _BAR = re.compile(r"(\d+)-(\d+) (\w+)")
-_LANE = re.compile(r"(\S.*?)\s{2,}(\d.*)")  # two spaces end the name of a lane
+# Two spaces end the name of a lane.
+_LANE = re.compile(r"(\S.*?)\s{2,}(\d.*)")
 _INDENT = "  "
-_BORDER = "|"  # the last letter of a bar that the next one continues
+# The last letter of a bar if the next bar of the same kind follows at once.
+_BORDER = "|"
 # Sizes of the SVG, in pixels.
 _UNIT_WIDTH = 10
 _LANE_HEIGHT = 30
@@ -36,10 +38,13 @@ _SWATCH = 12
 
 
 class Kind(Struct, frozen=True):
-    """What a bar stands for: its letter on the terminal, its words in the legend and inside the bar, and its colors."""
+    """What a bar stands for."""
 
+    # On the terminal.
     letter: str
+    # In the legend.
     meaning: str
+    # Inside the bar.
     label: str
     light_color: str
     dark_color: str
@@ -96,9 +101,8 @@ class Picture(Struct, frozen=True):
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of its bars, in the order of `KINDS`."""
-        used = {
-            bar.kind for timeline in self.timelines for lane in timeline.lanes for bar in lane.bars
-        }
+        lanes = [lane for timeline in self.timelines for lane in timeline.lanes]
+        used = {bar.kind for lane in lanes for bar in lane.bars}
         return [kind for name, kind in KINDS.items() if name in used]
 
 
@@ -111,7 +115,9 @@ def parse_picture(text: str) -> Picture:
         If a line is not a lane, a kind is not known, or the bars of a lane overlap or are out of
         range.
     """
-    return Picture(tuple(_timeline(part.strip().splitlines()) for part in text.split("\n---\n")))
+    parts = text.split("\n---\n")
+    timelines = tuple(_timeline(part.strip().splitlines()) for part in parts)
+    return Picture(timelines)
 
 
 def _timeline(lines: Sequence[str]) -> Timeline:
@@ -120,10 +126,11 @@ def _timeline(lines: Sequence[str]) -> Timeline:
 
 
 def _lane(line: str) -> Lane:
-    parts = _LANE.fullmatch(line.strip())
-    if parts is None:
+    name_and_bars = _LANE.fullmatch(line.strip())
+    if name_and_bars is None:
         raise ValueError(f"not a lane: {line!r}")
-    bars = tuple(Bar(int(start), int(end), kind) for start, end, kind in _BAR.findall(parts[2]))
+    name, text = name_and_bars.groups()
+    bars = tuple(Bar(int(start), int(end), kind) for start, end, kind in _BAR.findall(text))
     free_from = 0
     for bar in bars:
         if bar.kind not in KINDS:
@@ -131,9 +138,10 @@ def _lane(line: str) -> Lane:
         if not free_from <= bar.start < bar.end <= MAX_UNITS:
             raise ValueError(f"bars overlap or are out of range: {line!r}")
         free_from = bar.end
-    if " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars) != " ".join(parts[2].split()):
+    read_text = " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars)
+    if read_text != " ".join(text.split()):
         raise ValueError(f"not a lane: {line!r}")
-    return Lane(parts[1], bars)
+    return Lane(name, bars)
 
 
 def text_lines(picture: Picture) -> list[str]:
@@ -142,15 +150,16 @@ def text_lines(picture: Picture) -> list[str]:
     lines: list[str] = []
     for timeline in picture.timelines:
         lines.append(timeline.title)
-        lines += [
-            f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}".rstrip()
-            for lane in timeline.lanes
-        ]
+        for lane in timeline.lanes:
+            line = f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}"
+            lines.append(line.rstrip())
         lines.append("")
-    return lines + _legend_lines(picture, _INDENT + " " * name_width + _INDENT)
+    space_below_names = " " * name_width
+    return lines + _legend_lines(picture, f"{_INDENT}{space_below_names}{_INDENT}")
 
 
 def _letters(lane: Lane) -> str:
+    """Return the bars of a lane, a letter for each unit of time."""
     letters = [" "] * MAX_UNITS
     for bar in lane.bars:
         letters[bar.start : bar.end] = KINDS[bar.kind].letter * (bar.end - bar.start)
@@ -162,28 +171,33 @@ def _letters(lane: Lane) -> str:
 
 
 def _legend_lines(picture: Picture, indent: str) -> list[str]:
-    lines = [""]
+    """Return the entries of the legend, as many in a line as fit."""
+    lines: list[str] = []
     for kind in picture.kinds:
         entry = f"{kind.letter} {kind.meaning}"
-        if lines[-1] and len(lines[-1]) + len(entry) + 3 > MAX_UNITS:
-            lines.append("")
-        lines[-1] += f"   {entry}" if lines[-1] else entry
-    return [f"{indent}{line}" for line in lines]
+        longer_line = f"{lines[-1]}   {entry}" if lines else ""
+        if lines and len(longer_line) <= MAX_UNITS:
+            lines[-1] = longer_line
+        else:
+            lines.append(entry)
+    return [f"{indent}{line}" for line in lines or [""]]
 
 
 def svg(picture: Picture, description: str) -> str:
-    """Return a picture as an SVG document with light and dark colors; `description` is read to those who do not see it."""
+    """Return a picture as an SVG document with light and dark colors.
+
+    `description` is read to people who do not see it.
+    """
     rows = _legend_rows(picture)
     heights = [_TITLE_HEIGHT + _LANE_HEIGHT * len(timeline.lanes) for timeline in picture.timelines]
     height = 2 * _MARGIN + sum(heights) + _LEGEND_HEIGHT * len(rows)
+    size = f'width="{_WIDTH}" height="{height}"'
+    view_box = f"0 0 {_WIDTH} {height}"
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-            f'width="{_WIDTH}" height="{height}" role="img">'
-        ),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box}" {size} role="img">',
         f"<title>{escape(description)}</title>",
         f"<style>{_style(picture)}</style>",
-        f'<rect class="page" width="{_WIDTH}" height="{height}" rx="8"/>',
+        f'<rect class="page" {size} rx="8"/>',
     ]
     top = _MARGIN
     for timeline, timeline_height in zip(picture.timelines, heights, strict=True):
@@ -194,15 +208,18 @@ def svg(picture: Picture, description: str) -> str:
 
 
 def _style(picture: Picture) -> str:
-    names = [name for name, kind in KINDS.items() if kind in picture.kinds]
-    light = "".join(f".{name}{{fill:{KINDS[name].light_color}}}" for name in names)
-    dark = "".join(f".{name}{{fill:{KINDS[name].dark_color}}}" for name in names)
+    """Return the style sheet of a picture, with the colors of its kinds of bars."""
+    kinds = {name: kind for name, kind in KINDS.items() if kind in picture.kinds}
+    light = "".join(f".{name}{{fill:{kind.light_color}}}" for name, kind in kinds.items())
+    dark = "".join(f".{name}{{fill:{kind.dark_color}}}" for name, kind in kinds.items())
     return (
         "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Noto "
         "Sans',sans-serif;fill:#12161c}"
-        ".title{font-weight:600;font-size:14px}.lane{fill:#434c59}.page{fill:#fff;stroke:#e2e5ea}.track{fill:#f0f2f5}"
+        ".title{font-weight:600;font-size:14px}.lane{fill:#434c59}"
+        ".page{fill:#fff;stroke:#e2e5ea}.track{fill:#f0f2f5}"
         f".on-dark{{fill:#fff}}.on-light{{fill:#12161c}}{light}"
-        "@media(prefers-color-scheme:dark){text{fill:#e9ecf1}.lane{fill:#b6bec9}.page{fill:#0f1217;stroke:#2b323d}"
+        "@media(prefers-color-scheme:dark){text{fill:#e9ecf1}.lane{fill:#b6bec9}"
+        ".page{fill:#0f1217;stroke:#2b323d}"
         f".track{{fill:#1d222b}}.on-dark{{fill:#fff}}.on-light{{fill:#12161c}}{dark}}}"
     )
 
@@ -210,13 +227,11 @@ def _style(picture: Picture) -> str:
 def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
     yield f'<text class="title" x="{_MARGIN}" y="{top + 16}">{escape(timeline.title)}</text>'
     left = _MARGIN + _LANE_NAME_WIDTH
+    track_size = f'width="{MAX_UNITS * _UNIT_WIDTH}" height="{_BAR_HEIGHT}"'
     for number, lane in enumerate(timeline.lanes):
         lane_top = top + _TITLE_HEIGHT + _LANE_HEIGHT * number
         yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{escape(lane.name)}</text>'
-        yield (
-            f'<rect class="track" x="{left}" y="{lane_top}" width="{MAX_UNITS * _UNIT_WIDTH}" '
-            f'height="{_BAR_HEIGHT}"/>'
-        )
+        yield f'<rect class="track" x="{left}" y="{lane_top}" {track_size}/>'
         for bar in lane.bars:
             yield from _drawn_bar(bar, left, lane_top)
 
@@ -225,17 +240,13 @@ def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
     kind = KINDS[bar.kind]
     x = left + bar.start * _UNIT_WIDTH
     width = (bar.end - bar.start) * _UNIT_WIDTH
-    yield (
-        f'<rect class="{bar.kind}" x="{x}" y="{top}" width="{width - 1}" height="{_BAR_HEIGHT}" '
-        'rx="2"/>'
-    )
+    size = f'width="{width - 1}" height="{_BAR_HEIGHT}"'
+    yield f'<rect class="{bar.kind}" x="{x}" y="{top}" {size} rx="2"/>'
     if len(kind.label) * _LETTER_WIDTH + 6 <= width:
         text_class = "on-light" if kind.has_dark_text else "on-dark"
         middle = x + (width - 1) / 2
-        yield (
-            f'<text class="{text_class}" x="{middle:g}" y="{top + 15}" '
-            f'text-anchor="middle">{kind.label}</text>'
-        )
+        place = f'x="{middle:g}" y="{top + 15}" text-anchor="middle"'
+        yield f'<text class="{text_class}" {place}>{kind.label}</text>'
 
 
 def _legend_rows(picture: Picture) -> list[list[Kind]]:
@@ -257,14 +268,13 @@ def _legend_width(kind: Kind) -> float:
 
 
 def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
-    names = {kind: name for name, kind in KINDS.items()}
+    name_of_kind = {kind: name for name, kind in KINDS.items()}
+    swatch_size = f'width="{_SWATCH}" height="{_SWATCH}"'
     for number, row in enumerate(rows):
         x = float(_MARGIN)
         y = top + 8 + _LEGEND_HEIGHT * number
         for kind in row:
-            yield (
-                f'<rect class="{names[kind]}" x="{x:g}" y="{y}" width="{_SWATCH}" '
-                f'height="{_SWATCH}" rx="2"/>'
-            )
+            name = name_of_kind[kind]
+            yield f'<rect class="{name}" x="{x:g}" y="{y}" {swatch_size} rx="2"/>'
             yield f'<text x="{x + _SWATCH + 6:g}" y="{y + 11}">{kind.meaning}</text>'
             x += _legend_width(kind)

@@ -5,7 +5,7 @@ The first screen has the verdict and one picture. Then there is a section for ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -91,18 +91,21 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
 
     The file is complete and needs no network. The same answer gives the same bytes.
     """
+    subject, _, _ = page.title.rpartition(": nsyspipe")
     short_titles = {
         section.title: section.short_title for section in page.sections if section.short_title
     }
+    links = [(section.anchor, section.title) for section in page.sections]
+    picture = _shown_sections([page.picture])
     context = {
-        "brand": page.title.rpartition(": nsyspipe")[0] or page.title,
+        "brand": subject or page.title,
         "short": short_titles,
-        "sections": [(section.anchor, section.title) for section in page.sections],
+        "sections": links,
         "verdict": page.verdict,
         "introduction": _named(page.introduction),
-        "picture": _shown(page.picture) if page.picture.blocks else None,
-        "beside_picture": [_shown(section) for section in page.beside_picture if section.blocks],
-        "details": [_shown(section) for section in page.details if section.blocks],
+        "picture": picture[0] if picture else None,
+        "beside_picture": _shown_sections(page.beside_picture),
+        "details": _shown_sections(page.details),
     }
     data = {chart.name: chart.data for chart in _charts(page)}
     styles = ("run.css", "blocks.css", "answer.css")
@@ -121,5 +124,10 @@ def _named(blocks: Sequence[PageBlock]) -> list[tuple[str, PageBlock]]:
     return [(type(block).__name__, block) for block in blocks]
 
 
-def _shown(section: Section) -> dict[str, object]:
-    return {"anchor": section.anchor, "title": section.title, "blocks": _named(section.blocks)}
+def _shown_sections(sections: Iterable[Section]) -> list[dict[str, object]]:
+    """Return the sections that have blocks, as the template takes them."""
+    return [
+        {"anchor": section.anchor, "title": section.title, "blocks": _named(section.blocks)}
+        for section in sections
+        if section.blocks
+    ]

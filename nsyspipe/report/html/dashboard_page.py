@@ -314,13 +314,16 @@ def dashboard_page(
     """
     runs = dashboard_runs(stored, pages or {})
     has_chart = len(runs) >= MIN_RUNS_IN_CHART
-    choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
+    rows = [run["row"] for run in runs]
+    choices = [facet for facet in facets(rows) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
     headline, *remarks = _few_runs_sentences(title, runs)
     if has_chart:
         headline = f"{len(runs)} runs in {title}"
+    sections = _sections(has_chart=has_chart, has_problems=bool(unreadable))
+    has_pages = any(run["page"] for run in runs)
     context = {
-        "sections": _sections(has_chart=has_chart, has_problems=bool(unreadable)),
+        "sections": sections,
         "store": title,
         "has_chart": has_chart,
         "headline": headline,
@@ -328,7 +331,7 @@ def dashboard_page(
         "figures": FOLLOWED,
         "facets": choices,
         "rows": [*_latest_rows(runs)],
-        "has_pages": any(run["page"] for run in runs),
+        "has_pages": has_pages,
         "unreadable": unreadable,
         "min_steps": MIN_STEPS,
     }
@@ -399,22 +402,23 @@ def _data(
 ) -> dict[str, Any]:
     """Return what the scripts draw. Series and hints are listed once, and runs refer to them."""
     rows = [run["row"] for run in runs]
-    hints = {hint: place for place, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
-    columns = {name: list(map(itemgetter(name), runs)) for name in _RUN_KEYS_IN_DATA}
+    distinct_hints = dict.fromkeys(run["hint"] for run in runs)
+    place_of_hint = {hint: place for place, hint in enumerate(distinct_hints)}
     series = series_of(rows)
+    columns = {
+        "id": list(map(itemgetter("run_id"), rows)),
+        "label": list(map(itemgetter("label"), rows)),
+        "time": list(map(itemgetter("captured_ms"), runs)),
+        "n_steps": list(map(itemgetter("n_summary_steps"), rows)),
+    }
+    columns["series"] = _places_in_order(series)
+    columns["hint"] = [place_of_hint[run["hint"]] for run in runs]
+    columns |= {name: list(map(itemgetter(name), runs)) for name in _RUN_KEYS_IN_DATA}
     data = {
         "min_steps": MIN_STEPS,
         "facets": [{"name": facet["name"], "codes": facet["codes"]} for facet in choices],
-        "hints": [*hints],
-        "runs": {
-            "id": [row["run_id"] for row in rows],
-            "label": [row["label"] for row in rows],
-            "time": [run["captured_ms"] for run in runs],
-            "n_steps": [row["n_summary_steps"] for row in rows],
-            "series": _places_in_order(series),
-            "hint": [hints[run["hint"]] for run in runs],
-            **columns,
-        },
+        "hints": [*distinct_hints],
+        "runs": columns,
     }
     return data | _series_data(series) | _figures_data(rows)
 

@@ -104,20 +104,25 @@ def difference_page(difference: RunDifference) -> str:
     verdict, *sentences = (
         block for block in report.answer_blocks(difference) if isinstance(block, Sentence)
     )
+    introduction = [*_introduction(difference, sentences)]
+    picture = Section("Where the change comes from", [_picture(difference)], "Change")
+    other_changes = Section("What else changed", [*_changes(difference)])
+    timelines = [*_timeline_charts(difference)]
+    details = [
+        Section("Timelines of both sides", timelines, "Timelines"),
+        Section("Metrics", _metrics(difference)),
+        Section("Kernels", [_kernels(difference)]),
+        Section("Notes", [*_notes(difference)]),
+        Section("About both runs", [_provenance_table(difference)]),
+    ]
     page = AnswerPage(
         title=f"{before} -> {after}: nsyspipe diff",
         identity=(report.DIFF_RUNS, report.identity_of(difference)),
         verdict=verdict,
-        introduction=[*_introduction(difference, sentences)],
-        picture=Section("Where the change comes from", [_picture(difference)], "Change"),
-        beside_picture=[Section("What else changed", [*_changes(difference)])],
-        details=[
-            Section("Timelines of both sides", [*_timeline_charts(difference)], "Timelines"),
-            Section("Metrics", _metrics(difference)),
-            Section("Kernels", [_kernels(difference)]),
-            Section("Notes", [*_notes(difference)]),
-            Section("About both runs", [_provenance_table(difference)]),
-        ],
+        introduction=introduction,
+        picture=picture,
+        beside_picture=[other_changes],
+        details=details,
     )
     return answer_html(page, _SCRIPTS)
 
@@ -374,25 +379,33 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    is_drawn_rank = pc.field("rank").isin(pc.unique(bars["rank"]))
-    windows = run.steps().filter((pc.field("step") == bars["step"][0]) & is_drawn_rank)
-    lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
-    windows = windows.append_column("length", lengths_ns)
-    longest = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
+    longest = _longest_window(run.steps(), bars)
     (window,) = longest.to_pylist()
     rank = window["rank"]
     start_ns = window["start_ns"]
+    step = window["step"]
     # The label comes last, because it is cut where there is no room.
-    title = (
-        f"{name}: {ms_text(window['length'])}, step {window['step']} on rank "
-        f"{run.rank_names.name(rank)}, {cut(side.name, MAX_LETTERS_OF_LABEL)}"
-    )
+    place_text = f"step {step} on rank {run.rank_names.name(rank)}"
+    label = cut(side.name, MAX_LETTERS_OF_LABEL)
+    title = f"{name}: {ms_text(window['length'])}, {place_text}, {label}"
+    bars_of_rank = bars.filter(pc.equal(bars["rank"], rank))
+    drawn_window = longest.drop_columns("length")
     return _SideTimeline(
         title=title,
-        cells=[name, str(window["step"]), str(rank)],
-        bars=_from_start(bars.filter(pc.equal(bars["rank"], rank)), start_ns, place),
-        window=_from_start(longest.drop_columns("length"), start_ns, place),
+        cells=[name, str(step), str(rank)],
+        bars=_from_start(bars_of_rank, start_ns, place),
+        window=_from_start(drawn_window, start_ns, place),
     )
+
+
+def _longest_window(steps: pa.Table, bars: pa.Table) -> pa.Table:
+    """Return the row of the longest of the steps that bars are drawn of, and its ``length``."""
+    is_drawn_step = pc.field("step") == bars["step"][0]
+    is_drawn_rank = pc.field("rank").isin(pc.unique(bars["rank"]))
+    windows = steps.filter(is_drawn_step & is_drawn_rank)
+    lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
+    windows = windows.append_column("length", lengths_ns)
+    return windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
 
 
 def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:

@@ -147,17 +147,20 @@ def render(
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
     style = "\n".join(map(read_asset, (*_STYLES, *styles)))
+    identity_texts = [escape(cut(text, MAX_LETTERS_OF_TEXT)) for text in identity]
     # Assets are files of ours, and `as_json` escapes what could end a script element.
+    style_text = Markup(style)  # noqa: S704
+    data_texts = {name: Markup(as_json(value)) for name, value in data.items()}  # noqa: S704
     frame = {
         "title": title,
-        "identity": [escape(cut(text, MAX_LETTERS_OF_TEXT)) for text in identity],
+        "identity": identity_texts,
         "tool_version": __version__,
         "has_charts": bool(data),
         "csp": csp((library, script)),
         "library": "@@LIBRARY@@",
         "script": "@@SCRIPT@@",
-        "styles": Markup(style),  # noqa: S704
-        "data": {name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704
+        "styles": style_text,
+        "data": data_texts,
     }
     text: str = _environment().get_template(template).render(**context, **frame)
     # The scripts are put in last, so that nobody looks through a megabyte of library for blank
@@ -374,9 +377,10 @@ def blocks_page(
         data |= {chart.name: chart.data for chart in _charts_in(block)}
     head, *parts = sections
     links = [(anchor_of(part.title), part.title) for part in parts]
+    subject, _, _ = title.rpartition(": nsyspipe")
     context = {
         "head_name": head_name,
-        "brand": title.rpartition(": nsyspipe")[0] or title,
+        "brand": subject or title,
         "short": short or {},
         "head": _named(head.blocks),
         "navigation": _navigation(links, linked, head_name),

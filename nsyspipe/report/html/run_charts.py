@@ -210,6 +210,7 @@ def rank_chart(
         data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
         n_bars += 1
     fields = _rank_fields(listed_rows, n_steps, whole, names)
+    note = table_note(len(listed_rows), len(rank_rows))
     thin_bars = _thin_bars(rank_bars) if has_comm else []
     colours = legend(map(itemgetter("parts"), rank_bars), has_comm=has_comm)
     return Chart(
@@ -218,7 +219,7 @@ def rank_chart(
         label=label,
         height=36 + BAR_HEIGHT * n_bars,
         data=data,
-        table=table_of(label, listed_rows, fields, table_note(len(listed_rows), len(rank_rows))),
+        table=table_of(label, listed_rows, fields, note),
         caption=caption,
         legend=[*colours, *thin_bars],
         hint=_RANKS_HINT if thin_bars else "",
@@ -271,18 +272,17 @@ def _rank_fields(
         return with_share(mean_text(part_ns), share)
 
     has_comm = any(row["comm_ns"] != 0 for row in rank_rows)
-    fields = [
-        Field("rank", lambda row: names.name(row["rank"])),
-        Field(whole, of("wall_ns", mean_text)),
-    ]
-    for category, words, meaning in _PARTS if has_comm else _PARTS_WITHOUT_COMM:
+    parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
+    rank_field = Field("rank", lambda row: names.name(row["rank"]))
+    fields = [rank_field, Field(whole, of("wall_ns", mean_text))]
+    for category, words, meaning in parts:
         fields.append(Field(words, partial(part_text, category), hint=meaning))
     if has_comm:
-        fields += [
-            Field(FIGURES["comm_ns"].label.lower(), of("comm_ns", mean_text)),
-            Field("wait time", of("wait_ns", mean_text)),
-            Field(FIGURES["transfer_ns"].label.lower(), of("transfer_ns", mean_text)),
-        ]
+        comm_label = FIGURES["comm_ns"].label.lower()
+        transfer_label = FIGURES["transfer_ns"].label.lower()
+        fields.append(Field(comm_label, of("comm_ns", mean_text)))
+        fields.append(Field("wait time", of("wait_ns", mean_text)))
+        fields.append(Field(transfer_label, of("transfer_ns", mean_text)))
     return fields
 
 
@@ -303,13 +303,13 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     order = np.lexsort((-wall_ns, step))
     first = run_starts(step[order])
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
-    walls_of_steps = np.split(wall_ns[order], first[1:])
-    ranks_of_steps = np.split(np.asarray(steps["rank"].to_numpy())[order], first[1:])
-    starts_of_steps = np.split(np.asarray(steps["start_ns"].to_numpy())[order], first[1:])
-    for row, walls, ranks, starts in zip(
-        rows, walls_of_steps, ranks_of_steps, starts_of_steps, strict=True
-    ):
-        dots = np.linspace(0, walls.size - 1, min(walls.size, MAX_DOTS_PER_STEP)).astype(int)
+    columns_of_steps = [
+        np.split(steps[name].to_numpy()[order], first[1:])
+        for name in ("wall_ns", "rank", "start_ns")
+    ]
+    for row, walls, ranks, starts in zip(rows, *columns_of_steps, strict=True):
+        n_dots = min(walls.size, MAX_DOTS_PER_STEP)
+        dots = np.linspace(0, walls.size - 1, n_dots).astype(int)
         row["fastest_rank"] = int(ranks[-1])
         row["fastest_wall_ns"] = int(walls[-1])
         row["begin_ns"] = int(starts.min())
@@ -347,10 +347,10 @@ def step_chart(
     if not rows:
         return None
     per_column = max(math.ceil(len(rows) / MOST_COLUMNS), 1)
-    drawn_rows = [
-        max(rows[start : start + per_column], key=itemgetter("wall_ns"))
-        for start in range(0, len(rows), per_column)
+    rows_of_columns = [
+        rows[start : start + per_column] for start in range(0, len(rows), per_column)
     ]
+    drawn_rows = [max(column_rows, key=itemgetter("wall_ns")) for column_rows in rows_of_columns]
     note = None
     caption = ""
     if per_column > 1:
@@ -359,17 +359,19 @@ def step_chart(
     parts = [parts_of(row) for row in drawn_rows]
     data = _columns_of(drawn_rows, _STEP_KEYS_IN_DATA)
     data |= names_in_data(names)
+    categories = [category for category, _, _ in _PARTS]
     data["parts"] = {
-        category: list(map(methodcaller("get", category), parts)) for category, _, _ in _PARTS
+        category: list(map(methodcaller("get", category), parts)) for category in categories
     }
     fields = _step_fields(rows, names)
+    title = "Steps over time, shares of the slowest rank"
     return Chart(
         name="step-columns",
         section="Steps",
         label="Step time over steps",
         height=260,
         data=data,
-        table=table_of("Steps over time, shares of the slowest rank", drawn_rows, fields, note),
+        table=table_of(title, drawn_rows, fields, note),
         caption=caption,
         legend=legend(parts, has_comm=has_comm),
         has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
@@ -385,20 +387,16 @@ def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Fi
     """Return the columns of the table of the steps, without those that all rows leave empty."""
     has_comm = any(row["comm_ns"] != 0 for row in rows)
     has_several_ranks = any(len(row["walls_ns"]) > 1 for row in rows)
-    fields = [
-        Field("step", of("step")),
-        Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text)),
-    ]
+    step_time = Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text))
+    fields = [Field("step", of("step")), step_time]
     if has_several_ranks:
         fields.append(Field("slowest rank", lambda row: names.name(row["rank"])))
     shares = [name for name in _STEP_SHARES if has_comm or name not in _SHARES_OF_COMM]
     fields += [Field(FIGURES[name].short, of(name, percent_text)) for name in shares]
     if has_several_ranks:
-        fields += [
-            Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
-            Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
-            Field("median of ranks", of("median_wall_ns", ms_text)),
-        ]
+        fields.append(Field("fastest rank", lambda row: names.name(row["fastest_rank"])))
+        fields.append(Field("fastest rank's time", of("fastest_wall_ns", ms_text)))
+        fields.append(Field("median of ranks", of("median_wall_ns", ms_text)))
     fields.append(Field("used", lambda row: row["mark"] or "yes", "text"))
     return fields
 
@@ -422,13 +420,14 @@ def collective_charts(
     data = _columns_of(rows, _COLLECTIVE_KEYS_IN_DATA)
     data |= names_in_data(names)
     data["axis"] = axis
+    fields = _collective_fields(medians, names)
     in_order = Chart(
         name="collectives",
         section="Communication",
         label=label,
         height=260,
         data=data,
-        table=table_of(label, rows, _collective_fields(medians, names), medians.note),
+        table=table_of(label, rows, fields, medians.note),
         legend=_collective_legend(rows),
         has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
     )
@@ -473,35 +472,28 @@ def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
         rank, _ = row["longest"][0]
         return names.name(rank)
 
-    fields = [
-        Field("place", of("seq")),
-        Field("collective", of("collective"), "text"),
-    ]
+    duration_hint = "Median of the rank that needs longest, with its wait time."
+    transfer_hint = "Transfer time, median over ranks and steps."
+    transfer_name = FIGURES["transfer_ns"].short
+    fields = [Field("place", of("seq")), Field("collective", of("collective"), "text")]
     if len({row["n_steps"] for row in medians.rows}) > 1:
         hint = "steps used that have the collective"
         fields.append(Field("steps", of("n_steps"), hint=hint))
-    fields += [
-        Field(
-            "longest duration",
-            of("duration", ms_text),
-            hint="Median of the rank that needs longest, with its wait time.",
-        ),
-        Field(
-            FIGURES["transfer_ns"].short,
-            of("transfer", ms_text),
-            hint="Transfer time, median over ranks and steps.",
-        ),
-        Field("longest wait", lambda row: ms_text(_longest_wait_ns(row))),
-        Field("waiting rank", waiting_rank),
-    ]
+    fields.append(Field("longest duration", of("duration", ms_text), hint=duration_hint))
+    fields.append(Field(transfer_name, of("transfer", ms_text), hint=transfer_hint))
+    fields.append(Field("longest wait", _longest_wait_text))
+    fields.append(Field("waiting rank", waiting_rank))
     if len(medians.ranks) <= MAX_RANK_COLUMNS:
         fields += [_wait_field(rank, names.name(rank)) for rank in medians.ranks]
     if any(row["bytes"] for row in medians.rows):
-        fields += [
-            Field("message", of("bytes", bytes_text)),
-            Field(FIGURES["busbw_bytes_per_s"].short, of("busbw", bandwidth_text)),
-        ]
+        bandwidth_name = FIGURES["busbw_bytes_per_s"].short
+        fields.append(Field("message", of("bytes", bytes_text)))
+        fields.append(Field(bandwidth_name, of("busbw", bandwidth_text)))
     return fields
+
+
+def _longest_wait_text(row: Mapping[str, Any]) -> str:
+    return ms_text(_longest_wait_ns(row))
 
 
 def _wait_field(rank: int, name: str) -> Field:
@@ -574,12 +566,9 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         *_row_notes(collective_rows),
         *_matching_notes(used_rows, n_used),
     ]
-    return Medians(
-        rows=collective_rows.rows,
-        ranks=sorted(used_rows["rank"].unique().to_pylist()),
-        note=" ".join(notes),
-        n_left_out=collective_rows.n_all - len(collective_rows.rows),
-    )
+    ranks = sorted(used_rows["rank"].unique().to_pylist())
+    n_left_out = collective_rows.n_all - len(collective_rows.rows)
+    return Medians(collective_rows.rows, ranks, note=" ".join(notes), n_left_out=n_left_out)
 
 
 def _step_notes(n_used: int, n_steps: int, whole: str) -> Iterator[str]:
@@ -639,24 +628,23 @@ def _rows(calls: pa.Table) -> _CollectiveRows:
     collectives = _with_places(calls)
     by_length = [(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]
     longest = collectives.sort_by(by_length).slice(0, MOST_COLLECTIVES)
-    drawn_calls = calls.join(
-        longest.select([*_COLLECTIVE_KEY, "place"]), _COLLECTIVE_KEY, join_type="inner"
-    )
+    places = longest.select([*_COLLECTIVE_KEY, "place"])
+    drawn_calls = calls.join(places, _COLLECTIVE_KEY, join_type="inner")
     names = collectives["collective"].to_pylist()
     n_steps_of_each = collectives["step_count_distinct"].to_pylist()
-    return _CollectiveRows(
-        rows=_median_rows(drawn_calls, names, n_steps_of_each),
-        n_all=len(names),
-        n_in_some_steps=sum(n_steps_with < n_steps for n_steps_with in n_steps_of_each),
-    )
+    rows = _median_rows(drawn_calls, names, n_steps_of_each)
+    n_in_some_steps = sum(n_steps_with < n_steps for n_steps_with in n_steps_of_each)
+    return _CollectiveRows(rows, n_all=len(names), n_in_some_steps=n_in_some_steps)
 
 
 def _with_nth(calls: pa.Table) -> pa.Table:
     """Return calls in order, with the column ``nth``: the place among those of a kind in a step."""
     calls = calls.sort_by([(name, "ascending") for name in _CALL_KEY])
     kind = calls["collective"].combine_chunks().dictionary_encode()
-    step_and_kind = calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy()
-    return calls.append_column("nth", pa.array(places_in_runs(step_and_kind)))
+    n_kinds = len(kind.dictionary)
+    step_and_kind = calls["step"].to_numpy() * n_kinds + kind.indices.to_numpy()
+    nth = places_in_runs(step_and_kind)
+    return calls.append_column("nth", pa.array(nth))
 
 
 def _with_places(calls: pa.Table) -> pa.Table:
@@ -678,7 +666,8 @@ def _median_rows(
     """
     waits: dict[int, dict[int, float | None]] = {}
     durations: dict[int, float] = {}
-    for place, rank, wait_ns, length_ns in _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH]):
+    medians_of_ranks = _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH])
+    for place, rank, wait_ns, length_ns in medians_of_ranks:
         waits.setdefault(place, {})[rank] = wait_ns
         durations[place] = max(durations.get(place, 0.0), length_ns)
     rows = []
@@ -687,20 +676,19 @@ def _median_rows(
         longest_waits = heapq.nsmallest(
             MAX_SHOWN_WAITS, known_waits, key=lambda wait: (-wait[1], wait[0])
         )
-        rows.append(
-            {
-                "seq": place,
-                "collective": names[place],
-                "n_steps": n_steps_of_each[place],
-                "duration": durations[place],
-                "wait": waits[place],
-                "longest": longest_waits,
-                "n_waits": len(known_waits),
-                "transfer": transfer_ns,
-                "bytes": n_bytes,
-                "busbw": busbw,
-            }
-        )
+        row = {
+            "seq": place,
+            "collective": names[place],
+            "n_steps": n_steps_of_each[place],
+            "duration": durations[place],
+            "wait": waits[place],
+            "longest": longest_waits,
+            "n_waits": len(known_waits),
+            "transfer": transfer_ns,
+            "bytes": n_bytes,
+            "busbw": busbw,
+        }
+        rows.append(row)
     return rows
 
 

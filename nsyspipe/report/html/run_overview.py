@@ -36,7 +36,7 @@ from nsyspipe.report.explanations.text import (
     Paragraph,
     ids_in,
 )
-from nsyspipe.report.findings import Finding, finding_lines, of_capture
+from nsyspipe.report.findings import Finding, capture_notes, finding_lines
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
 from nsyspipe.report.overview import CONDITIONAL, Checks, Recommendation, Recommendations, StepTime
@@ -171,18 +171,21 @@ def answer_of(
         texts = first_screen.nothing_sentences(run, recommendations, checks) or texts
         headline, *reasons = [doubt, *texts] if doubt else texts
         return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
+    finding = first.finding
     reasons = [
-        f"{first.finding.title}.",
+        f"{finding.title}.",
         *first_screen.assumptions_of(first),
         *first_screen.why_first(recommendations),
     ]
+    if remedy:
+        reasons.insert(0, remedy)
     return Answer(
-        headline=doubt or first.finding.headline,
-        id=first.finding.id,
+        headline=doubt or finding.headline,
+        id=finding.id,
         is_doubt=bool(doubt),
-        action=first.finding.headline if doubt else "",
+        action=finding.headline if doubt else "",
         effect=effect_of(first, step_ns),
-        reasons=[remedy, *reasons] if remedy else reasons,
+        reasons=reasons,
     )
 
 
@@ -349,7 +352,7 @@ def opportunity_blocks(
         yield Sentence(_not_judged(run))
     elif run.header.n_ranks:
         yield Heading("What nsyspipe checked", SUBSECTION)
-    yield from of_capture(run)
+    yield from capture_notes(run)
     if step_ns is not None:
         yield from _folded(recommendations, step_ns)
     yield from _check_folds(checks)

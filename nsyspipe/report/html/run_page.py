@@ -424,10 +424,12 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         left_out = f"{n_drawn} of {n_ranks} ranks are in this file. --perfetto writes all."
     start = "the first rank's start" if n_ranks > 1 else "the start"
     hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED]
+    hint = " ".join(filter(None, hints))
+    whole = "capture" if run.is_capture else "step"
     yield Chart(
         name="timeline",
         section="Timeline",
-        label="Timeline of the capture" if run.is_capture else "Timeline of the step",
+        label=f"Timeline of the {whole}",
         height=120,
         data=data,
         table=None,
@@ -436,7 +438,7 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         has_zoom=True,
         choices=choices,
         n_more=n_drawn - data["n_shown"],
-        hint=" ".join(filter(None, hints)),
+        hint=hint,
     )
 
 
@@ -544,21 +546,26 @@ def straggler_table(
         return lambda row: None if row[name] is None else row[name] / n_steps
 
     wait_caused = per_step("wait_caused_ns")
+    delay_name = OTHER_FIGURES["straggler_delay"].short
+    delay = barred(rows, delay_name, per_step("lateness_ns"), "accent")
+    median_step = Field(
+        "median step",
+        lambda row: ms_text(medians_ns.get(row["rank"])),
+        hint="Median step time of the rank.",
+    )
+    arrived_last = Field(
+        OTHER_FIGURES["arrived_last"].short,
+        lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}",
+        hint="Collectives per step in which the rank arrived last.",
+    )
+    rank = Field("rank", lambda row: names.name(row["rank"]))
     fields = [
-        Field("rank", lambda row: names.name(row["rank"])),
-        Field(
-            "median step",
-            lambda row: ms_text(medians_ns.get(row["rank"])),
-            hint="Median step time of the rank.",
-        ),
-        barred(rows, OTHER_FIGURES["straggler_delay"].short, per_step("lateness_ns"), "accent"),
+        rank,
+        median_step,
+        delay,
         Field(OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(wait_caused(row))),
         barred(rows, FIGURES["wait_ns"].short, per_step("wait_ns"), "waiting"),
-        Field(
-            OTHER_FIGURES["arrived_last"].short,
-            lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}",
-            hint="Collectives per step in which the rank arrived last.",
-        ),
+        arrived_last,
     ]
     note = (
         "Means per step. In each step, the straggler delay counts for the latest rank only. The "
@@ -580,14 +587,14 @@ def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table 
     if not rows:
         return None
     wall_ns = pc.mean(steps["wall_ns"]).as_py()
+    share_heading = "of the capture" if whole == "capture" else "of step time"
+    share = Field(share_heading, lambda row: percent_text(row[1] / wall_ns))
+    meaning = Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose")
     fields = [
         Field("cause", lambda row: words.idle_cause(row[0]), "text"),
         barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
-        Field(
-            "of the capture" if whole == "capture" else "of step time",
-            lambda row: percent_text(row[1] / wall_ns),
-        ),
-        Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose"),
+        share,
+        meaning,
     ]
     note = f"These times are lower bounds, because {unseen}." if unseen else None
     return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
@@ -604,15 +611,19 @@ def link_table(links: pa.Table) -> Table | None:
     rows = []
     for link, connections in connections_by_link.items():
         rows.append(dict(zip(_LINK_KEY, link, strict=True)) | {"connections": connections})
-    fields = [
+    path_hint = "The connection of the GPUs, from nvidia-smi topo -m."
+    link_fields = [
         Field("kind", of("kind"), "text"),
         Field("transport", of("transport"), "text", "The transport that NCCL set up."),
-        Field("path", of("path"), "text", "The connection of the GPUs, from nvidia-smi topo -m."),
+        Field("path", of("path"), "text", path_hint),
         Field("peak bandwidth", of("nominal_bytes_per_s", bandwidth_text)),
         Field("source", of("nominal_source"), "text"),
+    ]
+    connection_fields = [
         Field("connections", lambda row: str(len(row["connections"]))),
         Field("from and to rank", lambda row: few(row["connections"], MAX_CONNECTIONS), "text"),
     ]
+    fields = [*link_fields, *connection_fields]
     return table_of("Interconnect between ranks", rows, fields, is_close=True)
 
 
@@ -637,15 +648,24 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     steps = ", ".join(words.sources(run)) or "none marked"
     if run.is_capture:
         steps = "none: a capture"
-    return [
+    identity = [
         ("run id", header.run_id),
         ("label", header.label),
         ("captured", header.captured_at_utc or absent),
         ("ranks read, with GPU activity", ranks),
+    ]
+    hardware = [
         ("GPU", ", ".join(header.gpu_names) or absent),
         ("hosts", few(header.hosts, MAX_LISTED) or absent),
+    ]
+    versions = [
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
+    ]
+    return [
+        *identity,
+        *hardware,
+        *versions,
         ("steps", run.step_family or steps),
         *words.capture_rows(header.capture),
         ("nsyspipe", __version__),
@@ -660,21 +680,25 @@ def _devices_of(run: Run, row: Mapping[str, Any]) -> str:
 
 def report_table(run: Run, listed: Sequence[int]) -> Table:
     """Return report, process, hardware and clock of the `listed` ranks."""
-    fields = [
+    device_hint = "CUDA ordinal inside the process."
+    process_fields = [
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("report", of("report"), "name"),
         Field("pid", of("pid")),
-        Field(
-            "GPU index", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process."
-        ),
+        Field("GPU index", lambda row: _devices_of(run, row), hint=device_hint),
+    ]
+    hardware_fields = [
         Field("GPU model", of("gpu_name"), "text"),
         Field("host", of("host"), "text"),
         Field("rank found from", of("rank_source"), "text"),
+    ]
+    figure_fields = [
         Field("kernels", of("n_kernels", count_text)),
         Field("communication kernels", of("n_comm", count_text)),
         Field("clock offset us", of("clock_offset_ns", ms_text), unit="us"),
         Field("clock error us", of("clock_error_ns", ms_text), unit="us"),
     ]
+    fields = [*process_fields, *hardware_fields, *figure_fields]
     ranks = [row for row in run.ranks.to_pylist() if row["rank"] in listed]
     note = run_report.table_note(len(ranks), run.header.n_ranks)
     return table_of("Ranks and their reports", ranks, fields, note, is_close=True)

@@ -31,6 +31,17 @@ _ROW_HEIGHT = 30
 _FRAME_HEIGHT = 62
 # Warnings on the first screen.
 MAX_FIRST_WARNINGS = 3
+# Keys in the data of the script, and columns of the scoreboard.
+_COLUMN_OF_BAR = {
+    "speedup": "peer_speedup",
+    "low": "peer_speedup_low",
+    "high": "peer_speedup_high",
+    "why": "peer_why",
+    "label": "label",
+    "peer": "peer",
+    "wall": "mean_step_time_ns",
+    "n_steps": "n_summary_steps",
+}
 
 
 def scoreboard_page(board: Scoreboard) -> str:
@@ -40,26 +51,24 @@ def scoreboard_page(board: Scoreboard) -> str:
     """
     verdict, *sentences = report.headlines(board)
     warnings = report.warnings(board, is_verbose=False)
-    warnings_of_files = [
-        row for row in report.warnings(board, is_verbose=True) if row not in warnings
+    all_warnings = report.warnings(board, is_verbose=True)
+    warnings_of_files = [row for row in all_warnings if row not in warnings]
+    first_warnings = _troubles(warnings[:MAX_FIRST_WARNINGS])
+    more_warnings = _troubles(warnings[MAX_FIRST_WARNINGS:] + warnings_of_files)
+    introduction = [*map(Sentence, sentences), report.subject(board), *first_warnings]
+    identity = (report.RUNS, report.identity_of(board))
+    details = [
+        Section("Runs", [*_results(board)]),
+        Section("Where a step goes", [report.figures_table(board, is_verbose=True)]),
+        Section("Notes", [*more_warnings, *_notes(board)]),
     ]
-    introduction = [
-        *map(Sentence, sentences),
-        report.subject(board),
-        *_troubles(warnings[:MAX_FIRST_WARNINGS]),
-    ]
-    notes = [*_troubles(warnings[MAX_FIRST_WARNINGS:] + warnings_of_files), *_notes(board)]
     page = AnswerPage(
         title=f"{len(board.sides)} runs against {board.reference}: nsyspipe compare",
-        identity=(report.RUNS, report.identity_of(board)),
+        identity=identity,
         verdict=Sentence(verdict),
         introduction=introduction,
         picture=Section("Time and speed", [_chart(board)]),
-        details=[
-            Section("Runs", [*_results(board)]),
-            Section("Where a step goes", [report.figures_table(board, is_verbose=True)]),
-            Section("Notes", notes),
-        ],
+        details=details,
     )
     return answer_html(page, ["scoreboard"])
 
@@ -94,48 +103,45 @@ def _chart(board: Scoreboard) -> Chart:
         bars += [_bar(row, is_best=row["label"] == best) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
     has_best = any(bar.get("is_best", False) for bar in bars)
-    note = (
+    caption = (
         "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with "
         "its confidence interval. A "
         "filled dot means that the verdict is an improvement or a regression."
     )
     if has_best:
-        note = f"{note} Bold: the best run of a group."
+        caption += " Bold: the best run of a group."
+    all_rows = [row for _, rows, _ in kinds for row in rows]
     return Chart(
         name="scoreboard",
         section="Time and speed",
         label="Parts of the step time of each run, and the speed-up of the run",
         height=_FRAME_HEIGHT + _ROW_HEIGHT * len(bars),
         data={"rows": bars, "over": over},
-        table=_parts_table([row for _, rows, _ in kinds for row in rows]),
-        caption=note,
+        table=_parts_table(all_rows),
+        caption=caption,
         legend=PART_LEGEND,
     )
 
 
 def _bar(row: Mapping[str, Any], *, is_best: bool) -> dict[str, Any]:
+    """Return what the script draws of a run: its step time, and its speed-up."""
+    bar = {key: row[column] for key, column in _COLUMN_OF_BAR.items()}
     parts = {part.category: row[part.column] for part in STEP_PARTS}
-    return {
-        "speedup": row["peer_speedup"],
-        "low": row["peer_speedup_low"],
-        "high": row["peer_speedup_high"],
-        "why": row["peer_why"],
-        "label": row["label"],
-        "peer": row["peer"],
-        "wall": row["mean_step_time_ns"],
-        "n_steps": row["n_summary_steps"],
-        "parts": None if None in parts.values() else parts,
-        "verdict": row["peer_verdict"],
-        "word": report.verdict_word(row["peer_verdict"]),
-        "is_best": is_best,
-    }
+    bar["parts"] = None if None in parts.values() else parts
+    bar["verdict"] = row["peer_verdict"]
+    bar["word"] = report.verdict_word(row["peer_verdict"])
+    bar["is_best"] = is_best
+    return bar
 
 
 def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
+    part_fields = [
+        Field(figure.short, partial(_part_text, column=figure.column)) for figure in STEP_PARTS
+    ]
     fields = [
         report.run_field(rows, "of the slowest rank"),
         Field("mean step time", of("mean_step_time_ns", ms_text)),
-        *(Field(figure.short, partial(_part_text, column=figure.column)) for figure in STEP_PARTS),
+        *part_fields,
     ]
     return table_of("Parts of the mean step time of each run", rows, fields)
 

@@ -111,17 +111,19 @@ def timeline_data(
     names = bars["name"].combine_chunks().dictionary_encode()
     bars = bars.set_column(bars.column_names.index("name"), "name", names.indices)
     slowest = max(ranks, key=lambda rank: windows[rank].length_ns)
+    end_ns = max(window.end_ns for window in windows.values())
+    rank_data = [
+        _rank_data(bars, rank, windows[rank], start_ns) | {"isFirst": rank in first}
+        for rank in ranks
+    ]
     return {
         "step": step,
-        "end": max(window.end_ns for window in windows.values()) - start_ns,
+        "end": end_ns - start_ns,
         "stretch": _longest_gap(bars, slowest, windows[slowest], start_ns),
         "n_ranks": len(counts),
         "n_shown": len(first_drawn),
         "names": names.dictionary.to_pylist(),
-        "ranks": [
-            _rank_data(bars, rank, windows[rank], start_ns) | {"isFirst": rank in first}
-            for rank in ranks
-        ],
+        "ranks": rank_data,
     }
 
 

@@ -50,19 +50,21 @@ def whatif_page(answer: WhatIf, run: Run) -> str:
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
     # The first block is a heading, which the section has already.
     assumptions = [*report.assumption_blocks(answered, is_verbose=True)][1:]
+    introduction = [*_introduction(answer, run, sentences)]
     picture = [*_picture(answer, answered)]
+    details = [
+        Section("Findings and their estimates", _findings(answer, run), "Findings"),
+        Section("What the estimates assume", assumptions, "Assumptions"),
+        Section("No estimate", _refused(answer)),
+        Section("Notes", [*_notes(answer)]),
+    ]
     page = AnswerPage(
         title=f"{answer.label}: nsyspipe whatif",
         identity=(report.META, answer.run_id),
         verdict=Sentence(verdict),
-        introduction=[*_introduction(answer, run, sentences)],
+        introduction=introduction,
         picture=Section("Step time after each change", picture, "Changes"),
-        details=[
-            Section("Findings and their estimates", _findings(answer, run), "Findings"),
-            Section("What the estimates assume", assumptions, "Assumptions"),
-            Section("No estimate", _refused(answer)),
-            Section("Notes", [*_notes(answer)]),
-        ],
+        details=details,
     )
     return answer_html(page)
 
