@@ -252,10 +252,14 @@ def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
         assert target.is_fifo()
 
 
-def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results, invoke):
+def test_a_saved_run_gives_the_same_outputs_without_its_reports(
+    steady, results, invoke, monkeypatch
+):
     run_id = nsyspipe.load(steady, jobs=1).header.run_id
     outputs = [part for option, name in FILES.items() for part in (option, results / name)]
-    done = invoke(steady, *outputs, "--out", results / "runs", "--events")
+    # The next command names what was given, unless it is too long.
+    monkeypatch.chdir(steady)
+    done = invoke(".", *outputs, "--out", results / "runs", "--events")
     written = ", ".join(f"{results / name}" for name in FILES.values())
     assert (done.exit_code, done.stderr) == (
         0,
@@ -267,15 +271,10 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     first = {name: (results / name).read_bytes() for name in FILES.values()}
     for report in steady.glob("*.sqlite"):
         report.unlink()
-    again = invoke(results / "runs", *outputs)
+    monkeypatch.chdir(results / "runs")
+    again = invoke(".", *outputs)
     assert (again.exception, again.stderr) == (None, f"written: {written}\n")
-    answer, next_commands = done.stdout.split("\nNext: ")
-    answer_again, next_commands_again = again.stdout.split("\nNext: ")
-    assert answer_again == answer
-    # The next command names what was given.
-    assert "".join(next_commands_again.split()) == "".join(next_commands.split()).replace(
-        str(steady), f"{results}/runs"
-    )
+    assert again.stdout == done.stdout
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 

@@ -23,8 +23,6 @@ from tests.build.tools import STEADY, edit, figures, refuse
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
 
-pytestmark = pytest.mark.reads_anew
-
 
 @pytest.fixture
 def report(tmp_path):

@@ -13,8 +13,6 @@ from tests.build.make import compute, listed, operations, windows
 from tests.build.tools import nullable
 from tests.build.trace import MEMCPY, RUNTIME, TraceBuilder
 
-pytestmark = pytest.mark.reads_anew
-
 HTOD, DTOH = 1, 2
 PAGEABLE, PINNED, DEVICE = 0, 1, 2
 SYNC = "cudaStreamSynchronize_v3020"

@@ -36,8 +36,6 @@ from tests.build.trace import (
 )
 from tests.golden.words import figures as figures_of
 
-pytestmark = pytest.mark.reads_anew
-
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 OVERHEAD = {
     "start": "INTEGER NOT NULL",
