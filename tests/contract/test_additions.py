@@ -40,11 +40,12 @@ STEP_TIMES = """STEP_TIMES = DescribedTable(
 
 FINDINGS = DescribedTable(
 """
-MADE = """            "step_times": lambda: schema.STEP_TIMES.table(
-                merged.steps.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
-                .rename_columns(["step", "step_time_ns"])
-            ),
-            "timeline": self._timeline,
+MADE = """            case "step_times":
+                longest = tables.steps.group_by("step", use_threads=False).aggregate(
+                    [("wall_ns", "max")]
+                )
+                table = schema.STEP_TIMES.table(longest.rename_columns(["step", "step_time_ns"]))
+            case "timeline":
 """
 ROWS = """def rows(run):
     lines = [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in run.steps().to_pylist()]
@@ -88,7 +89,7 @@ ADDITIONS = {
                     "    LINKS.name: LINKS,\n    STEP_TIMES.name: STEP_TIMES,\n"
                 ),
             },
-            "report_run.py": {'            "timeline": self._timeline,\n': MADE},
+            "report_run.py": {'            case "timeline":\n': MADE},
         },
     ),
     "an output format of a run": (
