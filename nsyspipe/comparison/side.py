@@ -56,6 +56,11 @@ class Side:
             raise OptionError(self.label, what, fix="name each capture of a side once")
 
 
+def run_ids_of(side: Side) -> list[str]:
+    """Return the run IDs of the captures of a side, in their order."""
+    return [run.header.run_id for run in side.runs]
+
+
 def _are_runs(runs: object) -> bool:
     if not isinstance(runs, list | tuple):
         return False

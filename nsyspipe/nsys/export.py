@@ -39,6 +39,7 @@ from nsyspipe.nsys.programs import (
     GET_NSYS,
     Nsys,
     Output,
+    count_cores,
     find,
     handling,
     numbers,
@@ -272,7 +273,7 @@ def _export_all(
     """Export reports by several threads, or by an executor elsewhere."""
     stopped = Event()
     on_progress(0, len(pairs))
-    n_threads = jobs or min(_n_cores(), _MAX_DEFAULT_JOBS)
+    n_threads = jobs or min(count_cores(), _MAX_DEFAULT_JOBS)
     threads = ThreadPoolExecutor(min(n_threads, len(pairs)))
     with _catching_ends(), threads:
         executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
@@ -290,12 +291,6 @@ def _export_all(
             executor.shutdown(cancel_futures=True)
             raise
     return [_outcome(future, *pair) for future, pair in zip(futures, pairs, strict=True)]
-
-
-def _n_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _absolute(pair: _Pair) -> _Pair:

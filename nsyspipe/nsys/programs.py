@@ -127,6 +127,13 @@ def by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if number % 2 == 1 else (-1, part) for number, part in enumerate(parts)]
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use. The machine may have more."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
     """Run a program as `printed` does. None if it cannot be started."""
     with contextlib.suppress(OSError):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
@@ -44,7 +43,7 @@ def starving(run: Run) -> Starving:
 
 def starved_shares(run: Run) -> Float64:
     """Return the share of each rank's median step in which its GPU waits for launches."""
-    steps = _steps_used(run)
+    steps = run.breakdown()
     rank = steps["rank"].to_numpy()
     waits_ns = [pc.fill_null(steps[column], 0).to_numpy() for column in _CAUSES]
     shares = np.sum(waits_ns, axis=0) / steps["wall_ns"].to_numpy()
@@ -54,7 +53,7 @@ def starved_shares(run: Run) -> Float64:
 
 def starved_causes(run: Run) -> list[tuple[str, ...]]:
     """Return for each rank why its GPU waits for launches, in words, the largest cause first."""
-    by_rank = _steps_used(run).group_by("rank", use_threads=False)
+    by_rank = run.breakdown().group_by("rank", use_threads=False)
     sums = by_rank.aggregate([(column, "sum") for column in _CAUSES])
     return [_causes_of_rank(row) for row in sums.sort_by("rank").to_pylist()]
 
@@ -64,8 +63,3 @@ def _causes_of_rank(sums: Mapping[str, int | None]) -> tuple[str, ...]:
     min_wait_ns = _MIN_CAUSE_SHARE * sum(waits_ns.values())
     named = [words for words, wait_ns in waits_ns.items() if wait_ns and wait_ns >= min_wait_ns]
     return tuple(sorted(named, key=lambda words: -waits_ns[words]))
-
-
-def _steps_used(run: Run) -> pa.Table:
-    steps = run.steps()
-    return steps.filter(steps["in_summary"])

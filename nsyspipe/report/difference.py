@@ -27,7 +27,7 @@ from nsyspipe.comparison.facts import (
 )
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
-from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.side import Side, run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE
 from nsyspipe.errors import shortened
@@ -1195,18 +1195,14 @@ def _side(side: Side) -> dict[str, Any]:
     return {
         **asdict(side.runs[0].header),
         "label": side.label,
-        "captures": _run_ids(side),
+        "captures": run_ids_of(side),
     }
-
-
-def _run_ids(side: Side) -> list[str]:
-    return [run.header.run_id for run in side.runs]
 
 
 def identity_of(difference: RunDifference) -> str:
     """Return what identifies a difference: the run ids of both sides, as JSON."""
     sides = (difference.baseline, difference.candidate)
-    return json.dumps([_run_ids(side) for side in sides])
+    return json.dumps([run_ids_of(side) for side in sides])
 
 
 def _identity_in(document: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from nsyspipe.analysis.summary import divided
 from nsyspipe.findings.judge import is_conditional, is_nvlink_assumed, is_wait_included
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
@@ -250,7 +251,7 @@ def _bound(
     mean_step_ns: float | None,
     names: RankNames,
 ) -> Bound:
-    share = _share_of_step(saving_ns, mean_step_ns)
+    share = divided(saving_ns, mean_step_ns)
     return Bound(
         saving_ns=saving_ns,
         saving=ms_text(saving_ns),
@@ -291,7 +292,7 @@ def _estimate(
 def _estimated_saving(
     saving_ns: float | None, mean_step_ns: float | None
 ) -> EstimatedSaving | None:
-    share = _share_of_step(saving_ns, mean_step_ns)
+    share = divided(saving_ns, mean_step_ns)
     if share is None or mean_step_ns is None:
         return None
     if abs(share) < _MIN_ESTIMATED_SHARE:
@@ -305,11 +306,6 @@ def _simulated_step(
     if likely_ns is None or low_ns is None or high_ns is None:
         return None
     return SimulatedStep(likely_ns, low_ns, high_ns)
-
-
-def _share_of_step(ns: float | None, mean_step_ns: float | None) -> float | None:
-    """Return a time as a share of the step time. None if one of them is not known."""
-    return ns / mean_step_ns if ns is not None and mean_step_ns else None
 
 
 def finding_lines(finding: Finding) -> Lines:

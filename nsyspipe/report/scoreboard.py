@@ -15,7 +15,7 @@ from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_
 from nsyspipe.comparison.metrics import NO_CHANGE
 from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
-from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.side import run_ids_of
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.names import listed
@@ -721,18 +721,14 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def _run_documents(board: Scoreboard) -> list[dict[str, Any]]:
-    captures = {side.label: _run_ids(side) for side in board.sides}
+    captures = {side.label: run_ids_of(side) for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
     return [row | {"captures": captures[row["label"]]} for row in rows]
 
 
 def identity_of(board: Scoreboard) -> str:
     """Return what identifies a scoreboard: a hash of the run ids, whatever their order."""
-    return _hashed(_run_ids(side) for side in board.sides)
-
-
-def _run_ids(side: Side) -> list[str]:
-    return [run.header.run_id for run in side.runs]
+    return _hashed(run_ids_of(side) for side in board.sides)
 
 
 def _identity_in(document: Mapping[str, Any]) -> str | None:

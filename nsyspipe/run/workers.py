@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
-from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl, set_up_process
+from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, count_cores, import_path, prctl, set_up_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -338,19 +338,13 @@ def jobs_for(
 
     There is at least 1 process, at most one per report, and no more than memory can hold.
     """
-    wanted = requested or min(_count_cores(), 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS)
+    wanted = requested or min(count_cores(), 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS)
     memory_bytes = _free_memory() if available is None else available
     n_fitting = wanted
     if memory_bytes:
         largest = max(sizes, default=0)
         n_fitting = memory_bytes // (_IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest)
     return max(1, min(wanted, len(sizes), n_fitting))
-
-
-def _count_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
 """What the tests of built reports share: hand-computed figures, looser schemas, edits in SQL."""
 
+import functools
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 import nsyspipe
 from nsyspipe.model import schema
+from nsyspipe.run.run import Run
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, steady_rank
 
 # A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
@@ -182,3 +185,10 @@ class Changed:
 def finding(number):
     words = {"id": f"rule-{number}", "title": f"found {number}", "advice": f"set option_{number}=1"}
     return words | {"saving_ns_per_step": 100.0 - number}
+
+
+def run_of_steps(steps):
+    """Return a run that has nothing but a table of steps, of which it uses what every run uses."""
+    run = SimpleNamespace(steps=lambda: steps)
+    run.breakdown = functools.partial(Run.breakdown, run)
+    return run

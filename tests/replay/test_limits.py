@@ -26,6 +26,7 @@ from nsyspipe.replay.knobs import Knobs, knobs_of
 from nsyspipe.replay.ranges import CapturedFacts, Contention, slowdowns
 from nsyspipe.replay.simulate import WINDOW, SimulationSetting, StepProgram, _work_between
 from nsyspipe.replay.timelines import BEFORE_ALL_NS
+from tests.build.tools import run_of_steps
 
 GB = 1e9
 
@@ -139,7 +140,7 @@ def test_compute_may_be_slower_by_half_beside_communication():
 def starved_run(input_ns, launch_ns, blocked_ns):
     row = {"rank": 0, "in_summary": True, "wall_ns": 10_000, "idle_input_ns": input_ns}
     row |= {"idle_launch_ns": launch_ns, "idle_blocked_ns": blocked_ns}
-    return SimpleNamespace(steps=lambda: pa.Table.from_pylist([row]))
+    return run_of_steps(pa.Table.from_pylist([row]))
 
 
 @pytest.mark.parametrize(("input_ns", "n_causes"), [(249, 1), (250, 2)])

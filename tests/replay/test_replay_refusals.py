@@ -12,6 +12,7 @@ from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import SINGLE, STEP, forget_launches, launch_first, only, refusal
 from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
+from tests.build.tools import run_of_steps
 from tests.build.trace import TraceBuilder
 from tests.golden.words import figures
 
@@ -220,10 +221,7 @@ def test_a_gpu_waits_for_launches_because_of_each_cause_of_a_quarter_of_it(times
     counted, other = (dict(zip(names, own, strict=True)) for own in (times, (0, 99, 0)))
     rows = [{"rank": 1, "in_summary": True} | other, {"rank": 0, "in_summary": True} | counted]
     steps = pa.Table.from_pylist([{"rank": 0, "in_summary": False} | other, *rows], schema=types)
-    assert starving.starved_causes(SimpleNamespace(steps=lambda: steps)) == [
-        causes,
-        ("launch-bound",),
-    ]
+    assert starving.starved_causes(run_of_steps(steps)) == [causes, ("launch-bound",)]
 
 
 def test_a_starved_rank_is_no_slower_where_the_other_only_lives_on_a_lead(written):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from nsyspipe.report.blocks import Block, Sentence
-from nsyspipe.report.html.page import Chart, Fold, anchor_of, render
+from nsyspipe.report.html.page import Chart, Fold, anchor_of, render, with_kinds
 
 
 class Segment(Struct, frozen=True):
@@ -102,7 +102,7 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
         "short": short_titles,
         "sections": links,
         "verdict": page.verdict,
-        "introduction": _named(page.introduction),
+        "introduction": with_kinds(page.introduction),
         "picture": picture[0] if picture else None,
         "beside_picture": _shown_sections(page.beside_picture),
         "details": _shown_sections(page.details),
@@ -119,15 +119,10 @@ def _charts(page: AnswerPage) -> Iterator[Chart]:
         yield from (block for block in section.blocks if isinstance(block, Chart))
 
 
-def _named(blocks: Sequence[PageBlock]) -> list[tuple[str, PageBlock]]:
-    """Return blocks with the names of their classes, by which the template knows them."""
-    return [(type(block).__name__, block) for block in blocks]
-
-
 def _shown_sections(sections: Iterable[Section]) -> list[dict[str, object]]:
     """Return the sections that have blocks, as the template takes them."""
     return [
-        {"anchor": section.anchor, "title": section.title, "blocks": _named(section.blocks)}
+        {"anchor": section.anchor, "title": section.title, "blocks": with_kinds(section.blocks)}
         for section in sections
         if section.blocks
     ]

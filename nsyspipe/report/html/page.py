@@ -190,7 +190,7 @@ def _environment() -> Environment:
     )
     environment.globals["new_line"] = Markup("\n")
     environment.filters |= {
-        "named": _named,
+        "named": with_kinds,
         "backticked": _backticked,
         "code": _code,
         "name": _name,
@@ -382,10 +382,10 @@ def blocks_page(
         "head_name": head_name,
         "brand": subject or title,
         "short": short or {},
-        "head": _named(head.blocks),
+        "head": with_kinds(head.blocks),
         "navigation": _navigation(links, linked, head_name),
         "sections": links,
-        "parts": [_named(part.blocks) for part in parts],
+        "parts": [with_kinds(part.blocks) for part in parts],
     }
     return render(
         "blocks.html.j2",
@@ -424,6 +424,6 @@ def _charts_in(block: Any) -> Iterator[Chart]:  # noqa: ANN401 - any block
         yield from _charts_in(inner)
 
 
-def _named(blocks: Iterable[Any]) -> list[tuple[str, Any]]:
+def with_kinds(blocks: Iterable[Any]) -> list[tuple[str, Any]]:
     """Return blocks with their kinds, by which the template draws them."""
     return [(type(block).__name__, block) for block in blocks]
