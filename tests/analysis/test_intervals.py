@@ -188,7 +188,7 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
     ]
     for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
-        assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
+        assert [chosen[at] for at in found.in_order().tolist()] == list(range(7)), chosen
     # Of those that are equal otherwise what is given decides.
     assert operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []]).in_order(
         ints(2, 1)

@@ -266,7 +266,7 @@ def test_a_step_of_few_graphs_is_a_step_where_something_says_so() -> None:
     assert np.diff(units([piecewise] * 6).edges).tolist() == [20] * 6
     for name, is_step in (("graph", False), ("graph with AdamFunctor", True)):
         whole = units([launches(name)] * 6)
-        assert (np.diff(whole.edges).tolist(), whole.is_step) == ([1] * 6, is_step)
+        assert (np.diff(whole.edges).tolist(), whole.is_step) == ([1] * 6, is_step), name
 
 
 def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
@@ -393,7 +393,7 @@ def test_of_steps_alike_to_the_ns_the_clock_decides_and_where_that_is_between_tw
     even = tuple(range(0, 6000, 1000))
     for late, answer in ((300, ([0, 0], True)), (500, ([0, 0], False))):
         aligned, is_sure = aligned_numbers([of_rank(even), of_rank(even, late=late)])
-        assert ([int(one[0]) for one in aligned], is_sure) == answer
+        assert ([int(one[0]) for one in aligned], is_sure) == answer, late
 
 
 def sender(begins):

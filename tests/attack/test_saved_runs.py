@@ -148,7 +148,7 @@ def test_each_field_of_the_details_is_checked(copy, attempts, part):
             try:
                 parse_details(json.dumps(changed_details))
             except ValueError as error:
-                assert str(error)  # noqa: PT017 - the others are of the right type
+                assert str(error), odd  # noqa: PT017 - the others are of the right type
             else:
                 assert value is None or isinstance(odd, (type(value), int)), (name, odd)
     attempts(n_attempts)
@@ -198,7 +198,7 @@ def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an
         ["analyze", run],
     ):
         done = nsyspipe_here(*command)
-        assert (done.returncode, f"run_id={RUN_ID}" in done.stderr) == (2, True)
+        assert (done.returncode, f"run_id={RUN_ID}" in done.stderr) == (2, True), command
         worded(done.stderr, command[0])
 
 

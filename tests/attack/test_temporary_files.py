@@ -45,8 +45,8 @@ def test_the_next_run_redaction_or_sidecar_removes_it(steady, tmp_path):
     ):
         out.mkdir(exist_ok=True)
         left_in(out)
-        assert nsyspipe_here(*command).returncode == 0
-        assert not (out / LEFT).exists()
+        assert nsyspipe_here(*command).returncode == 0, command
+        assert not (out / LEFT).exists(), command
         shutil.rmtree(out)
     out.mkdir()
     left_in(out)
@@ -106,7 +106,7 @@ def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
     os.close(claim(folder))
     for one in (aged(other), aged(folder)):
         remove_abandoned(one.parent)
-        assert one.exists()
+        assert one.exists(), one
 
 
 @pytest.fixture

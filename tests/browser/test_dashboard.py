@@ -198,9 +198,9 @@ def test_columns_are_sorted_by_keyboard_and_what_is_not_recorded_stands_last(ope
     page.get_by_role("button", name="step time").focus()
     for way, first in (("ascending", "large"), ("descending", "small-007")):
         page.keyboard.press("Enter")
-        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == way
-        assert order(page)[0].startswith(first)
-        assert order(page)[-1] == "large-002"
+        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == way, way
+        assert order(page)[0].startswith(first), way
+        assert order(page)[-1] == "large-002", way
 
 
 def test_the_best_of_each_series_is_marked_once_and_a_run_with_a_page_links_to_it(kept, written):

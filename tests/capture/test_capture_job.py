@@ -39,7 +39,7 @@ def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys, word
         (("sh", "-c", "kill -6 $$"), 134),
         (("/no/such",), 2),
     ):
-        assert run(tmp_path / "x", command=words) == status
+        assert run(tmp_path / "x", command=words) == status, words
     worded(capsys.readouterr().err)
 
 

@@ -267,6 +267,6 @@ def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is
         "std::exception::what: RuntimeException",
     ):
         (place / "log").write_text(f"[1/2]\n{line}\n")
-        assert last_words(place / "log") == f": {line}"
-        assert FAILED_BY_ITSELF.search(last_words(place / "log"))
+        assert last_words(place / "log") == f": {line}", line
+        assert FAILED_BY_ITSELF.search(last_words(place / "log")), line
     assert not FAILED_BY_ITSELF.search(": unrecognised option")

@@ -27,7 +27,7 @@ def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
     for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
         with pytest.raises(OptionError, match=r"^ranks=.*: .") as caught:
             parse_ranks(text)
-        assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
+        assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3", text
 
 
 @pytest.mark.parametrize("is_used", [False, True])
@@ -204,7 +204,7 @@ def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_wher
             ["cuda", "nvtx"],
             graphs,
             [],
-        )
+        ), graphs
     old = nsys(tmp_path, HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
     tracing, graphs, notes = ready.usable_tracing(old, ["cuda"], "node")
     assert (tracing, graphs, len(notes)) == (["cuda"], "", 1)

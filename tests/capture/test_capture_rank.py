@@ -165,4 +165,4 @@ def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_
         (tmp_path / "ranges_0.json").write_text(text)
         assert [one.loop_ended for one in read_programs(tmp_path).values() if one.loop_ended] == [
             True
-        ] * ended
+        ] * ended, text

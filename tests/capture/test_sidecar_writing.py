@@ -100,7 +100,7 @@ def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(aro
     folder.mkdir()
     for git, expected in ((False, (None, None)), (True, (commit_in(folder), False))):
         found = around(folder, git=git)
-        assert (found.git_commit, found.git_is_dirty) == expected
+        assert (found.git_commit, found.git_is_dirty) == expected, git
     (folder / "ddp_0.sqlite").write_text("not tracked")
     assert gather_surroundings(folder, root=tmp_path).git_is_dirty is False
     (folder / "train.py").write_text("pass  # changed\n")

@@ -97,7 +97,7 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(
         f"./../run%20pages/{run_id}.html" for run_id in (later, earlier)
     ]
     for run_id in (later, earlier):
-        assert run_id_of_page(pages / f"{run_id}.html") == run_id
+        assert run_id_of_page(pages / f"{run_id}.html") == run_id, run_id
     (pages / f"{earlier}.html").unlink()
     pages.rename(site / "pages")
     dashboard(store, "-o", site / "index.html")

@@ -225,7 +225,7 @@ def test_options_reach_the_verdict(compare):
             found["runs"][1]["verdict"],
             found["min_effect_pct"],
             found["confidence"],
-        ) == expected
+        ) == expected, arguments
 
 
 def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path, worded):

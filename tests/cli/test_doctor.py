@@ -233,8 +233,10 @@ def test_no_environment_user_host_or_path_is_told(tmp_path, machine):
     variables |= {"TOKEN": "hunter2", "USER": "alice", "HOME": "/home/alice"}
     for words in ([], ["--json", "-"], [path], [path, "--json", "-"]):
         done = nsyspipe_here("doctor", *words, **variables)
-        assert done.returncode == 0
-        assert not [word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr]
+        assert done.returncode == 0, words
+        assert not [
+            word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr
+        ], words
 
 
 @pytest.mark.slow
@@ -252,8 +254,8 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
     runs = [nsyspipe.load(f"{store}:{row['run_id']}") for row in listed["runs"]]
     assert len(runs) == 5
     for row, run in zip(listed["runs"], runs, strict=True):
-        assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks)
-        assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
+        assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks), row
+        assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist(), row
     text = doctor(store)
     assert re.search(r"\b5\b", text.splitlines()[0])
     ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]

@@ -116,6 +116,8 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
         ]
         comments.write_text(json.dumps(rows))
         words = ran(comment, "slower")[0][-1]
-        assert {"diff.md", "body@diff.md", "body=@diff.md"}.intersection(words)
-        assert any(word.endswith(place) or (word.endswith("/notes") and not own) for word in words)
-        assert bool({"PATCH", "PUT"}.intersection(words)) == bool(own)
+        assert {"diff.md", "body@diff.md", "body=@diff.md"}.intersection(words), own
+        assert any(
+            word.endswith(place) or (word.endswith("/notes") and not own) for word in words
+        ), own
+        assert bool({"PATCH", "PUT"}.intersection(words)) == bool(own), own

@@ -93,9 +93,9 @@ def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports
         text = redacted(reports / "ddp_*.sqlite", tmp_path / "made" / name)
         files = re.findall(r"\S+\.(?:capture\.json|log|topo\.txt)", text)
         expected = ["ddp.capture.json", "ddp.nccl.node1.12.log", "ddp.topo.txt"]
-        assert files == (expected if name == "ddp" else [])
+        assert files == (expected if name == "ddp" else []), name
         worded(text, name)
-        assert file_names(tmp_path / "made" / name) == BOTH
+        assert file_names(tmp_path / "made" / name) == BOTH, name
     assert redacted("-q", reports, tmp_path / "quiet") == ""
 
 
@@ -171,7 +171,7 @@ def test_what_is_no_copy_is_replaced_by_nothing(reports, tmp_path, content, word
     before = other.read_bytes()
     for force in ([], ["--force"]):
         message = refused(reports / "ddp_0.sqlite", other, *force)
-        assert "--force" not in message
+        assert "--force" not in message, force
         worded(message, " ".join(force))
     assert other.read_bytes() == before
 

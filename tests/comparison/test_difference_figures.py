@@ -168,8 +168,8 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_o
         zip(("baseline_ns", "candidate_ns", "delta_ns"), [*means, means[1] - means[0]], strict=True)
     )
     for column, total in totals.items():
-        assert sum(row[column] for row in steps) == total
-        assert sum(row[column] or 0 for row in causes) == steps[-1][column]
+        assert sum(row[column] for row in steps) == total, column
+        assert sum(row[column] or 0 for row in causes) == steps[-1][column], column
     assert [row["cause"] for row in causes] == ["input", "launch", "blocked", "dependency", "other"]
     # Several captures count alike, whatever their length.
     short, long = table_of([(100, 0, 0, 0)] * 2), table_of([(200, 0, 0, 0)] * 6)
@@ -257,8 +257,8 @@ def test_what_starts_in_summary_steps_counts_and_nothing_else(made):
     found = rows(tables(run), tables(run))
     for name, ns in (("gemm", 1150), (NCCL, 100)):
         row = found["backward", name]
-        assert row["baseline_ns_per_step"] == row["baseline_mean_ns"] == ns
-        assert row["baseline_n_per_step"] == 1
+        assert row["baseline_ns_per_step"] == row["baseline_mean_ns"] == ns, name
+        assert row["baseline_n_per_step"] == 1, name
 
 
 def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
@@ -373,8 +373,8 @@ def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_fir
         rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after)))
     )
     for key, row in there.items():
-        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status)
-        assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
+        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status), key
+        assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"], key
 
 
 def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):

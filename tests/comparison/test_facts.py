@@ -215,7 +215,7 @@ def test_what_only_one_side_has_stands_with_its_value(run):
             "2.7",
             "NCCL_P2P_DISABLE=1",
             "2.28.3",
-        ]
+        ], found
     assert facts(told, told)["straggler"]["words"] == "none"
 
 
@@ -272,14 +272,16 @@ def test_delays_of_one_rank_lack_no_report(tmp_path):
     alone = nsyspipe.load(tmp_path / "a", jobs=1)
     found = facts(alone, alone)
     for what in ("straggler", DELAYS):
-        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK)
+        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK), what
 
 
 def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
     staged = runs("2gpu-pp")
     found = facts(staged, staged)
     for what in ("straggler", DELAYS):
-        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
+        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES), (
+            what
+        )
 
 
 WHY = "candidate: its clocks are not known"

@@ -160,10 +160,10 @@ def apart(tmp_path_factory):
 def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, names, kinds):
     for order in permutations(names):
         board = compare([Side(name, (apart[name],)) for name in order])
-        assert sorted("".join(sorted(kind.labels)) for kind in board.kinds) == kinds
+        assert sorted("".join(sorted(kind.labels)) for kind in board.kinds) == kinds, order
         assert all(
             kind.peer == next(name for name in order if name in kind.labels) for kind in board.kinds
-        )
+        ), order
         if not {"gpu?", "dark"}.intersection(
             names
         ):  # what parts a kind from the first or its kind is said of one of it
@@ -171,7 +171,7 @@ def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, name
             assert [bool(told.intersection(kind.labels)) for kind in board.kinds] == [
                 False,
                 *[True] * (len(kinds) - 1),
-            ]
+            ], order
     forced = compare([Side(name, (apart[name],)) for name in names], force=True)
     assert [kind.peer for kind in forced.kinds] == [names[0]]
 
@@ -218,13 +218,13 @@ def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, without_gpu,
     named = {"slow": runs["slow"], "empty": without_gpu, "empty2": without_gpu}
     board = compare({name: named[name] for name in order}, force=True)
     for row in board.table.to_pylist():
-        assert (row["speedup"] is None) == ("empty" in (row["label"][:5], order[0]))
+        assert (row["speedup"] is None) == ("empty" in (row["label"][:5], order[0])), row
         if row["label"] != "slow":
-            assert row["step_time_ns"] is row["compute_ns"] is row["mean_step_time_ns"] is None
+            assert row["step_time_ns"] is row["compute_ns"] is row["mean_step_time_ns"] is None, row
             codes = [
                 one["code"] for one in board.problems.to_pylist() if one["label"] == row["label"]
             ]
-            assert codes[0] == "no-figures"
+            assert codes[0] == "no-figures", row
     assert board.table["verdict"].to_pylist() == ["reference", "inconclusive"]
 
 
@@ -232,10 +232,10 @@ def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
     board = compare([runs["slow"], without_gpu])
     schemas = {"table": SCOREBOARD, "checks": CHECKS_OF_RUNS, "problems": RUN_PROBLEMS}
     for table, schema in ((getattr(board, name), schema) for name, schema in schemas.items()):
-        assert table.schema.equals(schema.arrow, check_metadata=True)
-        assert all(column.doc and column.unit for column in schema.columns)
+        assert table.schema.equals(schema.arrow, check_metadata=True), table
+        assert all(column.doc and column.unit for column in schema.columns), table
         for field in table.schema:
-            assert field.nullable or table[field.name].null_count == 0
+            assert field.nullable or table[field.name].null_count == 0, field
 
 
 def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
@@ -247,7 +247,7 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
         for of in (runs, {name: tmp_path / name for name in names})
     )
     for name in ("table", "checks", "problems", "kinds"):
-        assert getattr(saved, name) == getattr(reports, name)
+        assert getattr(saved, name) == getattr(reports, name), name
 
 
 def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sorting(runs):
@@ -256,7 +256,7 @@ def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sort
         others = {
             name: value for name, value in usual[label].items() if not name.startswith("peer")
         }
-        assert {name: row[name] for name in others} == others
+        assert {name: row[name] for name in others} == others, label
     names = ("slow", "fast", "wide", "again")
     usual, by_time = rows(runs, *names), rows(runs, *names, sort="step_time")
     assert list(by_time) == ["fast", "wide", "slow", "again"]

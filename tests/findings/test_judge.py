@@ -71,7 +71,9 @@ def finding(saving, **more):
 
 def test_every_rule_is_listed_once_under_its_id_and_a_cause_in_the_file_that_defines_it():
     for names in (make.IDS, [name for some in CAUSES.values() for name in some]):
-        assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in names)
+        assert [rule.__name__ for rule in RULES] == sorted(
+            name.replace("-", "_") for name in names
+        ), names
     assert all(rule in import_module(rule.__module__).RULES for rule in RULES)
 
 
@@ -82,7 +84,9 @@ def test_what_a_rule_says(rule, given, expected, worded):
 
 def test_every_rule_is_tested_on_both_sides():
     for kind in (dict, type(None)):
-        assert {one.values[0] for one in CASES if isinstance(one.values[2], kind)} == set(RULES)
+        assert {one.values[0] for one in CASES if isinstance(one.values[2], kind)} == set(RULES), (
+            kind
+        )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -179,12 +183,12 @@ def test_a_run_gets_all_that_its_figures_say():
         ("not-judged", ["compress-gradients", "slow-link"])
     ]
     for text in table["evidence"].to_pylist():
-        assert json.loads(text)
+        assert json.loads(text), text
 
 
 def test_a_run_that_is_well_and_windows_without_length_have_no_findings():
     for known in (evidence(steps(2, 1, 2, 3)), evidence(steps(2, wall=0))):
-        assert judge(known) == (schema.FINDINGS.empty(), [])
+        assert judge(known) == (schema.FINDINGS.empty(), []), known
 
 
 @pytest.mark.parametrize(

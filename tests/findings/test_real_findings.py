@@ -106,8 +106,8 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(
         assert unjudged == open_rules
     for row in run.problem_rows:
         if row["code"] == "not-judged":
-            assert row["severity"] == "info"
-            assert "--nccl-log" in row["fix"]
+            assert row["severity"] == "info", row
+            assert "--nccl-log" in row["fix"], row
     if name == "baseline":
         # Of one process, without communication, nothing is missed.
         assert {row["code"] for row in run.problem_rows} == {"few-steps", "rank-by-order"}
@@ -169,7 +169,7 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
     over_host = runs("ddp-4gpu-shm", **SHM).link
     worded(over_host.text)
     for one in (link, over_host):
-        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ())
+        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ()), one
     assert link.busbw_bytes_per_s == pytest.approx(
         355e9, rel=0.01
     )  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms

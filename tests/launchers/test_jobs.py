@@ -161,7 +161,7 @@ def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
         before = machine.marks()
         launcher, *rest = shlex.split(words)
         answer = machine.run(launcher, "--cpu", "--program", "train.py", *rest, timeout=60)
-        assert "Traceback" not in answer.err
+        assert "Traceback" not in answer.err, words
         said = machine.told(answer, before)
         if "-n 2" in words:
             # Both ranks fail alike. Which of them is seen first is left to chance.
@@ -322,4 +322,4 @@ def test_the_examples_for_forges_name_to_analyze_what_the_launcher_has_written(m
         for named in re.findall(r"branch=(\S+)", script):
             assert [path.name for path in find_named([machine.work / named])] == [
                 f"run_{rank}.sqlite" for rank in range(4)
-            ]
+            ], named

@@ -266,8 +266,8 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
         for name in one.opts
     }
     for name in (*errors._VALUED, *errors._FLAGS):
-        assert f"--{name}" in options
-        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
+        assert f"--{name}" in options, name
+        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters, name
 
 
 def test_a_declared_column_has_unit_meaning_and_source():

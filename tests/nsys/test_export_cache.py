@@ -129,8 +129,8 @@ def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_
     folder = cache / "exports"
     for mode in (0o700, 0o755):
         exported_reports([reports])
-        assert [one.stat().st_mode & 0o777 for one in (cache, folder)] == [mode] * 2
-        assert all(one.stat().st_mode & 0o777 == 0o700 for one in folder.iterdir())
+        assert [one.stat().st_mode & 0o777 for one in (cache, folder)] == [mode] * 2, mode
+        assert all(one.stat().st_mode & 0o777 == 0o700 for one in folder.iterdir()), mode
         let_go()
         shutil.rmtree(cache)
         for one in (cache, folder):  # the user's own stays as it is
@@ -162,7 +162,7 @@ def test_where_the_cache_is(monkeypatch):
     for name, text in places.items():
         monkeypatch.setenv(name, text)
     for name, place in zip(places, ("/c", "/x/nsyspipe", "/home/me/.cache/nsyspipe"), strict=True):
-        assert cache_directory() == Path(place)
+        assert cache_directory() == Path(place), name
         monkeypatch.delenv(name)
 
 

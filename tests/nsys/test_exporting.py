@@ -69,12 +69,12 @@ def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report
             (folder or report.parent) / "run_0.sqlite",
             report,
             EXPORTED,
-        )
-        assert made.path.read_bytes() == report.read_bytes()
+        ), folder
+        assert made.path.read_bytes() == report.read_bytes(), folder
         assert file_names(report.parent) == [
             "run_0.nsys-rep",
             *([] if folder else ["run_0.sqlite"]),
-        ]
+        ], folder
 
 
 def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
@@ -97,7 +97,7 @@ def test_only_options_that_this_nsys_knows_are_given(report, tool):
             for word in calls(nsys.path)[-1].split()
             if word.startswith("--") and "output" not in word
         ]
-        assert sorted(words) == sorted([*known, *more])
+        assert sorted(words) == sorted([*known, *more]), options
 
 
 def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):

@@ -37,7 +37,7 @@ def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_
     for name in ("", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"):
         with pytest.raises(NsysNotFoundError) as caught:
             find(name)
-        assert caught.value.fix
+        assert caught.value.fix, name
     path = program(tmp_path, "nsys", "")
     scripts = {
         "status 127": "#!/bin/sh\nexit 127",
@@ -48,7 +48,7 @@ def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_
         path.write_text(script)
         with pytest.raises(NsysFailedError) as caught:
             find(str(path))
-        assert caught.value.subject == str(path)
+        assert caught.value.subject == str(path), case
         worded(caught.value.problem, case)
 
 
@@ -143,7 +143,7 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
         ("sleep 60 &\necho done", 0),
         ("echo done; exec >&-; sleep 0.2; exit 4", 4),
     ):
-        assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n")
+        assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n"), script
     output = ask(
         [str(program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done"))],
         0.3,
@@ -195,8 +195,8 @@ def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is
     for there in ("", "x", "x/usr/lib/nsight-systems"):
         (tmp_path / there).mkdir(parents=True, exist_ok=True)
         status, _, err = run(tmp_path, "x")
-        assert status == 1
-        assert "could not be downloaded" in err or "no apt-get" in err
+        assert status == 1, there
+        assert "could not be downloaded" in err or "no apt-get" in err, there
     program(tmp_path / "an nsys" / "bin", "nsys", "echo NVIDIA Nsight Systems version 2024.2.3")
     err = f"to use it: export PATH={tmp_path}/an\\ nsys/bin:$PATH\n"
     assert run(tmp_path, "an nsys") == (0, f"{tmp_path}/an nsys/bin/nsys\n", err)

@@ -107,7 +107,7 @@ def test_a_directory_stands_for_its_reports_and_one_without_or_named_like_one_is
     folder.mkdir()
     (folder / "notes.txt").write_text("no report")
     for reports in (folder, [report, folder]):
-        assert str(folder) in str(refuse(ReportNotFoundError, reports))
+        assert str(folder) in str(refuse(ReportNotFoundError, reports)), reports
     steady_rank(1).write(folder / "a_1.sqlite")
     assert nsyspipe.load([report, folder]).ranks["rank"].to_pylist() == [0, 1]
     (tmp_path / "x.sqlite").mkdir()
@@ -116,7 +116,7 @@ def test_a_directory_stands_for_its_reports_and_one_without_or_named_like_one_is
 
 def test_a_glob_that_matches_nothing_and_what_can_be_no_file_name_are_refused(report, tmp_path):
     for pattern in ("b_*.sqlite", "[b-z]*", "no/where/*.sqlite", "**/b.sqlite", "a_?"):
-        assert pattern in str(refuse(ReportNotFoundError, str(tmp_path / pattern)))
+        assert pattern in str(refuse(ReportNotFoundError, str(tmp_path / pattern))), pattern
     refuse(nsyspipe.NsyspipeError, tmp_path / ("x" * 300 + ".sqlite"))
     refuse(nsyspipe.NsyspipeError, "a\0b.sqlite")
 

@@ -546,5 +546,5 @@ def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_versi
 def test_any_file_name_is_opened_as_it_is(tmp_path):
     names = ["a#b?c=1.sqlite", "a%20b.sqlite", "a b&mode=rwc.sqlite", "\N{SNOWMAN}.sqlite"]
     for name in names:
-        assert figures(nsyspipe.load(steady_rank(0).write(tmp_path / name))) == STEADY
+        assert figures(nsyspipe.load(steady_rank(0).write(tmp_path / name))) == STEADY, name
     assert {one.name for one in tmp_path.iterdir()} == {*names}

@@ -246,14 +246,14 @@ CONNECTIONS = {
 def test_connections_as_releases_write_them():
     for line, expected in CONNECTIONS.items():
         fact = parse_line(said(line))[2]
-        assert isinstance(fact, Connected)
+        assert isinstance(fact, Connected), line
         assert (
             fact.channel,
             fact.connection,
             fact.from_rank,
             fact.to_rank,
             fact.transport,
-        ) == expected
+        ) == expected, line
 
 
 def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path):
@@ -357,7 +357,7 @@ def test_a_real_log_cut_anywhere_is_read(tmp_path):
         transports = {
             ", ".join(edge.transports) for comm in log.communicators for edge in comm.edges or ()
         }
-        assert transports <= {"SHM/direct/direct"}
+        assert transports <= {"SHM/direct/direct"}, size
 
 
 def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(

@@ -175,7 +175,7 @@ def test_no_export_without_blobs_or_their_description_or_a_table_has_payloads(tm
     assert (found.comm_ranks, found.n_undecoded) == ({}, 0)
     for without in (NVTX, ENTRIES, "NVTX_PAYLOAD_SCHEMAS") if ENTRIES in built.schema else ():
         found = read(tmp_path, reduced(10, 1), without=(without,))
-        assert (found.table.num_rows, found.n_undecoded) == (0, 0)
+        assert (found.table.num_rows, found.n_undecoded) == (0, 0), without
 
 
 OTHERS = {"nvtx": NVTX, "schemas": "NVTX_PAYLOAD_SCHEMAS", "entries": ENTRIES}

@@ -312,7 +312,7 @@ def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(
         assert family_of_pattern(pattern) == family, pattern
         assert (
             parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
-        )
+        ), pattern
     with pytest.raises(ValueError, match=r"\b500\b"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
 
@@ -342,7 +342,9 @@ def test_logs_and_topology_are_read_also_through_a_link_to_their_directory(tmp_p
         log, topology, problems = beside(
             folder, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt"
         )
-        assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", [])
+        assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", []), (
+            folder
+        )
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
@@ -484,7 +486,7 @@ def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(tmp_path, wo
     for case, text in enumerate(OTHERS):
         with pytest.raises(InputError) as refused:
             read(tmp_path, text)
-        assert refused.value.subject == str(tmp_path / "topo.txt")
+        assert refused.value.subject == str(tmp_path / "topo.txt"), case
         worded(refused.value.lines(), f"file {case}")
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NsyspipeError):

@@ -124,7 +124,7 @@ def hold(report):  # another process runs statements on it, and keeps it open
     for other in others:
         other.stdin.close()
         other.stdout.close()
-        assert other.wait(timeout=10) == 0
+        assert other.wait(timeout=10) == 0, other
 
 
 WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
@@ -223,7 +223,7 @@ def test_what_may_not_be_read_entered_or_listed_is_refused(report, folders, word
         PLACES.values(), json.loads(done.stdout), strict=True
     ):
         if is_read:
-            assert (code, err) == (0, "")
+            assert (code, err) == (0, ""), is_read
         else:
             assert_refused(subprocess.CompletedProcess([], code, out, err))
     said = json.loads(done.stdout)[0][2]

@@ -64,7 +64,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     original, tables = answers(reports)
     text = json.dumps(original)
     for index, host in enumerate(hosts):
-        assert json.dumps(host) in text
+        assert json.dumps(host) in text, index
         text = text.replace(json.dumps(host), f'"host-{index}"')
     redacted, tables_of_copy = answers([copies / report.name for report in reports])
     renamed = json.loads(text)

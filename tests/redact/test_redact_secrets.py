@@ -53,7 +53,7 @@ def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted)
     assert found_in(copy.read_bytes(), secrets) == []
     said = {"PRAGMA freelist_count": 0, "PRAGMA user_version": 0, "PRAGMA integrity_check": "ok"}
     for statement, answer in {**said, "SELECT DISTINCT type FROM sqlite_master": "table"}.items():
-        assert query(copy, statement) == [(answer,)]
+        assert query(copy, statement) == [(answer,)], statement
     header = copy.read_bytes()[:100]
     assert header[18:20] == b"\x01\x01"  # no log
     page_size = int.from_bytes(header[16:18], "big")
@@ -253,7 +253,7 @@ def test_only_numbers_that_are_read_are_left_of_a_payload_and_nothing_behind_it_
     for more in ({}, high | {"tail": b"hunter2!"}, high | {"first": 0x68756E7465723221}):
         assert repacked(blob(payload, **more), {(1, 5): LAYOUT}) == blob(
             struct.pack("<QQQ", 7, 0, 4096)
-        )
+        ), more
 
 
 def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it_or_else_it_is_a_mark():
@@ -264,4 +264,4 @@ def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_wo
         kept, schema_high=9
     )
     for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
-        assert repacked(given, {(1, 5): LAYOUT}) == MARK
+        assert repacked(given, {(1, 5): LAYOUT}) == MARK, given

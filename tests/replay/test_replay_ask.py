@@ -138,10 +138,10 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
     assert only(ask(FAST, perfect_overlap=True)).low_ns == pytest.approx(WORK, abs=US)
     for run in (SINGLE.changed(transfer=(MS,)), SINGLE.changed(late=(0, MS))):
         found = ask(run)
-        assert found.limit_step_time_ns
+        assert found.limit_step_time_ns, run
         for one in found.scenarios:
             if one.refused is None and one.step_time_ns >= found.limit_step_time_ns:
-                assert one.low_ns >= found.limit_step_time_ns
+                assert one.low_ns >= found.limit_step_time_ns, one
 
 
 def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
@@ -471,7 +471,9 @@ def test_it_has_every_change_the_largest_gain_first_and_what_is_refused_last(ask
     gains = [one.gain_pct for one in found.scenarios]
     assert gains == sorted(gains, reverse=True)
     for name in ("id", "step_time_ns"):
-        assert found.table()[name].to_pylist() == [getattr(one, name) for one in found.scenarios]
+        assert found.table()[name].to_pylist() == [getattr(one, name) for one in found.scenarios], (
+            name
+        )
     refused = [one.refused is not None for one in ask(VIEW).scenarios]
     assert refused == sorted(refused)
     assert any(refused)
@@ -520,7 +522,7 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
         assert (by_id[name].finding, by_id[name].finding_saving_ns) == (
             finding,
             savings.get(finding),
-        )
+        ), name
     assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(
         80 * MS
     )  # of each step 80 ms are exposed

@@ -134,9 +134,9 @@ def test_kernels_that_were_compared_count_with_their_slowdown_and_others_with_th
     for part in (0.25, 0.5, 1.0):
         before, _ = slowdowns(contention(0.2, share=part), 25e9, None).pairs[0]
         ratio = part * 0.2 + (1 - part) * others
-        assert before.ratio == pytest.approx(ratio)
+        assert before.ratio == pytest.approx(ratio), part
         # The 2 us between two operations are no work that could be slower.
-        assert before.delay_ns == pytest.approx(-ratio * 2 * US)
+        assert before.delay_ns == pytest.approx(-ratio * 2 * US), part
 
 
 def test_a_delay_is_measured_where_no_kernels_can_be_compared_and_nothing_with_too_little_beside_communication():

@@ -51,7 +51,7 @@ def test_the_library_is_the_one_that_the_readme_names_and_comes_with_its_licence
     named = re.search(r"sha256 of `echarts.min.js`: `([0-9a-f]{64})`", read_asset("README.md"))
     assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == named[1]
     for name in ("LICENSE", "NOTICE", "LICENSE-d3"):
-        assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100
+        assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100, name
 
 
 def test_our_scripts_and_styles_reach_for_nothing_outside_and_write_no_html_from_text():
@@ -59,7 +59,7 @@ def test_our_scripts_and_styles_reach_for_nothing_outside_and_write_no_html_from
     for text in (own, *(path.read_text() for path in ASSETS.glob("*.css"))):
         assert not re.search(
             r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text
-        )
+        ), text
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", own)
 
 
@@ -93,7 +93,7 @@ def colours(theme: int) -> dict[str, np.ndarray]:
         "surface",
     ):
         both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
-        assert both
+        assert both, name
         value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
         found[name.removeprefix("c-").removeprefix("p-")] = np.where(
             value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4

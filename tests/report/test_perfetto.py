@@ -84,17 +84,17 @@ def check_steps(track, shown, shift):
         ("waiting in communication", "wait_ns"),
     ):
         known = [row for row in shown if row[figure] is not None]
-        assert (name in steps.names) == bool(known)
+        assert (name in steps.names) == bool(known), name
         if not known:
             continue
         derived = steps.child(name)
-        assert derived.total == sum(row[figure] for row in known)
+        assert derived.total == sum(row[figure] for row in known), name
         for row in known:
             first, last = row["start_ns"] + shift, row["end_ns"] + shift
             assert (
                 sum(max(min(end, last) - max(start, first), 0) for start, end in derived.times)
                 == row[figure]
-            )
+            ), row
 
 
 def check_ranges(track, ranges, shift):
@@ -108,7 +108,7 @@ def check_ranges(track, ranges, shift):
         assert all(
             one.parent is None or one.parent.notes["step"] == one.notes["step"]
             for one in host.slices
-        )
+        ), host
 
 
 def check_flows(found):
@@ -120,8 +120,8 @@ def check_flows(found):
         for one in thread.slices
     }
     for slices in found.flows().values():
-        assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1
-        assert len({rank_of[id(one)] for one in slices}) == len(slices)
+        assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1, slices
+        assert len({rank_of[id(one)] for one in slices}) == len(slices), slices
 
 
 def test_a_steady_run_shows_what_was_built(steady):

@@ -348,7 +348,9 @@ def test_lanes_hold_each_slice_once_and_nothing_that_overlaps_or_crosses(found):
         nested_lanes(starts, ends, np.zeros(starts.size, np.int64)),
     )
     for tracks in (lanes, nests):
-        assert sorted(row for lane in tracks for row in lane.tolist()) == list(range(len(found)))
+        assert sorted(row for lane in tracks for row in lane.tolist()) == list(range(len(found))), (
+            tracks
+        )
     assert all((starts[lane][1:] >= ends[lane][:-1]).all() for lane in lanes)
     # Never more tracks than operations at one time, those without length counted where they stand.
     assert len(lanes) <= max(
@@ -357,8 +359,8 @@ def test_lanes_hold_each_slice_once_and_nothing_that_overlaps_or_crosses(found):
     for lane in nests:
         for place, outer in enumerate(lane):
             for inner in lane[place + 1 :]:
-                assert starts[inner] >= starts[outer]
-                assert ends[inner] <= ends[outer] or starts[inner] >= ends[outer]
+                assert starts[inner] >= starts[outer], inner
+                assert ends[inner] <= ends[outer] or starts[inner] >= ends[outer], inner
 
 
 def read(column):

@@ -174,10 +174,10 @@ def test_evidence_that_is_not_known_is_left_out():
 def test_no_two_figures_of_a_finding_have_one_name(name, real):
     for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
         names = [name for name, _ in evidence_rows(json.loads(row["evidence"]))]
-        assert len({*names}) == len(names)
+        assert len({*names}) == len(names), row
         assert [
             one for one in names if any(other.startswith(f"{one}, rank ") for other in names)
-        ] == []
+        ] == [], row
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_straggler_board_counts_per_step():
                 schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2
             )
             is None
-        )
+        ), rows
 
 
 def test_of_graphs_that_were_captured_as_a_whole_the_page_names_the_flag(real, shown, worded):
@@ -342,7 +342,7 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
         ),
         ([problem(late(at)) for at in range(2)], [(late(at), "", None) for at in range(2)]),
     ]:
-        assert troubles(rows) == [("warning", *row) for row in said]
+        assert troubles(rows) == [("warning", *row) for row in said], rows
 
 
 BLOBS, PAYLOADS = (

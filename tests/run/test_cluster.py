@@ -185,8 +185,8 @@ def test_every_command_that_reads_reports_takes_a_cluster(steady, cluster_with_w
             here.returncode,
             here.stdout,
             here.stderr,
-        )
-        assert here.stdout.startswith("{")
+        ), words
+        assert here.stdout.startswith("{"), words
 
 
 def test_a_cluster_of_python_and_its_executor(steady):

@@ -92,7 +92,7 @@ def test_a_capture_that_traced_no_gpu_lacks_none(two):
     ):
         (two / "cpu.capture.json").write_text(json.dumps(said | {"trace": trace}))
         problems = nsyspipe.load(two).problems.to_pylist()
-        assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
+        assert [(row["code"], row["severity"], row["report"]) for row in problems] == found, trace
 
 
 def test_phases_that_a_step_lacks_are_0_that_none_has_null_and_a_step_never_closed_is_not_complete(
@@ -240,8 +240,8 @@ def test_the_text_fits_the_terminal(tmp_path, worded):
     run = nsyspipe.load(tmp_path)
     for width in (40, 60, 80, 100, 200):
         text = text_of(run, width)
-        assert max(map(len, text.splitlines())) <= width
-        assert "backward" in text  # where ranks wait for each other
+        assert max(map(len, text.splitlines())) <= width, width
+        assert "backward" in text, width  # where ranks wait for each other
         worded(text, f"{width} columns")
 
 

@@ -157,7 +157,7 @@ def test_what_was_not_exported_is_null_and_what_was_never_made_is_zero(
     assert figures(run) == STEADY | expected
     assert codes(run) == sorted(["few-steps", "not-judged", *problems])
     for code in problems:
-        assert "--tables" in problem_of(run, code)["fix"]
+        assert "--tables" in problem_of(run, code)["fix"], code
 
 
 @pytest.mark.parametrize("lazy", ["true", "false", None])

@@ -180,7 +180,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     worded(run.verdict, "verdict")
     caution = run.verdict.partition(".")[0]
     for text in (summary_text(run, Console(width=100)), markdown(run)):
-        assert caution in text
+        assert caution in text, text
     run = strangers(
         tmp_path, SLURM_JOB_ID=7
     )  # ranks that captured one job's id are of one run, whatever matches

@@ -170,7 +170,7 @@ def test_idle_time_beside_whole_graphs_is_not_judged_against_one_that_is_seen(tm
     found = nsyspipe.diff(whole, nodes)
     rows = {row["metric"]: row for row in found.metrics.to_pylist()}
     for name in ("idle", "idle_launch", "idle_share"):
-        assert (rows[name]["baseline"], rows[name]["verdict"]) == (None, "inconclusive")
+        assert (rows[name]["baseline"], rows[name]["verdict"]) == (None, "inconclusive"), name
         worded(rows[name]["why"], name)
     assert rows["step_time"]["verdict"] == "no change"
     idle = next(row for row in found.step_time_parts.to_pylist() if row["part"] == "idle")

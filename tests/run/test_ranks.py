@@ -38,7 +38,7 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
         {"x_0.sqlite": 7, "x_1.sqlite": 3},
     ):
         run = nsyspipe.load(tmp_path, rank_map=form)
-        assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
+        assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map"), form
         said.add(problem_of(run, "rank-map-differs")["message"])
     worded(sorted(said))
     # As many numbers as names; a bracket with one number is a part of a name.
@@ -149,7 +149,7 @@ def test_the_number_at_the_end_of_the_stem_names_the_rank():
     stems = {"x_2": 2, "x_10": 10, "rank3": 3, "rank0": 0, "A-RANK7": 7, "b.1": 1, "t-08": 8}
     elsewhere = ["4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3", f"x_{10**20}"]
     for stem, rank in (stems | dict.fromkeys(elsewhere)).items():
-        assert stem_rank(f"/runs_7/{stem}.sqlite") == rank
+        assert stem_rank(f"/runs_7/{stem}.sqlite") == rank, stem
 
 
 def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_path):
@@ -167,8 +167,8 @@ def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_o
     paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
     for given, severity in ((paths, "warning"), (paths[:1], "info")):
         run = nsyspipe.load(given)
-        assert run.ranks["report"].to_pylist() == [path.name for path in given]
-        assert problem_of(run, "rank-by-order")["severity"] == severity
+        assert run.ranks["report"].to_pylist() == [path.name for path in given], given
+        assert problem_of(run, "rank-by-order")["severity"] == severity, given
     assert "--rank-map" in problem_of(nsyspipe.load(paths), "rank-by-order")["fix"]
 
 

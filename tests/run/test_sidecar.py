@@ -148,7 +148,7 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
         expected = (
             names if all(names) else [None, None]
         )  # a name for one of them only says nothing of the other
-        assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
+        assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected, names
 
 
 def with_batches(builder):
@@ -184,7 +184,7 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(
     assert [severity for severity, _ in told] == ["info"] * is_told
     for _, message in told:
         worded(message)
-        assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
+        assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step")), message
 
 
 SIDECARS = {
@@ -318,7 +318,7 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
     for chosen in ({}, options):
         run = nsyspipe.load(linked / "*.sqlite", **chosen)
-        assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen)
+        assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen), chosen
 
 
 def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(
@@ -333,7 +333,11 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
         name_files(linked, **{"nccl_log_files": ["mine.log"], "topology_file": "links.txt"} | said)
         run = nsyspipe.load(linked / "*.sqlite")
         has_links = bool(run.links().num_rows)
-        assert (run.nccl, code in codes(run), has_links) == (None, True, "nccl_log_files" in said)
+        assert (run.nccl, code in codes(run), has_links) == (
+            None,
+            True,
+            "nccl_log_files" in said,
+        ), said
 
 
 FACTS = {

@@ -91,7 +91,9 @@ def test_times_are_aligned_by_the_ends_of_three_collectives_else_by_session_star
     # ahead by that.
     short = run_of(tmp_path, *(steady_rank(at, n_steps=2) for at in (0, 1)))
     for found, starts in ((run, [100, 100]), (short, [100, 101])):
-        assert [row["start_ns"] for row in found.steps().to_pylist() if row["step"] == 0] == starts
+        assert [
+            row["start_ns"] for row in found.steps().to_pylist() if row["step"] == 0
+        ] == starts, found
 
 
 def test_phases_hold_what_was_launched_inside_them_by_any_thread(run):
@@ -147,31 +149,31 @@ def captured(tmp_path_factory):
 def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_path, captured):
     for run in (captured, steady_run(tmp_path, without=(NVTX,), step="none")):
         found = json.loads(dumps(document(run)))
-        assert found["run"]["steps_from"] == "capture"
+        assert found["run"]["steps_from"] == "capture", run
         steps = [
             (row["rank"], row["step"], row["is_complete"], row["in_summary"])
             for row in found["steps"]
         ]
-        assert steps == [(0, 0, False, True), (1, 0, False, True)]
+        assert steps == [(0, 0, False, True), (1, 0, False, True)], run
         summary = found["summary"]
-        assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0)
+        assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0), run
         # Four times 200 ns of compute and 60 of communication, from 100 to 3350.
         assert (summary["compute_share"], summary["comm_share"], summary["wait_share"]) == (
             800 / 3250,
             240 / 3250,
             0,
-        )
+        ), run
         of_a_step = {name for name in summary if name.endswith("_per_step")}
         of_a_step |= {"step_time_ns", "throughput_steps_per_s"}
         assert (
             {summary[name] for name in of_a_step}
             == {row["lateness_ns"] for row in found["stragglers"]}
             == {None}
-        )
+        ), run
         assert (found["findings"], "no-steps" in [row["code"] for row in found["problems"]]) == (
             [],
             True,
-        )
+        ), run
 
 
 def test_it_cannot_be_replayed(

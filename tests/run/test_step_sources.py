@@ -74,11 +74,11 @@ def test_how_much_the_steps_leave_out_is_said_where_it_is_more_than_the_ends_of_
         folder = tmp_path / str(n_before)
         folder.mkdir()
         run = run_of(folder, builder)
-        assert run.summary()["n_steps"].to_pylist() == [6]
-        assert ("steps-cover-part" in codes(run)) == (percent is not None)
+        assert run.summary()["n_steps"].to_pylist() == [6], n_before
+        assert ("steps-cover-part" in codes(run)) == (percent is not None), n_before
         if percent:
             message = problem_of(run, "steps-cover-part")["message"]
-            assert percent in figures_of(message)
+            assert percent in figures_of(message), n_before
             worded(message)
 
 

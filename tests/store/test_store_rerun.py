@@ -58,9 +58,9 @@ def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     # Saved again, what was saved, and elsewhere; and of reports that are analyzed again.
     for run in (runs[0], runs[0], nsyspipe.load(store)):
         save(run, store, events=True)
-        assert contents(store) == before
+        assert contents(store) == before, run
     for number, run in enumerate((runs[0], old_run(tmp_path))):
-        assert contents(stored(tmp_path / f"elsewhere{number}", run, events=True)) == before
+        assert contents(stored(tmp_path / f"elsewhere{number}", run, events=True)) == before, number
 
 
 def test_a_rerun_replaces_its_run_and_touches_no_other(runs, tmp_path):
@@ -81,13 +81,13 @@ def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
     before, kept = contents(store), files(store)
     for run in (old, other, nsyspipe.load(store, run_id=RUN_ID)):
         save(run, store)
-        assert contents(store) == before
+        assert contents(store) == before, run
     of_operations = [path for path in kept if "/events/" in path or "/phase_ranges/" in path]
     assert [files(store)[path] for path in of_operations] == [kept[path] for path in of_operations]
     assert len(of_operations) == 8
     found = nsyspipe.load(store, run_id=RUN_ID).operations()
     for (_, *ours), (_, *theirs) in zip(old.operations(), found, strict=True):
-        assert all(map(pa.Table.equals, ours, theirs))
+        assert all(map(pa.Table.equals, ours, theirs)), ours
 
 
 def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operations(runs, tmp_path):
@@ -308,7 +308,7 @@ def test_a_link_to_a_store_is_the_store(runs, tmp_path, is_there):
     save(runs[0], tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     for path in (tmp_path / "link", tmp_path / "real"):
-        assert nsyspipe.load(path, run_id=RUN_ID).steps().equals(runs[0].steps())
+        assert nsyspipe.load(path, run_id=RUN_ID).steps().equals(runs[0].steps()), path
     (tmp_path / "itself").symlink_to("itself")
     refused(runs[0], tmp_path / "itself")
 
@@ -321,7 +321,7 @@ def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
     monkeypatch.chdir("steps")
     assert nsyspipe.load(f"run_id={RUN_ID}").header == runs[0].header
     for path in ("../ranks/run_id=other", "../runs/run_id=other/."):
-        assert nsyspipe.load(path).header == runs[2].header
+        assert nsyspipe.load(path).header == runs[2].header, path
     monkeypatch.chdir("run_id=other")
     assert nsyspipe.load(".").header == runs[2].header
 

@@ -58,7 +58,7 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
             "nsyspipe.capture",
             *(text for n in range(2, 6) for text in (f"step {n}", *step)),
         ]
-        assert ranges(machine.work / "a" / f"run_{rank}.sqlite") == expected
+        assert ranges(machine.work / "a" / f"run_{rank}.sqlite") == expected, rank
 
 
 def ranges(report):
