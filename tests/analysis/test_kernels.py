@@ -116,9 +116,7 @@ def test_what_kernels_are_called(name_ids, texts, expected):
         (0, []),
     ],
 )
-def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_order(
-    n_kept, expected
-):
+def test_the_costliest_names_of_each_rank_and_phase_are_kept_in_table_order(n_kept, expected):
     totals = {"0backward": (5, 9, 7), "0data": (5, 9, 5), "0None": (1, 2, 3)}
     rows = [
         (0, phase, name, time)
@@ -285,9 +283,7 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
         (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
     ],
 )
-def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication(
-    kernels, shapes, expected
-):
+def test_slowdown_of_a_kernel_is_its_time_beyond_its_free_equals(kernels, shapes, expected):
     assert slowdown(*kernels, **shapes) == expected
 
 
@@ -340,7 +336,7 @@ def delays(n, beside, ahead=None):
         (101, 7, 0, None),
     ],
 )
-def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
+def test_a_later_begin_beside_communication_counts_for_all_kernels_there(
     n, beside, ahead, expected
 ):
     assert delays(n, beside, ahead) == expected

@@ -138,7 +138,7 @@ PUT = [
 
 
 @pytest.mark.parametrize(("name", "kind"), PUT)
-def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_by_readers(
+def test_writers_refuse_and_readers_do_not_follow_a_replaced_place(
     runs, both, tmp_path, outside, monkeypatch, attempts, name, kind
 ):
     attempts(3)

@@ -156,9 +156,7 @@ def job_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678", None])
-def test_the_next_job_removes_a_killed_job_s_directory_unless_one_of_its_processes_holds_it(
-    job_left, holder
-):
+def test_the_next_job_removes_the_unused_directory_of_a_killed_job(job_left, holder):
     lock = None if holder is None else claim(job_left / holder)
     for path in job_left.rglob("lock"):
         aged(path)

@@ -126,9 +126,7 @@ def test_filters_narrow_everything_and_can_be_cleared(opened, worded):
     assert words(page, "#n-shown") == "8 of 14 runs"
 
 
-def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_them_back(
-    opened, open_page
-):
+def test_the_address_restores_filters_axis_and_chosen_run(opened, open_page):
     page = opened.page
     page.locator("[data-facet=label] .chip", has_text="large").click()
     page.locator("#older").click()
@@ -203,7 +201,7 @@ def test_columns_are_sorted_by_keyboard_and_what_is_not_recorded_stands_last(ope
         assert order(page)[-1] == "large-002", way
 
 
-def test_the_best_of_each_series_is_marked_once_and_a_run_with_a_page_links_to_it(kept, written):
+def test_the_best_run_of_each_series_is_marked_and_links_to_its_page(kept, written):
     marked = kept.page.locator("#table .best:visible").evaluate_all(
         "all => all.map(one => one.closest('tr').querySelector('.id').textContent)"
     )

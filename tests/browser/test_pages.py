@@ -452,9 +452,7 @@ def test_pointing_at_a_bar_says_whose_it_is(kept):
     ] == []
 
 
-def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(
-    written, open_page
-):
+def test_a_scoreboard_shows_parts_and_intervals_in_the_theme(written, open_page):
     tops = "chart.getOption().grid.map(one => one.top)"
     opened = open_page(written("board"), dark=True)
     wide = opened.chart(tops, BOARD)

@@ -265,7 +265,7 @@ def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
         assert timeline.zoom(TIMELINE) == pytest.approx(zoom), keys
 
 
-def test_the_wheel_scrolls_the_page_until_control_is_held_or_the_chart_is_clicked(timeline):
+def test_the_wheel_zooms_only_with_control_or_after_a_click(timeline):
     page = timeline.page
     page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
     page.keyboard.down("Control")
@@ -507,7 +507,7 @@ def large(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out(
+def test_the_page_of_a_large_run_is_small_and_names_what_it_leaves_out(
     large, open_page, screenshot
 ):
     assert large.stat().st_size < MOST_BYTES

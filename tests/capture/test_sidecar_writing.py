@@ -301,7 +301,7 @@ def test_the_topology_lies_beside_and_is_named(tmp_path):
     assert Place("ddp", 1, 2).file(TOPOLOGY_SUFFIX) == Path("ddp.node1.topo.txt")
 
 
-def test_it_is_replaced_whole_and_readable_like_any_file_and_where_it_cannot_be_written_that_is_told(
+def test_a_sidecar_is_replaced_whole_or_the_failure_is_reported(
     tmp_path,
 ):
     assert Place("ddp", 1, 2).file() == Path("ddp.node1.capture.json")

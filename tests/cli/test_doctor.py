@@ -115,9 +115,7 @@ def test_several_processes_say_what_one_does(real):
     assert one == two
 
 
-def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(
-    tmp_path, worded
-):
+def test_doctor_separates_runs_and_reports_backward_without_a_range(tmp_path, worded):
     for name in ("a", "b"):
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")

@@ -41,7 +41,7 @@ def scripts(forge):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("jq"), reason="finds comments")
 @pytest.mark.parametrize("forge", FORGES)
-def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passes(
+def test_the_gate_refuses_a_slower_proposal_and_passes_an_equal_one(
     forge, call, tmp_path, monkeypatch
 ):
     programs, asked, comments = tmp_path / "bin", tmp_path / "asked", tmp_path / "comments"

@@ -280,9 +280,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 
-def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_it(
-    made, results, invoke
-):
+def test_a_saved_run_can_be_saved_elsewhere_with_all_its_parts(made, results, invoke):
     there = results / "there"
     assert (
         invoke(
@@ -313,7 +311,7 @@ def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(
     assert file_names(results) == ["runs"]
 
 
-def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(
+def test_a_trace_of_some_steps_is_smaller_and_unknown_steps_are_refused(
     made, results, invoke, worded
 ):
     others = ("--out", results / "runs", "--html", results / "run.html")
@@ -339,9 +337,7 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size, steps
 
 
-def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(
-    made, results, call, monkeypatch, worded
-):
+def test_a_page_is_opened_after_it_is_written(made, results, call, monkeypatch, worded):
     for command, opens in (("analyze", True), ("whatif", False)):
         page, opened = results / f"{command}.html", []
         monkeypatch.setattr(

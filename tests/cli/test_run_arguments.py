@@ -104,7 +104,7 @@ def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
     assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
 
 
-def test_ranks_that_a_shell_left_of_a_glob_are_refused_with_a_word_for_each_run(folder, worded):
+def test_ranks_of_an_unquoted_glob_are_refused(folder, worded):
     for rank in (0, 1):
         (folder / f"one/run_{rank}.nsys-rep").touch()
     for extra in (["one/run_0.nsys-rep", "one/run_1.nsys-rep"], []):
@@ -137,9 +137,7 @@ def test_every_sort_of_argument_opens_a_run(folder):
         ("x=store/runs/run_id=one y=two", ["x", "y"]),
     ],
 )
-def test_labels_that_clash_give_way_to_directories_then_to_run_ids_then_to_numbers(
-    folder, arguments, names
-):
+def test_clashing_labels_become_directories_then_run_ids_then_numbers(folder, arguments, names):
     assert [label for label, _ in opened(arguments.split())] == names
 
 

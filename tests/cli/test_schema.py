@@ -74,7 +74,7 @@ def test_the_committed_reference_is_what_the_program_prints(pinned):
     pinned(REFERENCE, done.stdout)
 
 
-def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anchor():
+def test_the_reference_lists_each_table_and_column_with_an_anchor():
     reference = schema("--markdown").stdout
     page = Page(reference)
     heading = ["column", "type", "unit", "meaning", "source"]

@@ -143,7 +143,7 @@ def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_pat
 
 
 @pytest.mark.slow
-def test_control_characters_from_reports_logs_and_programs_never_reach_the_terminal(tmp_path):
+def test_control_characters_never_reach_the_terminal(tmp_path):
     builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18)
     builder.gpu(1, f"H200{EVIL}").host(f"node{EVIL}").meta(EXPORT_PRODUCT_VERSION=f"2024{EVIL}")
     for at in range(0, 4000, 1000):

@@ -53,7 +53,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
         (1_001, "softmax", ["0%"]),
     ],
 )
-def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(
+def test_steps_of_other_work_differ_by_what_they_compute(
     run, made, compute, kernel, shared, worded
 ):
     for family in ("step #", "Batch #"):

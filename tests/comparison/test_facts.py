@@ -126,9 +126,7 @@ def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_p
     assert (row["recorded_on"], row["recorded_by"]) == ("baseline", BY_WRITTEN_LOG)
 
 
-def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(
-    tmp_path, worded
-):
+def test_settings_of_logs_are_not_named_settings_of_the_environment(tmp_path, worded):
     before, after = (
         run_of(tmp_path / "a", NCCL_ALGO="Ring"),
         run_of(tmp_path / "b", NCCL_ALGO="Ring"),

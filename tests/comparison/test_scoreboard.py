@@ -86,7 +86,7 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, opt
     assert re.findall(r"\b(?:slow|short|\d+)\b", found["why"]) == ["short", "2", "3"]
 
 
-def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind(runs):
+def test_another_world_size_is_judged_only_within_its_kind(runs):
     found = rows(runs, "slow", "wide", "fast", "wider")
     assert found["wider"]["speedup"] == pytest.approx(
         131 / 111
@@ -176,7 +176,7 @@ def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, name
     assert [kind.peer for kind in forced.kinds] == [names[0]]
 
 
-def test_unknown_compute_is_not_judged_beside_known_and_said_where_it_is_of_both(apart, worded):
+def test_unknown_compute_is_not_compared_with_known_compute(apart, worded):
     sides = [Side(name, (apart[name],)) for name in ("dark", "dark2", "a")]
     of_both = compare(sides[:2])
     (check,) = of_both.checks.to_pylist()
@@ -250,7 +250,7 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
         assert getattr(saved, name) == getattr(reports, name), name
 
 
-def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sorting(runs):
+def test_the_order_of_other_runs_changes_no_comparison_with_the_first(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
     for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():
         others = {
@@ -298,7 +298,7 @@ def test_no_runs_are_refused(worded):
     worded(str(caught.value))
 
 
-def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_that_there_are(
+def test_a_metric_has_its_name_or_column_and_unknown_ones_are_refused(
     runs,
 ):
     assert {column for column, _ in SORTS.values()} <= set(SCOREBOARD.names)

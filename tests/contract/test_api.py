@@ -113,7 +113,7 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
         run.skip_first = 3
 
 
-def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documented(steady_run):
+def test_answers_have_a_summary_sentence_and_documented_members(steady_run):
     change, board = (
         nsyspipe.diff(steady_run, steady_run, fail_on="regression"),
         nsyspipe.compare([steady_run]),

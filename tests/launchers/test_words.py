@@ -323,9 +323,7 @@ def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine, worded):
 
 
 @NO_NSYS
-def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofiled(
-    machine, worded
-):
+def test_without_nvtx_or_nsys_one_message_has_the_fix(machine, worded):
     (machine.root / "bin" / "nsys").unlink()
     answer = ddp(machine)
     assert answer.status == 2
@@ -344,7 +342,7 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
     assert (answer.status, answer.out, machine.files()) == (0, "ran\nran\n", [])
 
 
-def test_another_nsyspipe_on_the_python_path_is_not_used_and_nsys_may_have_another_name(machine):
+def test_another_nsyspipe_on_the_python_path_is_not_used(machine):
     put(machine.root, "site/nsyspipe/__init__.py", "raise SystemExit('stale')")
     (machine.root / "bin" / "nsys").unlink()
     machine.put_nsys(name="nsys-2025.6")
@@ -362,7 +360,7 @@ def test_a_python_that_cannot_be_used_is_named(machine, python):
         assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer"), launcher
 
 
-def test_fewer_gpus_than_ranks_are_refused_with_how_many_and_without_torch_the_python_that_lacks_it(
+def test_fewer_gpus_than_ranks_are_refused_with_their_number(
     machine,
 ):
     machine.put_gpus(2)
@@ -424,9 +422,7 @@ def options_of(path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(
-    script, pinned, worded
-):
+def test_the_help_of_a_launcher_fits_a_terminal_and_names_each_option(script, pinned, worded):
     assert os.access(script, os.X_OK)
     assert script.read_text().startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in script.read_text()
@@ -460,9 +456,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
 
 
-def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_is_missing(
-    machine, worded
-):
+def test_a_dry_run_prints_the_first_nodes_command_and_missing_parts(machine, worded):
     """Nothing of Slurm is there, and where reports belong lies a file."""
     (machine.work / "captures").touch()
     machine.variables["SLURM_NNODES"] = "4"
@@ -521,9 +515,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 
-def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_them_there(
-    machine, worded
-):
+def test_a_copied_slurm_script_finds_the_launchers(machine, worded):
     shutil.copy(LAUNCHERS / "slurm.sbatch", machine.work / "copy.sbatch")
     for words in (("--dry-run",), ("--help",)):
         told = machine.run("copy.sbatch", *words, folder=machine.work)
@@ -544,7 +536,7 @@ def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_the
     )
 
 
-def test_what_a_launcher_is_started_with_for_itself_is_in_the_command_of_a_dry_run(machine):
+def test_a_dry_run_shows_the_launchers_own_variables(machine):
     machine.variables |= {
         "NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name",
         "A": "1 2",

@@ -309,9 +309,7 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(
-    state, monkeypatch, worded
-):
+def test_each_capture_has_its_own_key_without_a_usable_state_directory(state, monkeypatch, worded):
     for environment in ({}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}):
         first, second = hash_key(environment), hash_key(environment)
         assert is_own(first), environment

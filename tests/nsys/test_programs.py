@@ -96,7 +96,7 @@ def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
         ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
     ],
 )
-def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
+def test_lines_with_an_error_come_first_and_once(said, n, told):
     assert telling_lines(said, n) == told
 
 
@@ -135,7 +135,7 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
     assert find_importer(nsys, tmp_path).parts[-3] == "2025.10.1"
 
 
-def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end_is_cut(tmp_path):
+def test_endless_output_of_a_program_is_cut_off(tmp_path):
     assert ask([str(tmp_path / "tool")], 20) is None
     # A child that keeps the output open is not waited for; who has closed it is still given its
     # time.
@@ -189,7 +189,7 @@ def test_other_files_are_never_replaced(tmp_path, name):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(
+def test_a_missing_or_broken_nsys_leads_to_the_download(
     tmp_path,
 ):
     for there in ("", "x", "x/usr/lib/nsight-systems"):

@@ -176,9 +176,7 @@ def covered(events, category, window):
 @pytest.mark.slow
 @examples(20)
 @given(RUNS, st.randoms(use_true_random=False))
-def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_part_of_all(
-    found, random
-):
+def test_operations_equal_the_oracle_and_add_up_to_the_steps(found, random):
     with tempfile.TemporaryDirectory() as folder:
         write(found, Path(folder))
         run = nsyspipe.load(folder)
@@ -200,9 +198,7 @@ def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_pa
 @pytest.mark.slow
 @examples(25)
 @given(runs(), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(
-    drawn, most, random
-):
+def test_spans_and_timelines_of_several_ranks_add_up(drawn, most, random):
     assume(cross_oracle.communicates(drawn))
     with tempfile.TemporaryDirectory() as folder:
         run = load_run(drawn, Path(folder))

@@ -77,7 +77,7 @@ OF_UNKNOWN_SIZE = [
 ]
 
 
-def test_an_entry_without_an_offset_follows_at_its_natural_alignment_or_that_of_a_packed_struct():
+def test_an_entry_without_offset_follows_at_its_alignment():
     assert placed(*A_TO_D) == {"a": 0, "b": 4, "c": 8, "d": 16}
     for pack, places in {
         1: [0, 1, 5, 6],
@@ -88,7 +88,7 @@ def test_an_entry_without_an_offset_follows_at_its_natural_alignment_or_that_of_
         assert list(placed(*A_TO_D, pack=pack).values()) == places, pack
 
 
-def test_what_is_no_single_number_is_skipped_but_takes_its_room_and_behind_an_unknown_size_only_stated_offsets_count():
+def test_an_entry_that_is_no_single_number_is_skipped_by_its_size():
     for skipped, end in ROOMS:
         assert placed(implicit("a", INT), skipped, implicit("b", CHAR)) == {"a": 0, "b": end}, (
             skipped
@@ -98,7 +98,7 @@ def test_what_is_no_single_number_is_skipped_but_takes_its_room_and_behind_an_un
         assert placed(implicit("a", INT), skipped, *behind) == {"a": 0, "c": 40, "d": 44}, skipped
 
 
-def test_an_enum_is_a_number_of_its_declared_size_and_a_missing_entry_makes_the_place_of_the_next_unknown():
+def test_an_enum_has_its_declared_size_and_a_gap_makes_offsets_unknown():
     entries = [implicit("a", CHAR), implicit("e", ENUM), implicit("b", CHAR)]
     assert placed(*entries, enums={ENUM: 4}) == {"a": 0, "e": 4, "b": 8}
     assert placed(*entries, enums={ENUM: 3}) == {"a": 0}

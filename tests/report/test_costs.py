@@ -140,9 +140,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path, worded):
     assert "gemm" not in summary_text(run, Console(width=100))
 
 
-def test_the_tables_are_told_only_where_they_are_asked_for_but_traffic_of_a_grid_in_a_comment(
-    tmp_path, worded
-):
+def test_cost_tables_are_printed_only_on_request(tmp_path, worded):
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     comment = markdown(run)
     (parallelism,) = [

@@ -357,9 +357,7 @@ def saved(steady, store):
     return store
 
 
-def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_its_run(
-    saved, tmp_path
-):
+def test_a_page_is_written_anew_only_if_older_than_its_run(saved, tmp_path):
     seen = []
     assert (
         dashboard.write_pages(

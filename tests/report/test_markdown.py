@@ -144,9 +144,7 @@ def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path
     assert run_id_of_markdown(path) == run_id
 
 
-def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_form_keeps_it(
-    steady_run, tmp_path
-):
+def test_a_page_keeps_its_run_id_through_a_web_form(steady_run, tmp_path):
     path = tmp_path / "notes.md"
     assert run_id_of_markdown(path) is None
     assert run_id_of_markdown(tmp_path) is None

@@ -247,7 +247,7 @@ def test_more_operations_than_a_batch_are_all_there_in_order():
     assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]
 
 
-def test_the_order_of_rows_does_not_matter_and_an_arrow_has_the_same_number_whatever_else_is_shown():
+def test_an_arrow_keeps_its_number_whatever_else_is_shown():
     assert set(trace(OPS[2:], collectives=ROWS).flows()) < set(trace(OPS, collectives=ROWS).flows())
     ops = [op(0, 9, correlation_id=1), op(9, 12, correlation_id=2), comm(3, 8, correlation_id=3)]
     there, back = trace(ops).ranks[0].threads, trace(ops[::-1]).ranks[0].threads
@@ -389,7 +389,7 @@ def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
 
 
-def test_bytes_that_are_no_text_lone_surrogates_and_control_characters_are_replaced():
+def test_bad_bytes_and_control_characters_are_replaced_in_a_trace():
     raw = pa.array([b"gemm\xff"], pa.binary())
     column = pa.chunked_array([pa.Array.from_buffers(pa.string(), 1, raw.buffers())])
     assert read(column) == ["gemm\N{REPLACEMENT CHARACTER}"]

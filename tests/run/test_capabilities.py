@@ -414,7 +414,7 @@ def test_what_built_reports_answer(tmp_path, build, options, expected, worded):
     worded(line for name in expected for line in lines_of(name, found[name]))
 
 
-def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(tmp_path, worded):
+def test_a_capture_without_a_gpu_gets_no_useless_fix(tmp_path, worded):
     for rank in range(2):
         builder = TraceBuilder(pid=1000 + rank).session(5).env(RANK=rank, WORLD_SIZE=2)
         for at in range(0, 3000, 1000):

@@ -102,7 +102,7 @@ def test_a_second_reading_finds_the_same_collectives(tmp_path, steps):
         assert "memcpy PtoP" not in events["name"].to_pylist(), events
 
 
-def test_a_second_reading_of_a_step_has_all_of_a_collective_that_began_before_it(tmp_path):
+def test_a_second_reading_has_collectives_that_began_before_the_step(tmp_path):
     # The second copy runs in the next step's window, the first one does not.
     ranks = []
     for rank in range(2):

@@ -22,9 +22,7 @@ def write(tmp_path, **builders):
         builder.write(tmp_path / f"{name}.sqlite")
 
 
-def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(
-    tmp_path, worded
-):
+def test_a_rank_map_wins_and_names_reports_by_name_stem_or_path(tmp_path, worded):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
     (tmp_path / "map.txt").write_text("# rank by report\n{}\n# a comment\n{},\n".format(*pairs))
@@ -160,7 +158,7 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     assert figures_of(problem_of(run, "undecoded-payload")["message"]) == {"1"}
 
 
-def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(
+def test_ranks_without_names_are_numbered_in_argument_order(
     tmp_path,
 ):
     write(tmp_path, first=bare(0), second=bare(1))
@@ -293,7 +291,7 @@ def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp
     assert found == ({"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4}, "env:RANK")
 
 
-def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are(tmp_path):
+def test_unread_ranks_count_if_the_world_size_is_unknown(tmp_path):
     write(tmp_path, **{f"x_{rank}": bare(rank) for rank in range(3)})
     run = nsyspipe.load(tmp_path, ranks="0-1")
     row = problem_of(run, "ranks-not-read")

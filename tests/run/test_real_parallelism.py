@@ -128,7 +128,7 @@ def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(un
     assert run.summary()["step_time_ns"] == by_repetition.summary()["step_time_ns"]
 
 
-def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_time_is_told_so(
+def test_traffic_of_an_unchanged_program_has_its_role(
     untouched,
 ):
     name, *runs = untouched

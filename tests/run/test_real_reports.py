@@ -81,7 +81,7 @@ def test_every_real_report_is_in_one_of_the_groups(real):
 
 
 @pytest.mark.parametrize("name", each(N_RANKS))
-def test_the_windows_of_a_rank_tile_time_and_the_parts_of_each_sum_to_its_wall_time(runs, name):
+def test_windows_of_a_rank_tile_time_and_their_parts_sum_to_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
     assert len(rows) >= 3 * N_RANKS[name]
     for rank in range(N_RANKS[name]):
@@ -177,9 +177,7 @@ def by_collective(captures):
 
 
 @pytest.mark.parametrize("name", each(ACROSS))
-def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_us(
-    runs, by_collective, name
-):
+def test_each_collective_is_matched_and_clocks_are_known_to_50_us(runs, by_collective, name):
     n_ranks, kinds, *_ = GROUPS[name]
     run, found = runs(name), by_collective(name)
     steps = sorted(set(run.steps()["step"].to_pylist()))

@@ -109,9 +109,7 @@ FIXES = {
 
 
 @pytest.mark.parametrize("run_id", dict.fromkeys([*NO_NAMES, *NUMBERS, *FIXES]))
-def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(
-    run_id, worded
-):
+def test_a_bad_run_name_is_refused_with_the_nearest_good_one(run_id, worded):
     with pytest.raises(OptionError) as caught:
         check_run_id(run_id)
     worded(re.sub("x{50,}", "x...", caught.value.problem))
@@ -330,7 +328,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         ("timeline", 20, None),
     ],
 )
-def test_row_groups_of_tables_by_rank_hold_whole_ranks_so_that_duckdb_passes_over_the_others(
+def test_row_groups_hold_whole_ranks_so_that_duckdb_skips_others(
     tmp_path, monkeypatch, table, n_rows, ranks
 ):
     for rank in range(6):

@@ -90,7 +90,7 @@ def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
         assert all(map(pa.Table.equals, ours, theirs)), ours
 
 
-def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operations(runs, tmp_path):
+def test_renaming_a_run_keeps_its_operations(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     save(nsyspipe.load(f"{store}:nightly", label="new"), store)
     assert nsyspipe.load(store).header.label == "new"
@@ -138,7 +138,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path, word
     ],
     ids=["damaged", "no run"],
 )
-def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
+def test_operations_of_a_damaged_run_are_replaced_only_by_force(
     runs, tmp_path, events, damage, worded
 ):
     store = stored(tmp_path / "store", runs[0], events=events)
@@ -160,9 +160,7 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
-def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(
-    runs, tmp_path
-):
+def test_a_damaged_run_can_be_replaced(runs, tmp_path):
     store, alone = stored(tmp_path / "store", runs[0]), stored(tmp_path / "new", runs[1])
     before = contents(store)
     with pytest.raises(nsyspipe.NsyspipeError, match="events=True"):
@@ -269,9 +267,7 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, worded):
     assert path.read_text() == "mine"
 
 
-def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reason_to_refuse(
-    runs, tmp_path
-):
+def test_files_of_the_user_stay_and_do_not_stop_a_save(runs, tmp_path):
     store = tmp_path / "store"
     others = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
     mine = [store / "notes.md", store / "steps" / "notes.md", others, store / "plots" / "empty"]

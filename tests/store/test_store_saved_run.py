@@ -367,9 +367,7 @@ def rewrite(path, change):
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(
-    damaged, runs, tmp_path
-):
+def test_a_column_added_later_is_null_and_an_unknown_one_is_left_out(damaged, runs, tmp_path):
     added = ["wait_ns", "dtod_bytes"]
     rewrite(
         damaged[0]["steps"],
