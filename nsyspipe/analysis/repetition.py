@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
-from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -513,7 +513,7 @@ def _group(keys: Int64, min_count: int = 1) -> _Groups:
     return _Groups(places=places[is_of_frequent_key], first=first, counts=counts)
 
 
-def _cover_regularly(groups: _Groups) -> Float64:
+def _cover_regularly(groups: _Groups) -> Int64:
     """Return how many launches of the sequence the distances of each key cover that are regular."""
     n_groups = groups.first.size
     numbers = np.arange(n_groups)
@@ -530,8 +530,7 @@ def _cover_regularly(groups: _Groups) -> Float64:
     deviations = np.abs(distances - median)
     is_near = deviations <= _MAX_DEVIATION_OF_DISTANCES * median
     near_distances = distances * is_near
-    covered: Float64 = np.bincount(key, near_distances, n_groups)
-    return covered
+    return sums_of(key, near_distances, n_groups)
 
 
 def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
@@ -940,12 +939,11 @@ def _find_threads(sequence: LaunchSequence, edges: Int64) -> _Threads:
     launches_part = n_computed >= np.maximum(1, min_in_unit)
     is_backward = launches_part.all(axis=1)
     is_backward &= ids != loop
-    backward = ids[is_backward].tolist()
+    backward = tuple(ids[is_backward].tolist())
     min_in_all = MIN_BACKWARD_SHARE * n_computed.sum()
     launches_much = n_computed.sum(axis=1) >= min_in_all
     are_in_unit = n_computed[launches_much] > 0
-    are_in_each_unit = bool(are_in_unit.all())
-    return _Threads(loop, tuple(backward), are_in_each_unit)
+    return _Threads(loop, backward, bool(are_in_unit.all()))
 
 
 def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit: Int64) -> int:
