@@ -204,7 +204,10 @@ def comm_on_stream(
     if not n_launched and operations.kernel_start.size:
         return None
     rows = np.flatnonzero(operations.is_comm)
-    rows = rows[:0] if stream is None else rows[comm_streams == stream]
+    is_on_stream = np.zeros(rows.size, np.bool_)
+    if stream is not None:
+        is_on_stream = comm_streams == stream
+    rows = rows[is_on_stream]
     rows = rows[rows < n_launched]
     launch = operations.kernel_launch[:n_launched]
     differs = launch[1:] != launch[:-1]
@@ -245,7 +248,8 @@ def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windo
     ends = operations.copy_end[chosen]
     n_bytes = operations.copy_bytes[chosen]
     started = started_in(starts, n_bytes, windows)
-    return _Copies(union(starts, ends), started.number, started.total)
+    times = union(starts, ends)
+    return _Copies(times, started.number, started.total)
 
 
 def grad_copies(
@@ -264,10 +268,12 @@ def grad_copies(
     copies = _measure_copies(device.operations, is_gradient, windows)
     spans = _join_over_latencies(copies.times, windows)
     exposed = device.exposed(copies.times)
+    exposed_ns = windows.covered(exposed)
+    span_ns = windows.covered(spans)
     columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(copies.times),
-        "exposed_grad_copy_ns": windows.covered(exposed),
-        "grad_copy_span_ns": windows.covered(spans),
+        "exposed_grad_copy_ns": exposed_ns,
+        "grad_copy_span_ns": span_ns,
         "grad_copy_bytes": copies.n_bytes,
         "n_grad_copies": copies.number,
     }
@@ -324,7 +330,8 @@ def blocking_copies(
     is_pageable = copies["is_pageable"]
     if not is_pageable.null_count:
         numbers = is_pageable.cast(pa.int64()).to_numpy()
-        columns["n_pageable_copies"] = started_in(starts, numbers, windows).total
+        pageable = started_in(starts, numbers, windows)
+        columns["n_pageable_copies"] = pageable.total
     return columns
 
 
@@ -528,8 +535,10 @@ def _made_by_calls(
     ends = calls["end_ns"].to_numpy()
     is_of_copy = calls["is_of_copy"].to_numpy()
     is_of_call = ~is_of_copy
-    made_by_calls = made_by(late_gaps, starts[is_of_call], ends[is_of_call])
-    made_by_copies = made_by(late_gaps, starts[is_of_copy], ends[is_of_copy])
+    call_starts = starts[is_of_call]
+    copy_starts = starts[is_of_copy]
+    made_by_calls = made_by(late_gaps, call_starts, ends[is_of_call])
+    made_by_copies = made_by(late_gaps, copy_starts, ends[is_of_copy])
     return {
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
@@ -548,8 +557,8 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     ends = gaps.ends[is_known]
     is_late = ready > starts
     is_late &= ready < ends
-    times = IntervalSet(ready[is_late], ends[is_late])
-    return windows.covered(times)
+    times = IntervalSet(ready, ends)
+    return windows.covered(times[is_late])
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
