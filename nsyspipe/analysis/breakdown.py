@@ -484,7 +484,7 @@ def idle_causes(
 def _split_waiting(
     waiting: IntervalSet, blocked: ExplainedTime, blocked_by_copies: ExplainedTime, windows: Windows
 ) -> dict[str, Int64 | None]:
-    """Split the time in which a device waits for a late launch: the host was blocked, or it was busy."""
+    """Return how long the device waits while the host is blocked, and while it is not, ns."""
     waiting_ns = windows.covered(waiting)
     blocked_ns = windows.covered(blocked.times)
     launching = waiting.without(blocked.times)

@@ -514,7 +514,7 @@ def _group(keys: Int64, min_count: int = 1) -> _Groups:
 
 
 def _cover_regularly(groups: _Groups) -> Int64:
-    """Return how many launches of the sequence the distances of each key cover that are regular."""
+    """Return how many launches the regular distances of each key cover."""
     n_groups = groups.first.size
     numbers = np.arange(n_groups)
     # The distances from each place to the next, key after key.
@@ -830,7 +830,10 @@ def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:
 
 
 def _shortest_pause(updates: Int64, distances: Int64, anchors: Int64) -> int:
-    """Return the longest distance between updates of each unit, of the unit that has the least."""
+    """Return the smallest pause of all units.
+
+    The pause of a unit is its longest distance from an update to the next.
+    """
     n_units = anchors.size - 1
     unit = np.searchsorted(anchors, updates, side="right") - 1
     is_inside = unit >= 0
