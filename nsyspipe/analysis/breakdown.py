@@ -557,8 +557,8 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     ends = gaps.ends[is_known]
     is_late = ready > starts
     is_late &= ready < ends
-    times = IntervalSet(ready, ends)
-    return windows.covered(times[is_late])
+    late_times = IntervalSet(ready[is_late], ends[is_late])
+    return windows.covered(late_times)
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:

@@ -70,7 +70,7 @@ class _MatchedGroups(Struct, frozen=True):
 
     first_cell: Int64
     n_ranks: Int64
-    n_collectives: Int64
+    n_collectives: Int64  # as many as operations in each of its cells
 
 
 def match_collectives(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
@@ -406,8 +406,8 @@ def _find_comm_kernels(operations: ProcessOperations, names: Mapping[int, str]) 
     starts = operations.kernel_start[by_launch]
     launch_order = np.argsort(starts, kind="stable")
     rows = by_launch[launch_order]
-    name_ids = operations.kernel_column("name_id")
-    kinds, kind = _kinds(name_ids[rows], names)
+    name_ids = operations.kernel_column("name_id")[rows]
+    kinds, kind = _kinds(name_ids, names)
     launch = operations.kernel_launch[rows]
     return _CommKernels(rows=rows, launch_order=launch_order, launch=launch, kinds=kinds, kind=kind)
 
@@ -455,15 +455,17 @@ def comm_operations(
     start = operations.kernel_start[rows]
     member = members_holding(members, device.windows, launch, start)
     launched_in, micro_batch = launching_passes(member, launch, backward)
+    stream_order = _order_of_streams(operations, kernels, member)
+    n_before = _compute_kernels_before(operations, kernels, members, member)
     columns = {
         "start_ns": start,
         "end_ns": operations.kernel_end[rows],
         "member": member,
         "kind": kernels.kind,
-        "stream_order": _order_of_streams(operations, kernels, member),
+        "stream_order": stream_order,
         "launched_in": _known(launched_in),
         "micro_batch": _known(micro_batch),
-        "n_before": _compute_kernels_before(operations, kernels, members, member),
+        "n_before": n_before,
     }
     columns |= _columns_of_messages(messages)
     table = canonical.COMM_OPERATIONS.table(columns)
