@@ -471,8 +471,8 @@ def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) 
             leads = np.minimum(leads, max_lead[call])
             largest = np.append(largest, leads)
             if largest.size > _MIN_DIFFERENCES:
-                sorted_leads = np.partition(largest, -_MIN_DIFFERENCES)
-                largest = sorted_leads[-_MIN_DIFFERENCES:]
+                largest = np.partition(largest, -_MIN_DIFFERENCES)
+                largest = largest[-_MIN_DIFFERENCES:]
     return largest
 
 

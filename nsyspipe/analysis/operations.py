@@ -173,17 +173,24 @@ def _names_of_operations(
     """Return the names in alphabetical order, and which one each operation has."""
     name_ids = filled(kernels["name_id"])
     labels, label = kernel_labels(name_ids, texts)
-    kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    copy_names = [_COPY_NAMES.get(number, "memcpy") for number in kinds.tolist()]
+    copy_names, copy_name = _names_of_copies(memcpys)
     all_names = [*labels, *copy_names, "memset"]
     names = sorted(set(all_names))
     codes = [names.index(name) for name in all_names]
     code = np.array(codes, np.int64)
     code_of_copies = code[len(labels) :]
     name_of_kernel = code[label]
-    name_of_memcpy = code_of_copies[kind]
+    name_of_memcpy = code_of_copies[copy_name]
     name_of_memset = np.full(memsets.num_rows, code[-1])
     return tuple(names), np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+
+
+def _names_of_copies(memcpys: pa.Table) -> tuple[list[str], Int64]:
+    """Return the name of each kind of copy that occurs, and which one each copy has."""
+    kind_of_copy = filled(memcpys["copy_kind"])
+    kinds, kind = np.unique(kind_of_copy, return_inverse=True)
+    names = [_COPY_NAMES.get(number, "memcpy") for number in kinds.tolist()]
+    return names, kind
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
