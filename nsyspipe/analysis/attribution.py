@@ -212,7 +212,7 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
     owner = table["process_id"].to_numpy()
     if not is_sorted(owner):
         order = np.argsort(owner, kind="stable")
-        table = table.combine_chunks().take(pa.array(order))
+        table = table.combine_chunks().take(order)
         owner = owner[order]
     firsts = np.searchsorted(owner, processes, side="left")
     lasts = np.searchsorted(owner, processes, side="right")

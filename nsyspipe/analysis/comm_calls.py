@@ -93,7 +93,8 @@ class CallRanges(Struct, frozen=True):
         ends = self.end_ns[first:last]
         slices = Slices.within(times, starts, ends)
         place, owner = slices.rows()
-        return place, owner + first
+        call = owner + first
+        return place, call
 
 
 def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
@@ -271,10 +272,11 @@ def _nameless_kernels(kernels: pa.Table, names: Mapping[int, str]) -> pa.Table:
     columns = ["process_id", "correlation_id", "name_id"]
     is_nameless = kernels["is_comm"].to_numpy()
     if is_nameless.any():
-        name_ids = filled(kernels["name_id"])
         nameless = [name_id for name_id, text in names.items() if _is_nameless(text)]
-        is_nameless = is_nameless & np.isin(name_ids, nameless)
-    return kernels.select(columns).filter(pa.array(is_nameless))
+        name_ids = filled(kernels["name_id"])
+        has_no_name = np.isin(name_ids, nameless)
+        is_nameless = is_nameless & has_no_name
+    return kernels.select(columns).filter(is_nameless)
 
 
 def _is_nameless(text: str) -> bool:
@@ -285,7 +287,7 @@ def _copies_of_calls(copies: pa.Table) -> pa.Table:
     """Return the copies that may be those of a collective."""
     columns = ["process_id", "correlation_id", "copy_kind"]
     rows = _copy_rows(copies)
-    return copies.select(columns).take(pa.array(rows))
+    return copies.select(columns).take(rows)
 
 
 def _copy_rows(copies: pa.Table) -> Int64:
@@ -301,13 +303,15 @@ def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int6
     """
     inside = _calls_inside(host_calls, ranges)
     columns = host_calls.select(["process_id", "correlation_id", "start_ns"])
-    launched = columns.take(pa.array(inside.row))
+    launched = columns.take(inside.row)
     launched = launched.append_column("call", pa.array(inside.call))
-    is_wanted = are_among(launched["correlation_id"].to_numpy(), correlation_ids)
-    launched = launched.filter(pa.array(is_wanted))
-    _, first_of_pair = np.unique(_pairs(launched), return_index=True)
+    ids = launched["correlation_id"].to_numpy()
+    is_wanted = are_among(ids, correlation_ids)
+    launched = launched.filter(is_wanted)
+    pairs = _pairs(launched)
+    _, first_of_pair = np.unique(pairs, return_index=True)
     first_of_pair.sort()
-    return launched.take(pa.array(first_of_pair))
+    return launched.take(first_of_pair)
 
 
 class _Inside(NamedTuple):
@@ -425,11 +429,11 @@ def _occur(call: Int64, ranges: CallRanges) -> Flags:
 
 
 def _copy_launches(launched: pa.Table, rows: Int64, ranges: CallRanges) -> pa.Table:
-    launched = launched.take(pa.array(rows, pa.int64()))
     names = [name_of_copies(call.name) for call in ranges.calls]
     texts = pa.array(names, pa.string())
+    launched = launched.take(rows)
     call = launched["call"].to_numpy()
-    code = pa.array(ranges.call[call], pa.int64())
+    code = ranges.call[call]
     return _with_texts(launched, texts.take(code), is_copy=True)
 
 
@@ -441,8 +445,9 @@ def _kernels_launched(
     They are inside a call that tells the collective.
     """
     matched = _matched(kernels, launched)
+    launched = launched.take(matched.launch)
+    call = launched["call"].to_numpy()
     has_collective = ranges.flags(lambda call: call.collective != OTHER)
-    call = launched["call"].to_numpy()[matched.launch]
     is_wanted = has_collective[call]
     rows = matched.row[is_wanted]
     name_ids = filled(kernels["name_id"])[rows]
@@ -452,9 +457,8 @@ def _kernels_launched(
         collective = ranges.calls[code].collective
         text = name_with_collective(names[name_id], collective)
         texts.append(text)
-    launches = pa.array(matched.launch[is_wanted], pa.int64())
-    chosen = launched.take(launches)
-    return _with_texts(chosen, pa.array(texts, pa.string()), is_copy=False)
+    launches = launched.filter(is_wanted)
+    return _with_texts(launches, pa.array(texts, pa.string()), is_copy=False)
 
 
 def _with_texts(launched: pa.Table, texts: pa.Array, *, is_copy: bool) -> pa.Table:
@@ -479,16 +483,16 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
     kernels = _with_collectives(kernels, launches.filter(pc.invert(is_copy)))
     of_copies = launches.filter(is_copy)
     candidates = _copy_rows(copies)
-    matched = _matched(copies.take(pa.array(candidates)), of_copies)
+    matched = _matched(copies.take(candidates), of_copies)
     rows = candidates[matched.row]
     if not rows.size:
         return kernels, copies
-    replaced = copies.take(pa.array(rows))
+    replaced = copies.take(rows)
     made = _collectives_of(replaced, matched.launch, of_copies, kernels.column_names)
     made = made.cast(kernels.schema)
     is_left = np.ones(copies.num_rows, np.bool_)
     is_left[rows] = False
-    copies_left = copies.filter(pa.array(is_left))
+    copies_left = copies.filter(is_left)
     return pa.concat_tables([kernels, made]), copies_left
 
 
@@ -497,7 +501,7 @@ def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
     if not of_kernels.num_rows:
         return kernels
     candidates = np.flatnonzero(kernels["is_comm"].to_numpy())
-    comm_kernels = kernels.take(pa.array(candidates))
+    comm_kernels = kernels.take(candidates)
     matched = _matched(comm_kernels, of_kernels)
     rows = candidates[matched.row]
     new_name_ids = of_kernels["name_id"].to_numpy()
@@ -517,23 +521,27 @@ def _collectives_of(
     call = of_copies["call"].to_numpy()[launch]
     device = filled(copies["device_id"])
     order = np.lexsort((launch, device, call))
-    call = call[order]
-    device = device[order]
-    is_new_call = call[1:] != call[:-1]
-    is_new_device = device[1:] != device[:-1]
-    is_new = is_new_call | is_new_device
-    first = np.flatnonzero(np.append(True, is_new))
-    copies = copies.take(pa.array(order))
-    first_launch = launch[order[first]]
-    first_launches = of_copies.take(pa.array(first_launch))
+    copies = copies.take(order)
+    first = _first_of_pairs(call[order], device[order])
+    first_places = order[first]
+    first_launches = of_copies.take(launch[first_places])
     values = {name: first_launches[name] for name in _COLUMNS_OF_FIRST_LAUNCH}
     values |= _times_of_collectives(copies, first)
-    values["device_id"] = _nullable(device[first])
+    values["device_id"] = _nullable(device[first_places])
     values["is_comm"] = pa.array(np.ones(first.size, np.bool_))
     if "bytes" in columns:
         values["bytes"] = _bytes_of_collectives(copies, first)
     nothing = pa.nulls(first.size, pa.int64())
     return pa.table({name: values.get(name, nothing) for name in columns})
+
+
+def _first_of_pairs(call: Int64, device: Int64) -> Int64:
+    """Return where each pair of a call and a device begins, if they are sorted."""
+    is_new_call = call[1:] != call[:-1]
+    is_new_device = device[1:] != device[:-1]
+    is_new = is_new_call | is_new_device
+    is_first = np.append(True, is_new)
+    return np.flatnonzero(is_first)
 
 
 def _times_of_collectives(copies: pa.Table, first: Int64) -> dict[str, pa.Array]:
@@ -542,7 +550,9 @@ def _times_of_collectives(copies: pa.Table, first: Int64) -> dict[str, pa.Array]
     ends = copies["end_ns"].to_numpy()
     first_starts = np.minimum.reduceat(starts, first)
     last_ends = np.maximum.reduceat(ends, first)
-    return {"start_ns": pa.array(first_starts), "end_ns": pa.array(last_ends)}
+    start_ns = pa.array(first_starts)
+    end_ns = pa.array(last_ends)
+    return {"start_ns": start_ns, "end_ns": end_ns}
 
 
 def _bytes_of_collectives(copies: pa.Table, first: Int64) -> pa.Array:
@@ -557,4 +567,4 @@ def _bytes_of_collectives(copies: pa.Table, first: Int64) -> pa.Array:
 
 def _nullable(values: Int64) -> pa.Array:
     is_null = values == UNKNOWN
-    return pa.array(values, pa.int64(), mask=is_null)
+    return pa.array(values, mask=is_null)

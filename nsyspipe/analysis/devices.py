@@ -46,7 +46,7 @@ class RankDevice(Struct, frozen=True):
         """Return the rows of this device."""
         device_ids = filled(operations["device_id"])
         is_of_device = self.holds(device_ids)
-        return operations.filter(pa.array(is_of_device))
+        return operations.filter(is_of_device)
 
 
 class RankOperations(Struct, frozen=True):
@@ -172,8 +172,8 @@ def operations_on(
     """Return the flagged kernels and copies of a process, which ran on one device."""
     kernel_rows = whole.kernel_rows
     if whole.kernel_order is not None:
-        kernel_rows = kernel_rows.take(pa.array(whole.kernel_order))
-    kernel_rows = kernel_rows.filter(pa.array(kernels))
+        kernel_rows = kernel_rows.take(whole.kernel_order)
+    kernel_rows = kernel_rows.filter(kernels)
     is_launched = kernels[: whole.n_launched]
     n_launched = int(np.count_nonzero(is_launched))
     kernel_columns = {name: getattr(whole, name)[kernels] for name in _KERNEL_COLUMNS}

@@ -80,7 +80,7 @@ def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float
     order = np.lexsort((rank, -wall_ns, step))
     first_of_step = run_starts(step[order])
     rows = order[first_of_step]
-    slowest = steps.take(pa.array(rows))
+    slowest = steps.take(rows)
     return {name: pc.mean(slowest[name], skip_nulls=False).as_py() for name in columns}
 
 

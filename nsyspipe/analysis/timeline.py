@@ -461,7 +461,7 @@ def _phases(
     order = np.lexsort((codes, ends, starts))
     is_inside = ends > starts
     order = order[is_inside[order]]
-    ranges = ranges.take(pa.array(order))
+    ranges = ranges.take(order)
     codes = codes[order]
     starts = starts[order]
     ends = ends[order]
