@@ -89,7 +89,7 @@ def _groups(comm: Int64, rank: Int64) -> Int64:
 
 
 class _Waits(NamedTuple):
-    """The operations of one rank, in order of start."""
+    """Operations: their group, their start, and until when and how long their rank waited."""
 
     group: Int64
     start: Int64
@@ -105,17 +105,13 @@ def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     start = rows["start_ns"].to_numpy()
     rank = rows["rank"].to_numpy()
     until, exposed_wait_ns = _waits_of_operations(rows)
+    waits = _Waits(group, start, until, exposed_wait_ns)
     order = np.lexsort((start, rank))
     first_of_rank = run_starts(rank[order])
     waited = np.zeros(rank.size, np.int64)
-    for operations in np.split(order, first_of_rank[1:]):
-        waits = _Waits(
-            group=group[operations],
-            start=start[operations],
-            until=until[operations],
-            wait_ns=exposed_wait_ns[operations],
-        )
-        waited[operations] = _waited_by_rank(waits)
+    for places in np.split(order, first_of_rank[1:]):
+        waits_of_rank = _Waits(*(column[places] for column in waits))
+        waited[places] = _waited_by_rank(waits_of_rank)
     return waited
 
 
@@ -127,12 +123,13 @@ def _waits_of_operations(rows: pa.Table) -> tuple[Int64, Int64]:
     exposed_ns = pc.fill_null(rows["exposed_ns"], _MAX_NS).to_numpy()
     latest = np.maximum(end, start)
     until = np.clip(start + wait_ns, start, latest)
-    exposed_wait_ns = np.minimum(until - start, exposed_ns)
+    duration_ns = until - start
+    exposed_wait_ns = np.minimum(duration_ns, exposed_ns)
     return until, exposed_wait_ns
 
 
 def _waited_by_rank(waits: _Waits) -> Int64:
-    """Return what `_waited_elsewhere` does for the operations of one rank."""
+    """Return what `_waited_elsewhere` does for the operations of one rank, in order of start."""
     start = waits.start
     before = _end_of_previous_wait(waits)
     by_end = np.argsort(waits.until, kind="stable")
@@ -155,14 +152,14 @@ def _end_of_previous_wait(waits: _Waits) -> Int64:
     """
     # Operations of a group stay in order of start.
     by_group = np.argsort(waits.group, kind="stable")
-    is_first = np.zeros(by_group.size, np.bool_)
-    first_of_group = run_starts(waits.group[by_group])
-    is_first[first_of_group] = True
+    group = waits.group[by_group]
     until = waits.until[by_group]
-    until_of_previous = np.append(0, until[:-1])
-    end_of_previous = np.empty(by_group.size, np.int64)
-    end_of_previous[by_group] = np.where(is_first, waits.start[0], until_of_previous)
-    return end_of_previous
+    end_of_previous = np.roll(until, 1)
+    first_of_group = run_starts(group)
+    end_of_previous[first_of_group] = waits.start[0]
+    before = np.empty(by_group.size, np.int64)
+    before[by_group] = end_of_previous
+    return before
 
 
 def _least_of_collective(rows: pa.Table, comm: Int64, waited: Int64) -> Int64:

@@ -83,7 +83,10 @@ class DeviceOperations(Struct, frozen=True, dict=True):
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some operations, in the order of the rows."""
         *columns, _ = self.__struct_fields__
-        values = {column: getattr(self, column)[rows] for column in columns}
+        values = {}
+        for name in columns:
+            column = getattr(self, name)
+            values[name] = column[rows]
         return replace(self, **values)
 
     @cached_property
@@ -95,7 +98,8 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         """Return the columns that a user sees, the most important for the order first."""
         times = (self.start, self.end)
         ids = (self.device_id, self.stream_id, self.correlation_id)
-        return (*times, self.category, *ids, self.launch, self.name, self.n_bytes)
+        names = (self.name, self.n_bytes)
+        return (*times, self.category, *ids, self.launch, *names)
 
     def in_order(self, *more: Int64) -> Int64:
         """Return the rows in order of start, end, all columns that a user sees, and `more`."""
@@ -118,9 +122,10 @@ def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64
     """Return the rows of operations that run in a span ``[first, last)`` or begin in it."""
     first, last = span
     starts_before_last = starts < last
-    is_running = ends > first
+    ends_behind_first = ends > first
     starts_with_span = starts == first
-    return np.flatnonzero(starts_before_last & (is_running | starts_with_span))
+    is_in_span = ends_behind_first | starts_with_span
+    return np.flatnonzero(starts_before_last & is_in_span)
 
 
 def device_operations(
@@ -138,9 +143,10 @@ def device_operations(
     stream_id = _joined(tables, "stream_id")
     correlation_id = _joined(tables, "correlation_id")
     launch = np.concatenate(launches)
-    n_bytes_of_memory = _joined((memcpys, memsets), "bytes")
-    n_memory = n_bytes_of_memory.size
-    n_bytes = np.append(_bytes_of(kernels), n_bytes_of_memory)
+    bytes_of_kernels = _bytes_of(kernels)
+    bytes_of_memory = _joined((memcpys, memsets), "bytes")
+    n_bytes = np.append(bytes_of_kernels, bytes_of_memory)
+    n_memory = bytes_of_memory.size
     category = _categories(kernels, n_memory)
     collective = _collectives(kernels, n_memory, texts)
     names, name = _names_of_operations(kernels, memcpys, memsets, texts)
@@ -182,7 +188,8 @@ def _names_of_operations(
     name_of_kernel = code[label]
     name_of_memcpy = code_of_copies[copy_name]
     name_of_memset = np.full(memsets.num_rows, code[-1])
-    return tuple(names), np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+    name = np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+    return tuple(names), name
 
 
 def _names_of_copies(memcpys: pa.Table) -> tuple[list[str], Int64]:
@@ -203,15 +210,18 @@ def _collectives(kernels: pa.Table, n_memory: int, texts: Mapping[int, str]) -> 
 
     It is -1 for kernels that do not communicate.
     """
-    name_ids = filled(kernels["name_id"])
-    rows = np.flatnonzero(kernels["is_comm"].to_numpy())
-    ids, index = np.unique(name_ids[rows], return_inverse=True)
+    is_comm = kernels["is_comm"].to_numpy()
+    name_ids = filled(kernels["name_id"])[is_comm]
+    ids, index = np.unique(name_ids, return_inverse=True)
     names = [texts.get(name_id, "") for name_id in ids.tolist()]
-    codes = [COLLECTIVES.index(collective_of_kernel(name)) for name in names]
+    collectives = [collective_of_kernel(name) for name in names]
+    codes = [COLLECTIVES.index(collective) for collective in collectives]
     code = np.array(codes, np.int64)
-    collective = np.full(name_ids.size + n_memory, -1)
-    collective[rows] = code[index]
-    return collective
+    n_operations = is_comm.size + n_memory
+    collective_of_row = np.full(n_operations, -1)
+    rows = np.flatnonzero(is_comm)
+    collective_of_row[rows] = code[index]
+    return collective_of_row
 
 
 def _bytes_of(kernels: pa.Table) -> Int64:
@@ -415,22 +425,29 @@ def _ranges_of_steps(rank: RankSteps) -> PhaseRanges:
     return PhaseRanges(members, rank.starts, rank.ends)
 
 
+def _joined_ranges(kinds: Sequence[PhaseRanges]) -> PhaseRanges:
+    members = [ranges.member for ranges in kinds]
+    starts = [ranges.starts for ranges in kinds]
+    ends = [ranges.ends for ranges in kinds]
+    return PhaseRanges(np.concatenate(members), np.concatenate(starts), np.concatenate(ends))
+
+
 def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Ranges:
     """Return the steps and phases of the wanted steps."""
     kinds = [_ranges_of_steps(rank), *phases.values()]
     codes = [_STEP_ITSELF, *range(len(phases))]
     n_ranges = [ranges.member.size for ranges in kinds]
     code = np.repeat(codes, n_ranges)
-    member = np.concatenate([ranges.member for ranges in kinds])
-    starts = np.concatenate([ranges.starts for ranges in kinds])
-    ends = np.concatenate([ranges.ends for ranges in kinds])
+    all_ranges = _joined_ranges(kinds)
+    member = all_ranges.member
+    starts = all_ranges.starts
+    ends = all_ranges.ends
     step = rank.numbers[member]
     place = _ALPHABETICAL[code]
     order = np.lexsort((step, ends, place, starts))
     is_chosen = rank.is_chosen[member]
     order = order[is_chosen[order]]
-    ranges = _Ranges(code, step, starts, ends)
-    return _Ranges(*(column[order] for column in ranges))
+    return _Ranges(code[order], step[order], starts[order], ends[order])
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

@@ -83,29 +83,35 @@ def _backward_thread(sequence: LaunchSequence, step: Int64, members: Members) ->
     """
     n_steps = members.starts.size
     ids, thread = np.unique(sequence.thread_id, return_inverse=True)
-    is_inside = step >= 0
-    rows = np.flatnonzero(is_inside & ~sequence.is_comm)
-    cell = thread[rows] * n_steps + step[rows]
+    is_compute = ~sequence.is_comm
+    rows = np.flatnonzero((step >= 0) & is_compute)
+    first_cell = thread[rows] * n_steps
+    cell = first_cell + step[rows]
     n_kernels = np.bincount(cell, minlength=ids.size * n_steps)
     n_kernels = n_kernels.reshape(-1, n_steps)
     n_kernels_of_step = n_kernels.sum(axis=0)
     min_kernels = MIN_BACKWARD_SHARE * n_kernels_of_step
     has_enough = n_kernels >= min_kernels
     is_other_thread = ids != members.thread_id
-    threads = ids[has_enough.all(axis=1) & is_other_thread].tolist()
-    has_kernels_in_all = bool(min_kernels.all())
-    return threads[0] if len(threads) == 1 and has_kernels_in_all else None
+    is_backward_thread = has_enough.all(axis=1) & is_other_thread
+    threads = ids[is_backward_thread].tolist()
+    if len(threads) != 1 or not min_kernels.all():
+        return None
+    backward_thread: int = threads[0]
+    return backward_thread
 
 
 def _blocks_of_backward(time_ns: Int64, step: Int64, is_backward: Flags) -> PhaseRanges:
     """Return the runs of launches of the backward pass, cut at the edges of steps."""
     turns = np.diff(is_backward, prepend=False, append=False)
-    changes_step = np.diff(step, prepend=-1, append=-1) != 0
-    is_edge = (turns != 0) | changes_step
-    first = np.flatnonzero(is_edge[:-1] & is_backward)
-    last = np.flatnonzero(is_edge[1:] & is_backward)
-    ends = time_ns[last] + 1
-    return PhaseRanges(step[first], time_ns[first], ends)
+    step_changes = np.diff(step, prepend=-1, append=-1)
+    is_edge = (turns != 0) | (step_changes != 0)
+    begins = is_edge[:-1] & is_backward
+    ends = is_edge[1:] & is_backward
+    first = np.flatnonzero(begins)
+    last = np.flatnonzero(ends)
+    last_launch = time_ns[last]
+    return PhaseRanges(step[first], time_ns[first], last_launch + 1)
 
 
 def aligned_numbers(
@@ -186,16 +192,17 @@ class _Comm(Struct, frozen=True):
         member = table["member"].to_numpy()
         ends = table["end_ns"].to_numpy()
         stream_order = table["stream_order"].to_numpy()
-        codes = [COLLECTIVES.index(kind.collective) for kind in comm.kinds]
-        code_of_kind = np.array(codes, np.int64)
-        collective = code_of_kind[table["kind"].to_numpy()]
+        kind = table["kind"].to_numpy()
+        codes = [COLLECTIVES.index(comm_kind.collective) for comm_kind in comm.kinds]
+        collective = np.array(codes, np.int64)[kind]
         # Streams and collectives are few, and places are below a million.
-        place = (collective * 1000 + stream_order) * 10**6
+        stream = collective * 1000 + stream_order
+        place = stream * 10**6
         place += _places_in_units(member, collective, stream_order)
-        kind_column = table.schema.get_field_index("kind")
+        kind_column = table.column_names.index("kind")
         table = table.set_column(kind_column, "kind", pa.array(collective))
-        known = table.select([*_KEYS, "member"]).drop_null()
-        return cls(member, end_ns=ends + shift_ns, place=place, known=known)
+        known = table.select([*_KEYS, "member"])
+        return cls(member, end_ns=ends + shift_ns, place=place, known=known.drop_null())
 
 
 def _places_in_units(member: Int64, collective: Int64, stream_order: Int64) -> Int64:
@@ -205,8 +212,9 @@ def _places_in_units(member: Int64, collective: Int64, stream_order: Int64) -> I
     n_groups = int(stream.max(initial=0)) + 1
     group = member * n_groups + stream
     order = np.argsort(group, kind="stable")
+    group = group[order]
     place = np.empty(group.size, np.int64)
-    place[order] = places_in_runs(group[order])
+    place[order] = places_in_runs(group)
     return place
 
 
@@ -254,10 +262,11 @@ def _least_shift(measures: Mapping[int, float]) -> _Shift:
     """Return the shift with the least measure. It is certain if that is far below all others."""
     # The sort is stable, so of equal measures the preferred shift comes first.
     shifts = [shift for shift in _SHIFTS if shift in measures]
-    shifts.sort(key=measures.__getitem__)
-    best, *rest = shifts
-    least_of_rest = min((measures[shift] for shift in rest), default=math.inf)
-    is_certain = measures[best] < _MAX_SHARE_OF_OTHER_SHIFTS * least_of_rest
+    best, *rest = sorted(shifts, key=measures.__getitem__)
+    measures_of_rest = [measures[shift] for shift in rest]
+    least_of_rest = min(measures_of_rest, default=math.inf)
+    max_measure = _MAX_SHARE_OF_OTHER_SHIFTS * least_of_rest
+    is_certain = measures[best] < max_measure
     return _Shift(best, is_certain)
 
 
@@ -273,6 +282,7 @@ def _apart_in_time(
     first_starts = first_units["start_ns"].to_numpy() + first_shift_ns
     second_starts = second_units["start_ns"].to_numpy() + second_shift_ns
     sums = first_starts[1:] + first_starts[:-1]
-    nearest = np.searchsorted(sums // 2, second_starts)
+    middles = sums // 2
+    nearest = np.searchsorted(middles, second_starts)
     n_behind = nearest - np.arange(second_starts.size)
     return int(np.median(n_behind))
