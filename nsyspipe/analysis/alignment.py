@@ -71,14 +71,15 @@ def _n_equal(first: Int64, second: Int64) -> int:
 
 def n_shared(first: Int64, second: Int64) -> int:
     """Return how many items are in both, in any order. No common subsequence is longer."""
-    items = np.concatenate([first, second])
+    items = np.append(first, second)
     codes, number = np.unique(items, return_inverse=True)
+    n_codes = codes.size
     number_in_first = number[: first.size]
     number_in_second = number[first.size :]
-    in_first = np.bincount(number_in_first, minlength=codes.size)
-    in_second = np.bincount(number_in_second, minlength=codes.size)
-    in_both = np.minimum(in_first, in_second)
-    return int(in_both.sum())
+    n_in_first = np.bincount(number_in_first, minlength=n_codes)
+    n_in_second = np.bincount(number_in_second, minlength=n_codes)
+    n_in_both = np.minimum(n_in_first, n_in_second)
+    return int(n_in_both.sum())
 
 
 def n_common(first: Int64, second: Int64, max_distance: int) -> int:
@@ -119,7 +120,8 @@ def _columns_of_codes(codes: Int64) -> dict[int, int]:
     """Return for each code a number whose bits are the columns with that code."""
     masks: dict[int, int] = {}
     for place, code in enumerate(codes.tolist()):
-        masks[code] = masks.get(code, 0) | 1 << place
+        mask = masks.get(code, 0)
+        masks[code] = mask | 1 << place
     return masks
 
 
@@ -131,10 +133,11 @@ def runs_of_codes(codes: Int64, length: int) -> Int64:
     behind_last = np.zeros(length, np.int64)
     following = np.append(codes + 1, behind_last)
     following = following.astype(np.uint64)
-    mixed = np.zeros(codes.size, np.uint64)
+    n_codes = codes.size
+    mixed = np.zeros(n_codes, np.uint64)
     for shift in range(length):
         mixed = mixed * np.uint64(1_000_003)
-        mixed += following[shift : shift + codes.size]
+        mixed += following[shift : shift + n_codes]
         mixed ^= mixed >> np.uint64(31)
     _, numbers = np.unique(mixed, return_inverse=True)
     return numbers.astype(np.int64)

@@ -91,11 +91,15 @@ class ProcessOperations(Struct, frozen=True):
     @property
     def span(self) -> tuple[int, int]:
         """First start and last end of any operation, report time."""
-        all_starts = (self.kernel_start, self.copy_start)
-        all_ends = (self.kernel_end, self.copy_end)
-        first_starts = [int(starts.min()) for starts in all_starts if starts.size]
-        last_ends = [int(ends.max()) for ends in all_ends if ends.size]
-        return min(first_starts), max(last_ends)
+        kernels = (self.kernel_start, self.kernel_end)
+        copies = (self.copy_start, self.copy_end)
+        firsts = []
+        lasts = []
+        for starts, ends in (kernels, copies):
+            if starts.size:
+                firsts.append(int(starts.min()))
+                lasts.append(int(ends.max()))
+        return min(firsts), max(lasts)
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
@@ -237,11 +241,14 @@ def operations_of(
     kernel_start = _in_order(kernels["start_ns"], kernel_order)
     kernel_end = _in_order(kernels["end_ns"], kernel_order)
     is_comm = _in_order(kernels["is_comm"], kernel_order)
+    kernel_rows = _seldom_needed_columns(kernels)
     copy_order = np.argsort(copy_launch, kind="stable")
     copy_start = _in_order(copies["start_ns"], copy_order)
     copy_end = _in_order(copies["end_ns"], copy_order)
-    copy_kind = filled(copies["copy_kind"], -1)
-    copy_bytes = filled(copies["bytes"], 0)
+    copy_launch = copy_launch[copy_order]
+    copy_kind = filled(copies["copy_kind"], -1)[copy_order]
+    copy_bytes = filled(copies["bytes"], 0)[copy_order]
+    devices = _devices_by_use(kernels, copies)
     return ProcessOperations(
         kernel_start=kernel_start,
         kernel_end=kernel_end,
@@ -249,13 +256,13 @@ def operations_of(
         is_comm=is_comm,
         copy_start=copy_start,
         copy_end=copy_end,
-        copy_launch=copy_launch[copy_order],
-        copy_kind=copy_kind[copy_order],
-        copy_bytes=copy_bytes[copy_order],
+        copy_launch=copy_launch,
+        copy_kind=copy_kind,
+        copy_bytes=copy_bytes,
         n_launched=n_launched,
-        devices=_devices_by_use(kernels, copies),
+        devices=devices,
         kernel_order=kernel_order,
-        kernel_rows=_seldom_needed_columns(kernels),
+        kernel_rows=kernel_rows,
     )
 
 

@@ -37,8 +37,8 @@ class ExplainedTime(Struct, frozen=True):
 
     def _part(self, part: IntervalSet) -> ExplainedTime:
         n_begun = np.searchsorted(self.times.starts, part.starts, side="right")
-        call = self.call[n_begun - 1]
-        return ExplainedTime(part, call)
+        places = n_begun - 1
+        return ExplainedTime(part, self.call[places])
 
 
 NOTHING = ExplainedTime(EMPTY, EMPTY.starts)
@@ -93,23 +93,26 @@ def _last_to_end(starts: Int64, ends: Int64) -> ExplainedTime:
     The intervals are sorted by start.
     """
     latest_end = np.maximum.accumulate(ends)
-    ends_last = ends[1:] > latest_end[:-1]
+    is_later = np.ones(ends.size, np.bool_)
+    is_later[1:] = ends[1:] > latest_end[:-1]
     # All other intervals lie inside earlier ones.
-    rows = np.flatnonzero(np.append(True, ends_last))
+    rows = np.flatnonzero(is_later)
     starts = starts[rows]
     ends = ends[rows]
     next_start = np.append(starts[1:], ends[-1:])
     part_ends = np.minimum(ends, next_start)
     is_long = part_ends > starts
-    times = IntervalSet(starts[is_long], part_ends[is_long])
-    return ExplainedTime(times, rows[is_long])
+    times = IntervalSet(starts, part_ends)
+    return ExplainedTime(times[is_long], rows[is_long])
 
 
 def _merge(first: ExplainedTime, second: ExplainedTime) -> ExplainedTime:
     """Merge two that have no time in common, in order of time."""
-    starts = np.concatenate((first.times.starts, second.times.starts))
-    ends = np.concatenate((first.times.ends, second.times.ends))
-    call = np.concatenate((first.call, second.call))
+    first_times = first.times
+    second_times = second.times
+    starts = np.append(first_times.starts, second_times.starts)
+    ends = np.append(first_times.ends, second_times.ends)
+    call = np.append(first.call, second.call)
     order = np.argsort(starts, kind="stable")
-    times = IntervalSet(starts[order], ends[order])
-    return ExplainedTime(times, call[order])
+    times = IntervalSet(starts, ends)
+    return ExplainedTime(times[order], call[order])

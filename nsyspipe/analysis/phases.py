@@ -94,10 +94,10 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
         last_places = slices.last[ranges]
         inside = Slices(first_places, last_places)
         counts[ranges] += inside.counts
-        first = inside.reduced(np.minimum, launched.start)
-        last = inside.reduced(np.maximum, launched.end)
-        first_start[ranges] = np.minimum(first_start[ranges], first)
-        last_end[ranges] = np.maximum(last_end[ranges], last)
+        starts_inside = inside.reduced(np.minimum, launched.start)
+        ends_inside = inside.reduced(np.maximum, launched.end)
+        np.minimum.at(first_start, ranges, starts_inside)
+        np.maximum.at(last_end, ranges, ends_inside)
     return Launched(counts, first_start, last_end)
 
 
@@ -119,9 +119,9 @@ def phase_costs(
     n_members = members.starts.size
     member = np.unique(phase.member)
     pieces = _pieces_in_steps(phase, members)
-    launched = operations.kernels_launched_in(pieces.times.starts, pieces.times.ends)
-    lengths = pieces.times.ends - pieces.times.starts
-    host_ns = sums_of(pieces.member, lengths, n_members)
+    times = pieces.times
+    launched = operations.kernels_launched_in(times.starts, times.ends)
+    host_ns = sums_of(pieces.member, times.ends - times.starts, n_members)
     n_kernels = sums_of(pieces.member, launched.counts, n_members)
     costs: dict[str, Int64 | None] = {"member": member}
     costs["host_ns"] = host_ns[member]
@@ -134,7 +134,8 @@ def phase_costs(
         by_member[device.windows.member] = values
         costs[name] = by_member[member]
     if not member.size or not operations.n_launched:
-        costs |= dict.fromkeys(("n_kernels", *on_device))
+        unknown = ("n_kernels", *on_device)
+        costs |= dict.fromkeys(unknown)
     return costs
 
 
@@ -174,7 +175,8 @@ def _pieces_in_steps(phase: PhaseRanges, members: Members) -> _Pieces:
     times_of_phase = union(phase.starts, phase.ends)
     times = steps.intersect(times_of_phase)
     n_begun = np.searchsorted(members.starts, times.starts, side="right")
-    return _Pieces(times, n_begun - 1)
+    member = n_begun - 1
+    return _Pieces(times, member)
 
 
 def launches_in_phase(
@@ -220,7 +222,8 @@ def between_steps(
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
     is_of_loop = _are_of_loop(ranges, members)
-    is_data = is_of_loop & (_codes_of_ranges(ranges, codes) == _DATA)
+    is_data = _codes_of_ranges(ranges, codes) == _DATA
+    is_data &= is_of_loop
     data = union(starts[is_data], ends[is_data])
     gaps = nonempty(members.ends[:-1], members.starts[1:])
     data = data.intersect(gaps)
@@ -233,9 +236,9 @@ def between_steps(
     busy = union_of(in_ranges, in_calls)
     quiet = _longest_of_each(gaps, gaps.without(busy))
     pauses = _longest_of_each(launch_gaps, launch_gaps.without(busy))
-    lengths = pauses.ends - pauses.starts
-    long_pauses = pauses[lengths >= breakdown.PAUSE_NS]
-    return Inputs(data, union_of(quiet, long_pauses))
+    lengths_ns = pauses.ends - pauses.starts
+    is_long = lengths_ns >= breakdown.PAUSE_NS
+    return Inputs(data, union_of(quiet, pauses[is_long]))
 
 
 def _call_times(calls: pa.Table, thread_id: int) -> IntervalSet:
@@ -277,7 +280,9 @@ def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) 
     has_launch_before = next_launch > 0
     has_launch_behind = next_launch < launches.size
     next_launch = next_launch[has_launch_before & has_launch_behind]
-    return nonempty(launches[next_launch - 1], launches[next_launch])
+    starts = launches[next_launch - 1]
+    ends = launches[next_launch]
+    return nonempty(starts, ends)
 
 
 def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
@@ -360,8 +365,8 @@ def launching_threads(members: Members, launches: Int64, threads: Int64) -> Laun
     is_other_thread = threads != members.thread_id
     is_chosen = is_in_step & is_other_thread
     columns = np.stack((member[is_chosen], threads[is_chosen]))
-    pairs = np.unique(columns, axis=1)
-    return LaunchingThreads(pairs[0], pairs[1])
+    member_of_pair, thread_of_pair = np.unique(columns, axis=1)
+    return LaunchingThreads(member_of_pair, thread_of_pair)
 
 
 def backward_passes(
@@ -373,18 +378,20 @@ def backward_passes(
     """
     if not backward.starts.size:
         return backward
-    launches_of_loop = launches[threads == members.thread_id]
-    launches_of_loop = np.sort(launches_of_loop)
+    is_of_loop = threads == members.thread_id
+    launches_of_loop = np.sort(launches[is_of_loop])
     next_starts = backward.starts[1:]
     ends = backward.ends[:-1]
     n_before_start = np.searchsorted(launches_of_loop, next_starts)
     n_before_end = np.searchsorted(launches_of_loop, ends)
     has_launch_between = n_before_start > n_before_end
-    is_new_step = backward.member[1:] != backward.member[:-1]
+    is_new_step = np.diff(backward.member) != 0
     begins_pass = has_launch_between | is_new_step
     first = np.flatnonzero(np.append(True, begins_pass))
+    member = backward.member[first]
+    first_starts = backward.starts[first]
     last_ends = np.maximum.reduceat(backward.ends, first)
-    return PhaseRanges(backward.member[first], backward.starts[first], last_ends)
+    return PhaseRanges(member, first_starts, last_ends)
 
 
 def phase_ranges(
@@ -455,12 +462,13 @@ def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
     starts = host.starts[rows]
     ends = host.ends[rows]
     order = np.lexsort((-ends, starts))
+    rows = rows[order]
     ends = ends[order]
     latest_end = np.maximum.accumulate(ends)
-    ends_last = ends[1:] > latest_end[:-1]
-    is_outer = np.append(True, ends_last)[: order.size]
-    outer = rows[order[is_outer]]
-    return PhaseRanges(host.member[outer], host.starts[outer], host.ends[outer])
+    is_outer = np.ones(rows.size, np.bool_)
+    is_outer[1:] = ends[1:] > latest_end[:-1]
+    rows = rows[is_outer]
+    return PhaseRanges(host.member[rows], host.starts[rows], host.ends[rows])
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
@@ -487,13 +495,13 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         other_starts = starts[~is_of_phase]
         other_ends = ends[~is_of_phase]
         order = np.argsort(other_starts, kind="stable")
-        other_starts = other_starts[order]
         # The earliest end of all others that start at or after each place.
         ends_from_last = other_ends[order][::-1]
         earliest_from_last = np.minimum.accumulate(ends_from_last)
         earliest_end = np.append(earliest_from_last[::-1], NEVER)
-        place = np.searchsorted(other_starts, starts[is_of_phase])
-        contains[is_of_phase] = earliest_end[place] <= ends[is_of_phase]
+        place = np.searchsorted(other_starts[order], starts[is_of_phase])
+        earliest_end_inside = earliest_end[place]
+        contains[is_of_phase] = earliest_end_inside <= ends[is_of_phase]
     return contains
 
 
@@ -516,13 +524,14 @@ def launching_passes(
     has_backward = last_start != -NEVER
     is_known = is_in_step & is_launched & has_backward
     is_inside = holder >= 0
-    is_forward = launch < last_start
-    outside = np.where(is_forward, IN_FORWARD, BEHIND_BACKWARD)
+    outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
     launching_pass = np.where(is_inside, IN_BACKWARD, outside)
-    first_of_step = np.searchsorted(backward.member, backward.member[holder])
-    place_in_step = holder - first_of_step
+    member_of_holder = backward.member[holder]
+    place_in_step = holder - np.searchsorted(backward.member, member_of_holder)
+    is_in_backward = is_known & is_inside
     launched_in = np.where(is_known, launching_pass, unknown)
-    return launched_in, np.where(is_known & is_inside, place_in_step, unknown)
+    backward_range = np.where(is_in_backward, place_in_step, unknown)
+    return launched_in, backward_range
 
 
 def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:

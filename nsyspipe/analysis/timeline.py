@@ -103,19 +103,13 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     # The operation that a piece belongs to comes before those that only count in it.
     _, operation_of_piece = np.unique(pieces.owner, return_index=True)
     n_begun = np.searchsorted(pieces.starts, parts.starts, side="right")
-    rows = operation_of_piece[n_begun - 1]
-    owner = np.arange(len(parts))
+    piece = n_begun - 1
+    rows = operation_of_piece[piece]
+    owner = np.arange(rows.size)
     names = pieces.names[rows]
     seqs = pieces.seqs[rows]
     lengths = parts.ends - parts.starts
-    return Pieces(
-        starts=parts.starts,
-        ends=parts.ends,
-        owner=owner,
-        names=names,
-        lengths=lengths,
-        seqs=seqs,
-    )
+    return Pieces(parts.starts, parts.ends, owner, names=names, lengths=lengths, seqs=seqs)
 
 
 class _Clipped(NamedTuple):
@@ -171,9 +165,11 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
     first = run_starts(group)
+    first_starts = starts[first]
     last_ends = np.maximum.reduceat(ends, first)
-    busy_ns = np.add.reduceat(ends - starts, first)
-    return {"start_ns": starts[first], "end_ns": last_ends, "busy_ns": busy_ns}
+    lengths = ends - starts
+    busy_ns = np.add.reduceat(lengths, first)
+    return {"start_ns": first_starts, "end_ns": last_ends, "busy_ns": busy_ns}
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
@@ -229,19 +225,21 @@ def _of_category(events: pa.Table, category: str) -> pa.Table:
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
     """Return a code for each text, and the text of each code, in alphabetical order, null last."""
     texts = column.cast(pa.string())
-    words = pc.unique(texts).drop_null()
-    words = words.sort()
-    places = pc.index_in(texts, value_set=words)
-    codes = pc.fill_null(places, len(words)).to_numpy()
+    words = pc.unique(texts).drop_null().sort()
     null = pa.nulls(1, pa.string())
     words_and_null = pa.concat_arrays([words, null])
-    return codes.astype(np.int64), words_and_null
+    code_of_null = len(words)
+    places = pc.index_in(texts, value_set=words)
+    places = pc.fill_null(places, code_of_null)
+    codes = places.to_numpy().astype(np.int64)
+    return codes, words_and_null
 
 
 def _painted_comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
     """Return the pieces of communication, and the text of each code of their names."""
     codes, names = coded(events["collective"])
-    seqs = pc.fill_null(events["seq"], NO_SEQ).to_numpy()
+    known_seqs = pc.fill_null(events["seq"], NO_SEQ)
+    seqs = known_seqs.to_numpy()
     starts, ends = _times(events)
     pieces = painted_pieces(starts, ends, codes, seqs, window)
     return pieces, names
@@ -393,8 +391,8 @@ def timeline(
 def _windows_by_rank(steps: pa.Table, step: int) -> dict[int, dict[str, Any]]:
     """Return the row of each rank in a step."""
     is_of_step = pc.equal(steps["step"], step)
-    columns = ["rank", "start_ns", "end_ns", "wait_ns"]
-    windows = steps.select(columns).filter(is_of_step)
+    windows = steps.select(["rank", "start_ns", "end_ns", "wait_ns"])
+    windows = windows.filter(is_of_step)
     return {row["rank"]: row for row in windows.to_pylist()}
 
 
@@ -436,16 +434,15 @@ def _launch_lane(events: pa.Table, window: tuple[int, int], max_bars: int) -> tu
 
 def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
     n_bars = bars["start_ns"].size
-    null = pa.nulls(n_bars, pa.int64())
-    columns: dict[str, Any] = dict.fromkeys(("exposed_ns", "wait_ns"), null)
-    columns |= bars
-    has_no_seq = bars["seq"] == NO_SEQ
-    columns["seq"] = pa.array(bars["seq"], mask=has_no_seq)
-    codes = pa.array(bars["name"])
-    columns["name"] = words.take(codes)
+    columns: dict[str, Any] = {**bars}
+    columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
+    columns["name"] = words.take(pa.array(bars["name"]))
     columns["step"] = [step] * n_bars
     columns["rank"] = [rank] * n_bars
     columns["lane"] = [lane] * n_bars
+    null = pa.nulls(n_bars, pa.int64())
+    for name in ("exposed_ns", "wait_ns"):
+        columns.setdefault(name, null)
     return schema.TIMELINE.table(columns)
 
 
@@ -481,8 +478,9 @@ def _phases_that_ran(ranges: pa.Table, step: int) -> pa.Table:
     is_of_step = pc.equal(ranges["step"], step)
     is_phase = pc.is_valid(ranges["phase"])
     has_run = pc.is_valid(ranges["device_start_ns"])
-    phase_has_run = pc.and_(is_phase, has_run)
-    return ranges.filter(pc.and_(is_of_step, phase_has_run))
+    is_wanted = pc.and_(is_of_step, is_phase)
+    is_wanted = pc.and_(is_wanted, has_run)
+    return ranges.filter(is_wanted)
 
 
 def _busy_times(
@@ -497,7 +495,7 @@ def _busy_times(
     slices = Slices.within(launches, host.starts, host.ends)
     rows, owner = slices.rows()
     starts, ends = _times(launched)
-    begins = np.clip(starts[rows], *window)
-    finishes = np.clip(ends[rows], *window)
+    parts_begin = np.clip(starts[rows], *window)
+    parts_end = np.clip(ends[rows], *window)
     group_of_operation = group[owner]
-    return grouped_lengths(group_of_operation, begins, finishes, n_bars)
+    return grouped_lengths(group_of_operation, parts_begin, parts_end, n_bars)
