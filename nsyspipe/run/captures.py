@@ -253,6 +253,19 @@ def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
     return numbers_by_order
 
 
+def parts_by_capture(parts: Iterable[Rank[P]], numbers: Mapping[int, int]) -> list[list[Rank[P]]]:
+    """Return the ranks of reports by their capture of the run, in order of captures.
+
+    `numbers` are as of `capture_numbers`. It may be empty if the run has one capture.
+    """
+    parts_of_captures: dict[int, list[Rank[P]]] = {}
+    for part in parts:
+        number = numbers.get(part.argument, 0)
+        parts_of_capture = parts_of_captures.setdefault(number, [])
+        parts_of_capture.append(part)
+    return [parts_of_captures[number] for number in sorted(parts_of_captures)]
+
+
 def _spans_of_reports(parts: Iterable[Rank[P]]) -> dict[int, _Span]:
     """Return the time of all processes of each report, by argument."""
     spans: dict[int, _Span] = {}

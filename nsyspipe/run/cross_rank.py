@@ -1,7 +1,7 @@
 """The ranks of a run on one clock, with their collectives matched."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,7 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import OR_LOG, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.run.captures import capture_numbers, joined
+from nsyspipe.run.captures import capture_numbers, joined, parts_by_capture
 from nsyspipe.run.comm_rows import CommRows, comm_rows, communicator_name
 from nsyspipe.run.digests import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
@@ -104,10 +104,12 @@ def align_captures(
     Returns the ranks, and the offset that was applied to the first report of each rank. Its error
     is the largest of the rank's captures.
     """
-    numbers = capture_numbers([rank.parts for rank in ranks])
+    parts_of_ranks = [rank.parts for rank in ranks]
+    numbers = capture_numbers(parts_of_ranks)
+    all_parts = itertools.chain.from_iterable(parts_of_ranks)
     aligned_parts: dict[_DevicePart, Rank[ProcessDigest]] = {}
     offsets = [_NO_OFFSET] * n_reports
-    for parts in _parts_by_capture(ranks, numbers):
+    for parts in parts_by_capture(all_parts, numbers):
         across = cross_rank(
             parts,
             n_reports,
@@ -128,20 +130,6 @@ def align_captures(
         aligned_ranks.append(_with_aligned_parts(rank, aligned_parts_of_rank))
         applied_offsets[rank.argument] = _offset_of_rank(rank, offsets)
     return aligned_ranks, applied_offsets
-
-
-def _parts_by_capture(
-    ranks: Ranks, numbers: Mapping[int, int]
-) -> Iterator[list[Rank[ProcessDigest]]]:
-    """Yield what each capture of the run holds of the ranks, in order of capture."""
-    parts_of_captures: dict[int, list[Rank[ProcessDigest]]] = {}
-    for rank in ranks:
-        for part in rank.parts:
-            capture = numbers[part.argument]
-            parts = parts_of_captures.setdefault(capture, [])
-            parts.append(part)
-    for capture in sorted(parts_of_captures):
-        yield parts_of_captures[capture]
 
 
 def _identity(part: Rank[ProcessDigest]) -> _DevicePart:
