@@ -75,7 +75,7 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
     for indices in indices_by_number.values():
         groups += _split_by_process(parts, indices, is_one_job=is_one_job)
     in_order = sorted(groups, key=min)
-    return [[parts[index] for index in group] for group in in_order]
+    return [list(map(parts.__getitem__, group)) for group in in_order]
 
 
 def _has_host_and_time(report: ReportDigest) -> bool:
@@ -291,9 +291,9 @@ def _numbers_by_overlap(spans: Mapping[int, _Span]) -> dict[int, int]:
         span = spans[argument]
         if latest_end_ns is None or span.first_ns >= latest_end_ns:
             number += 1
-        if latest_end_ns is None:
             latest_end_ns = span.last_ns
-        latest_end_ns = max(latest_end_ns, span.last_ns)
+        else:
+            latest_end_ns = max(latest_end_ns, span.last_ns)
         numbers[argument] = number
     return numbers
 
