@@ -303,7 +303,8 @@ class _AlignedRun(Struct, frozen=True):
 def _find_groups(run: _UnalignedRun, known_doubt: Doubt | None) -> _Groups:
     """Find which communicators operations belong to, by NCCL's payload, or the log if in doubt."""
     ranks = run.ranks
-    rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    steps_of_ranks = [rank.steps for rank in ranks]
+    rows = comm_rows(ranks, steps_of_ranks)
     doubt = known_doubt or doubt_before_matching(rows, len(ranks))
     if doubt is None:
         return _Groups(rows, doubt, is_by_log=False)
@@ -362,15 +363,17 @@ def _communicators(
     NCCL's payload gives the size. Without it, the size is the number of ranks that use the
     communicator, if no rank of the job is missing.
     """
+    n_ranks = len(ranks)
     recorded_sizes = _recorded_sizes(ranks)
     size_of_each = [recorded_sizes.get(name, 0) for name in rows.communicators]
     sizes = np.array(size_of_each, np.int64)
-    n_users = rows.n_users(len(ranks))
+    n_users = rows.n_users(n_ranks)
     if has_all:
         sizes = np.where(sizes == 0, n_users, sizes)
     if has_doubt:
         sizes = np.where(rows.is_named, sizes, 0)
-    has_all_users = (sizes > 0) & (n_users >= sizes)
+    is_size_known = sizes > 0
+    has_all_users = is_size_known & (n_users >= sizes)
     return _Communicators(sizes, n_users, is_whole=has_all | has_all_users)
 
 
@@ -470,7 +473,8 @@ def _is_contradicted(aligned: _AlignedRun) -> bool:
     if not chosen:
         return False
     communicators = [rows.communicator[block[:, 0]] for block in chosen]
-    for communicator in range(len(rows.communicators)):
+    n_communicators = len(rows.communicators)
+    for communicator in range(n_communicators):
         in_communicator = []
         for block, communicator_of_collective in zip(chosen, communicators, strict=True):
             in_communicator.append(block[communicator_of_collective == communicator])
