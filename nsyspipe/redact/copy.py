@@ -507,7 +507,9 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     columns = copying.report.tables[table]
     if base not in NUMBERS and KNOWN[base].issuperset(columns):
         return
-    copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
+    numbers = NUMBERS.get(base, ())
+    checked = CHECKED.get(base, ())
+    copied = {*numbers, *checked}
     left_behind = [name for name in columns if name not in copied]
     counts = [f"count({quoted(name)})" for name in left_behind]
     # A query needs a column, even if nothing was left behind.

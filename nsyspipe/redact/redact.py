@@ -116,7 +116,10 @@ def redact(
 def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> None:
     if not unknown_tables:
         return
-    tables = [f"{table} ({unknown_tables[table]} rows)" for table in sorted(unknown_tables)]
+    tables = []
+    for table in sorted(unknown_tables):
+        n_rows = unknown_tables[table]
+        tables.append(f"{table} ({n_rows} rows)")
     found = listed(tables, _MAX_TABLES_LISTED)
     problem = (
         "has tables that this version of nsyspipe does not know, so they may contain private data"
