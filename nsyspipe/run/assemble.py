@@ -220,7 +220,8 @@ class _UnseenWork(Struct, frozen=True):
 def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     """Find the windows in which work may have run that was not recorded."""
     n_job_ranks = run.job.n_ranks
-    graph_ns_of_ranks = [rank.process.windows["graph_ns"].to_numpy() for rank in ranks]
+    windows_of_ranks = [rank.process.windows for rank in ranks]
+    graph_ns_of_ranks = [windows["graph_ns"].to_numpy() for windows in windows_of_ranks]
     graph_ns = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks])
     has_graph = graph_ns > 0
     # A CUDA graph may hold communication if several ranks run, or if NCCL or MPI is in use.
@@ -229,9 +230,9 @@ def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     may_be_comm = n_ranks > 1 or uses_comm
     # A job of several ranks communicates. Without a communication kernel, its kernels have names
     # that nsyspipe does not know.
-    is_comm_unnamed = not has_graph.any() and lacks_communication(ranks, n_job_ranks)
+    has_no_graph = not has_graph.any()
     hides_comm = has_graph & may_be_comm
-    if is_comm_unnamed:
+    if has_no_graph and lacks_communication(ranks, n_job_ranks):
         hides_comm = np.ones(has_graph.size, np.bool_)
     return _UnseenWork(has_graph, hides_comm, may_be_comm)
 
@@ -240,7 +241,8 @@ def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) 
     """Return the windows of all ranks, with null for what unseen work makes unknown."""
     columns_of_ranks = [_rank_columns(rank, rank.process.windows) for rank in ranks]
     tables = map(_WINDOWS.table, columns_of_ranks)
-    windows = pa.concat_tables([_WINDOWS.empty(), *tables]).combine_chunks()
+    windows = pa.concat_tables([_WINDOWS.empty(), *tables])
+    windows = windows.combine_chunks()
     windows = _with_nulls(windows, _COLUMNS_OF_COMM, unseen.hides_comm)
     windows = _with_nulls(windows, _COLUMNS_OF_COPIES, unseen.has_graph)
     if not has_comm_between:
@@ -276,6 +278,10 @@ def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
     return replace(process, windows=windows, **_EMPTY_PROCESS_FIELDS)
 
 
+def _identity(process: ProcessDigest) -> tuple[int, int | None]:
+    return process.process_id, process.device_id
+
+
 def _rank_without_merged(
     rank: Rank[ProcessDigest], digests: Sequence[ReportDigest]
 ) -> Rank[ProcessDigest]:
@@ -285,12 +291,9 @@ def _rank_without_merged(
     """
     remaining_digest = digests[rank.argument]
     if not rank.captures:
-        processes = {
-            (process.process_id, process.device_id): process
-            for process in remaining_digest.processes
-        }
-        key = rank.process.process_id, rank.process.device_id
-        return replace(rank, report=remaining_digest, process=processes[key])
+        processes = {_identity(process): process for process in remaining_digest.processes}
+        process = processes[_identity(rank.process)]
+        return replace(rank, report=remaining_digest, process=process)
     report = replace(rank.report, processes=remaining_digest.processes)
     process = _process_without_merged(rank.process)
     captures = tuple(_rank_without_merged(part, digests) for part in rank.captures)
@@ -304,9 +307,9 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
     if "member" in columns:
         member = columns.pop("member").to_numpy()
         columns["step"] = rank.steps[member] if member.size else _NO_NUMBERS
-    if "start_ns" in columns:
-        columns["start_ns"] = pc.add(table["start_ns"], rank.shift_ns)
-        columns["end_ns"] = pc.add(table["end_ns"], rank.shift_ns)
+    for name in ("start_ns", "end_ns"):
+        if name in columns:
+            columns[name] = pc.add(table[name], rank.shift_ns)
     return columns
 
 
@@ -362,7 +365,8 @@ def _with_nulls(table: pa.Table, names: Iterable[str], is_unknown: Flags) -> pa.
 def _phases(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
     """Return `schema.PHASES`, with null for communication where some may not be recorded."""
     columns_of_ranks = (_rank_columns(rank, rank.process.phases) for rank in ranks)
-    phases = _join(map(schema.PHASES.table, columns_of_ranks), schema.PHASES)
+    tables = map(schema.PHASES.table, columns_of_ranks)
+    phases = _join(tables, schema.PHASES)
     if not hides_comm.any() or not phases.num_rows:
         return phases
     last_of_windows = pc.max(windows["step"]).as_py()
@@ -383,8 +387,7 @@ def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
 
 def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show."""
-    n_windows = [rank.process.windows.num_rows for rank in across.placed]
-    rank_place = np.repeat(np.arange(len(n_windows)), n_windows)
+    rank_place = _ranks_of_windows(across.placed)
     step = windows["step"].to_numpy()
     starts = windows["start_ns"].to_numpy()
     ends = windows["end_ns"].to_numpy()
@@ -399,14 +402,22 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     def known(values: Int64, is_unknown: Flags) -> pa.Array:
         return pc.if_else(has_comm, pa.array(values, mask=is_unknown), None)
 
+    wait_ns = known(waits.wait_ns, is_wait_unknown)
     columns = _columns_of(windows)
-    columns["wait_ns"] = known(waits.wait_ns, is_wait_unknown)
+    columns["wait_ns"] = wait_ns
     columns["exposed_wait_ns"] = known(waits.exposed_wait_ns, is_wait_unknown)
-    columns["transfer_ns"] = pc.subtract(windows["comm_ns"], columns["wait_ns"])
+    columns["transfer_ns"] = pc.subtract(windows["comm_ns"], wait_ns)
     columns["message_bytes"] = known(n_bytes, ~is_sized)
     summary_steps = pa.array(selection.steps, pa.int64())
     columns["in_summary"] = pc.is_in(windows["step"], value_set=summary_steps)
     return schema.STEPS.table(with_ratios(columns))
+
+
+def _ranks_of_windows(ranks: Ranks) -> Int64:
+    """Return the place of the rank of each window, with the windows of all ranks in order."""
+    n_windows = [rank.process.windows.num_rows for rank in ranks]
+    places = np.arange(len(ranks))
+    return np.repeat(places, n_windows)
 
 
 def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
@@ -431,11 +442,16 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
 
 def _slowdown_ratios(kernels: pa.Table) -> pa.ChunkedArray:
     """Return how much longer kernels run during communication, null if they never run alone."""
-    slowed_ns = pc.cast(kernels["slowed_ns"], pa.float64(), safe=False)
-    free_ns = pc.cast(kernels["free_ns"], pa.float64(), safe=False)
+    slowed_ns = _as_floats(kernels["slowed_ns"])
+    free_ns = _as_floats(kernels["free_ns"])
     has_free_time = pc.greater(free_ns, 0)
-    slowdown = pc.subtract(pc.divide(slowed_ns, free_ns), 1)
+    ratio = pc.divide(slowed_ns, free_ns)
+    slowdown = pc.subtract(ratio, 1)
     return pc.if_else(has_free_time, slowdown, None)
+
+
+def _as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(values, pa.float64(), safe=False)
 
 
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
@@ -459,11 +475,11 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
         total_ns.update(_sum_by_call(process.blocked_ns_by_call, is_counted))
         of_copies_ns.update(_sum_by_call(process.of_copies_ns_by_call, is_counted))
     # Calls of equal times are in alphabetical order.
-    blocking_calls = [call for call, call_ns in total_ns.items() if call_ns]
-    blocking_calls.sort(key=lambda call: (-total_ns[call], call))
-    columns: dict[str, Any] = {"call": blocking_calls}
-    columns["blocked_ns_per_step"] = [total_ns[call] / n_steps for call in blocking_calls]
-    columns["of_copies_ns_per_step"] = [of_copies_ns[call] / n_steps for call in blocking_calls]
+    blocking_calls = [call for call in total_ns if total_ns[call]]
+    longest_first = sorted(blocking_calls, key=lambda call: (-total_ns[call], call))
+    columns: dict[str, Any] = {"call": longest_first}
+    columns["blocked_ns_per_step"] = [total_ns[call] / n_steps for call in longest_first]
+    columns["of_copies_ns_per_step"] = [of_copies_ns[call] / n_steps for call in longest_first]
     return schema.IDLE_CALLS.table(columns)
 
 
@@ -471,5 +487,6 @@ def _sum_by_call(ns_by_call: Mapping[str, Int64], is_counted: Flags) -> dict[str
     """Return the time of each call in some windows."""
     counted_ns = {}
     for call, ns_of_windows in ns_by_call.items():
-        counted_ns[call] = int(ns_of_windows[is_counted].sum())
+        sum_ns = ns_of_windows[is_counted].sum()
+        counted_ns[call] = int(sum_ns)
     return counted_ns
