@@ -83,12 +83,14 @@ def step_waits(
         is_known = np.zeros(step.size, np.bool_)
         return StepWaits(wait_ns, wait_ns, is_known)
     for place, (rank, operations) in enumerate(across.by_rank()):
-        windows = slice(*np.searchsorted(rank_place, (place, place + 1)))
+        first, end = np.searchsorted(rank_place, (place, place + 1))
+        windows = slice(first, end)
         window_starts = starts[windows]
         window_ends = ends[windows]
         waits = across.waited(operations, across.waiting)
         wait_ns[windows] = waits.lengths(window_starts, window_ends)
-        overlapped = waits.intersect(rank.process.hidden.shifted(rank.shift_ns))
+        compute = rank.process.hidden.shifted(rank.shift_ns)
+        overlapped = waits.intersect(compute)
         overlapped_ns[windows] = overlapped.lengths(window_starts, window_ends)
     is_known = _are_waits_known(across, rank_place, step)
     return StepWaits(wait_ns, wait_ns - overlapped_ns, is_known)
@@ -114,8 +116,10 @@ def step_bytes(across: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64
     window = _windows_of_operations(across, operations, rank_place, step)
     # Operations of no window go to one more place at the end, which is dropped.
     n_places = step.size + 1
-    totals = sums_of(window[is_sized], message_bytes[is_sized], n_places)
-    n_unsized = np.bincount(window[~is_sized], minlength=n_places)
+    sized_window = window[is_sized]
+    unsized_window = window[~is_sized]
+    totals = sums_of(sized_window, message_bytes[is_sized], n_places)
+    n_unsized = np.bincount(unsized_window, minlength=n_places)
     are_all_sized = n_unsized == 0
     return totals[:-1], are_all_sized[:-1]
 
@@ -127,9 +131,10 @@ def _windows_of_operations(
     rows = across.rows
     n_ranks = len(across.placed)
     operation_step = rows.step[operations]
-    keys = operation_step * n_ranks + rows.rank[operations]
-    window_keys = step * n_ranks + rank_place
-    known_window = pc.index_in(pa.array(keys), value_set=pa.array(window_keys))
+    operation_rank = rows.rank[operations]
+    keys = pa.array(operation_step * n_ranks + operation_rank)
+    window_keys = pa.array(step * n_ranks + rank_place)
+    known_window = pc.index_in(keys, value_set=window_keys)
     window: Int64 = pc.fill_null(known_window, step.size).to_numpy()
     return window
 
@@ -188,9 +193,11 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     for start in range(0, ordered.size, BLOCK):
         block = ordered[start : start + BLOCK]
         columns = _columns(across, block, ranks, summary_steps)
+        kind = rows.kind[block]
+        is_unknown = has_graph[block]
         columns["seq"] = seq[block]
-        columns["algorithm"] = _words(rows.kind[block], algorithms)
-        columns["exposed_ns"] = pa.array(exposed_ns[block], mask=has_graph[block])
+        columns["algorithm"] = _words(kind, algorithms)
+        columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
         columns |= _waiting_columns(across, block, ("is_significant",))
         columns |= _bandwidths(columns)
         table = conform(pa.table(columns), schema.COLLECTIVES)
@@ -211,7 +218,8 @@ def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Return the bandwidths of operations, null if nothing was transferred."""
     transfer_ns = _as_floats(columns["transfer_ns"])
     is_zero = pc.equal(transfer_ns, 0.0)
-    seconds = pc.if_else(is_zero, None, pc.divide(transfer_ns, 1e9))
+    seconds = pc.divide(transfer_ns, 1e9)
+    seconds = pc.if_else(is_zero, None, seconds)
     bandwidths = {}
     for name, bytes_name in _BYTES_OF_BANDWIDTHS.items():
         n_bytes = _as_floats(columns[bytes_name])
@@ -253,9 +261,11 @@ def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa
     for index, field in enumerate(table.schema):
         is_all_null = table[index].null_count == table.num_rows
         if is_all_null and field.type in nulls:
+            shared = nulls[field.type]
             batches = table.select([index]).to_batches(BLOCK)
-            chunks = [nulls[field.type][: batch.num_rows] for batch in batches]
-            table = table.set_column(index, field, pa.chunked_array(chunks, field.type))
+            chunks = [shared[: batch.num_rows] for batch in batches]
+            column = pa.chunked_array(chunks, field.type)
+            table = table.set_column(index, field, column)
     return table
 
 
@@ -266,14 +276,16 @@ def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: I
     delay of another communicator. They are null if the run has only one communicator.
     """
     rows = across.rows
-    in_summary = rows.in_step & np.isin(rows.step, summary_steps)
-    order = np.flatnonzero(in_summary)
+    is_summary_step = np.isin(rows.step, summary_steps)
+    order = np.flatnonzero(rows.in_step & is_summary_step)
+    n_rows = order.size
     columns = _columns(across, order, ranks, summary_steps)
-    columns["exposed_ns"] = pa.nulls(order.size, pa.int64())
+    columns["exposed_ns"] = pa.nulls(n_rows, pa.int64())
     if len(rows.communicators) > 1:
         exposed_ns, has_graph = _exposed_times(across)
-        columns["exposed_ns"] = pa.array(exposed_ns[order], mask=has_graph[order])
-    return _sharing_nulls(pa.table(columns), _shared_nulls(order.size))
+        is_unknown = has_graph[order]
+        columns["exposed_ns"] = pa.array(exposed_ns[order], mask=is_unknown)
+    return _sharing_nulls(pa.table(columns), _shared_nulls(n_rows))
 
 
 def _columns(
@@ -283,6 +295,8 @@ def _columns(
     rows = across.rows
     step = rows.step[order]
     kind = rows.kind[order]
+    communicator = rows.communicator[order]
+    micro_batch = rows.micro_batch[order]
     rank_place = rows.rank[order]
     rank_numbers = np.asarray(ranks, np.int64)
     collectives = [each.collective for each in rows.kinds]
@@ -291,26 +305,26 @@ def _columns(
     columns["rank"] = rank_numbers[rank_place]
     columns["collective"] = _words(kind, collectives)
     columns["datatype"] = _words(kind, datatypes)
-    columns["comm_id"] = _words(rows.communicator[order], rows.communicators)
-    micro_batch = rows.micro_batch[order]
-    is_unknown = micro_batch == NONE
-    columns["micro_batch"] = pa.array(micro_batch, pa.int64(), mask=is_unknown)
+    columns["comm_id"] = _words(communicator, rows.communicators)
+    columns["micro_batch"] = pa.array(micro_batch, pa.int64(), mask=micro_batch == NONE)
     columns["start_ns"] = rows.start_ns[order]
     columns["end_ns"] = rows.end_ns[order]
     columns["is_matched"] = _is_matched(across, order)
     columns["in_summary"] = np.isin(step, summary_steps)
     columns |= _waiting_columns(across, order, _MATCHED_COLUMNS)
     sizes = message_sizes(across, order)
-    is_absent = sizes.message_bytes == ABSENT
-    columns["message_bytes"] = pa.array(sizes.message_bytes, mask=is_absent)
-    columns["bus_bytes"] = pa.array(sizes.bus_bytes, mask=~sizes.is_bus_known)
+    message_bytes = sizes.message_bytes
+    is_bus_unknown = ~sizes.is_bus_known
+    columns["message_bytes"] = pa.array(message_bytes, mask=message_bytes == ABSENT)
+    columns["bus_bytes"] = pa.array(sizes.bus_bytes, mask=is_bus_unknown)
     return columns
 
 
 def _is_matched(across: CrossRank, order: Int64) -> Flags:
     if across.waiting is None:
         return np.zeros(order.size, np.bool_)
-    is_matched: Flags = across.waiting.collective_id[order] != matching.NOBODY
+    collective_id = across.waiting.collective_id[order]
+    is_matched: Flags = collective_id != matching.NOBODY
     return is_matched
 
 
@@ -327,10 +341,11 @@ def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> d
     communicator = across.rows.communicator[order]
     has_all_ranks = across.is_whole[communicator]
     is_known = _is_matched(across, order) & has_all_ranks
+    is_unknown = ~is_known
     columns = {}
     for name in names:
         values = waiting.column(name, order)
-        columns[name] = pa.array(values, mask=~is_known)
+        columns[name] = pa.array(values, mask=is_unknown)
     return columns
 
 
@@ -355,20 +370,22 @@ def places_in_steps(across: CrossRank) -> Int64:
         n_matched = numbering.n_collectives
     unmatched = _unmatched_by_rank(across)
     step = rows.step[unmatched]
-    last_rank = int(rows.rank.max(initial=0))
-    rank_step = step * (last_rank + 1) + rows.rank[unmatched]
+    rank = rows.rank[unmatched]
+    n_ranks = int(rows.rank.max(initial=0)) + 1
     index = pc.index_in(pa.array(step), value_set=pa.array(steps_with_matches))
     # The last index is that of steps without matched collectives.
     known_index = pc.fill_null(index, steps_with_matches.size).to_numpy()
     n_matched_of_step = np.append(n_matched, 0)[known_index]
-    seq[unmatched] = n_matched_of_step + places_in_runs(rank_step)
+    place_of_rank = places_in_runs(step * n_ranks + rank)
+    seq[unmatched] = n_matched_of_step + place_of_rank
     return seq
 
 
 def _unmatched_by_rank(across: CrossRank) -> Int64:
     """Return the operations in steps that are not matched, ordered by step, rank and start."""
     rows = across.rows
-    unmatched = np.flatnonzero(~across.is_matched & rows.in_step)
+    is_unmatched = ~across.is_matched & rows.in_step
+    unmatched = np.flatnonzero(is_unmatched)
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]
     start_ns = rows.start_ns[unmatched]
@@ -420,12 +437,14 @@ def stragglers_table(
     # If every wait time is known and nothing matched, there was no communication. Then nobody came
     # late, even if collectives of other steps are not known.
     are_waits_known = not summary_steps["wait_ns"].null_count
-    is_silent = not matched.num_rows and summary_steps.num_rows > 0 and are_waits_known
+    has_matches = matched.num_rows > 0
+    is_silent = not has_matches and summary_steps.num_rows > 0 and are_waits_known
     matched = own_lateness(matched)
     is_whole_and_matched = is_whole and matched.num_rows > 0
     delays = _delays_of_ranks(matched, steps, ranks, is_capture=is_capture)
     if not is_silent and not is_whole_and_matched:
-        delays = dict.fromkeys(delays, pa.nulls(len(ranks)))
+        nulls = pa.nulls(len(ranks))
+        delays = dict.fromkeys(delays, nulls)
     columns = {"rank": ranks, "wait_ns": _wait_of_ranks(summary_steps, ranks)}
     return schema.STRAGGLERS.table(columns | delays)
 
@@ -452,10 +471,12 @@ def _delays_of_ranks(
     late_place = rank_place[late]
     delay_ns = late_by_ns[late]
     # The largest delay of each step, the first if several are equal.
-    largest_first = late[np.lexsort((late, -delay_ns, step[late]))]
+    order = np.lexsort((late, -delay_ns, step[late]))
+    largest_first = late[order]
     largest = largest_first[run_starts(step[largest_first])]
     lateness_ns = sums_of(rank_place[largest], late_by_ns[largest], n_ranks)
-    held_up = held_up_by_step(matched, steps).filter(pc.field("is_alone"))
+    held_up = held_up_by_step(matched, steps)
+    held_up = held_up.filter(pc.field("is_alone"))
     held_up_place = np.searchsorted(ranks, held_up["rank"])
     held_up_ns = held_up["held_up_ns"].to_numpy()
     delays: dict[str, Any] = {}

@@ -86,7 +86,8 @@ class CommRows(Struct, frozen=True):
         communicator = self.communicator[in_step].astype(np.int64)
         seq_number = self.seq_number[in_step]
         has_seq_numbers = self.has_ids and (seq_number != ABSENT).all()
-        columns: list[Int64] = [communicator, self.step[in_step]]
+        step = self.step[in_step]
+        columns: list[Int64] = [communicator, step]
         if has_seq_numbers or self.is_by_log:
             collective = self.collective[in_step]
             columns.append(collective.astype(np.int64))
@@ -110,7 +111,8 @@ def _one_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
     n_codes = 1
     for column in columns:
         dense, n_values = _dense(column)
-        code, n_codes = _dense(code * n_values + dense)
+        joint_code = code * n_values + dense
+        code, n_codes = _dense(joint_code)
     return code, n_codes
 
 
@@ -135,7 +137,8 @@ class _Columns:
         comm_of_ranks = [rank.process.comm for rank in ranks]
         self.tables: list[pa.Table] = [comm.narrow for comm in comm_of_ranks]
         self.n_rows = [table.num_rows for table in self.tables]
-        shifts_ns = np.array([rank.shift_ns for rank in ranks], np.int64)
+        shifts_of_ranks = [rank.shift_ns for rank in ranks]
+        shifts_ns = np.array(shifts_of_ranks, np.int64)
         # How far the clock of each operation is shifted.
         self.shift_ns = np.repeat(shifts_ns, self.n_rows)
 
@@ -275,7 +278,7 @@ def _communicators_of_run(
     else:
         collective = _collective_of_kinds(kinds)[kind]
         stream_order = columns.int64("stream_order")
-        names, communicator = _communicators_by_first_use(collective.astype(np.int64), stream_order)
+        names, communicator = _communicators_by_first_use(collective, stream_order)
     return _Communicators(names, communicator.astype(np.int32), has_ids)
 
 
@@ -287,12 +290,12 @@ def _communicators_by_id(comm_id: Int64) -> tuple[tuple[str, ...], Int64]:
 
 
 def _communicators_by_first_use(
-    collective: Int64, stream_order: Int64
+    collective: Int32, stream_order: Int64
 ) -> tuple[tuple[str, ...], Int64]:
     """Return the same without NCCL's ids: each stream of a collective is a communicator."""
     last_order = int(stream_order.max(initial=0))
     width = last_order + 1
-    pair = collective * width + stream_order
+    pair = collective.astype(np.int64) * width + stream_order
     pairs, communicator = np.unique(pair, return_inverse=True)
     names = []
     for code in pairs.tolist():
@@ -314,12 +317,13 @@ def _as_called(
     width = len(COLLECTIVES) + 1
     # 0 stands for operations without another call.
     call_code = called.clip(-1) + 1
-    pair = kind.astype(np.int64) * width + call_code
+    kind_number = kind.astype(np.int64)
+    pair = kind_number * width + call_code
     pairs, index = np.unique(pair, return_inverse=True)
     kind_of_pair = []
     for pair_number in pairs.tolist():
-        kind_number, code = divmod(pair_number, width)
-        called_kind = kinds[kind_number]
+        number, code = divmod(pair_number, width)
+        called_kind = kinds[number]
         if code:
             called_kind = replace(called_kind, collective=COLLECTIVES[code - 1])
         kind_of_pair.append(called_kind)

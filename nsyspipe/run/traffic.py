@@ -60,7 +60,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     rows = across.rows
     summary_steps = steps.filter(steps["in_summary"])
     step_numbers = summary_steps["step"].to_numpy()
-    in_summary = rows.in_step & np.isin(rows.step, step_numbers)
+    is_summary_step = np.isin(rows.step, step_numbers)
+    in_summary = rows.in_step & is_summary_step
     cells_of_ranks = [*_cells(across, summary_steps, in_summary)]
     cells = pa.Table.from_pylist(cells_of_ranks, _CELLS)
     all_ranks = _sum_over_ranks(cells)
@@ -87,7 +88,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
 def _sum_over_ranks(cells: pa.Table) -> pa.Table:
     """Return a cell of each use for all ranks, whose rank is null."""
     by_use = cells.group_by("use", use_threads=False)
-    sums = by_use.aggregate([(name, "sum", _SKIP_NO_NULL) for name in _SUMS])
+    aggregations = [(name, "sum", _SKIP_NO_NULL) for name in _SUMS]
+    sums = by_use.aggregate(aggregations)
     sums = sums.rename_columns(["use", *_SUMS])
     no_rank = pa.nulls(len(sums), pa.int64())
     return sums.append_column("rank", no_rank)
@@ -105,7 +107,8 @@ def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
     places = pa.array(index)
     columns: dict[str, Any] = {}
     for column, names in names_of_uses.items():
-        columns[column] = pa.array(names, pa.string()).take(places)
+        texts_of_uses = pa.array(names, pa.string())
+        columns[column] = texts_of_uses.take(places)
     texts = _texts_of_ranks(uses)
     texts_of_rows = [texts[place] for place in index.tolist()]
     columns["ranks"] = pa.chunked_array(texts_of_rows, pa.string())
@@ -140,9 +143,10 @@ def _values_per_step(
     divisor = pc.if_else(is_capture, None, n_steps)
     values = {}
     for name in _PER_STEP:
-        is_partial = has_comm_between and name in _PARTIAL_BETWEEN_STEPS
-        mean = _divide(table[name], divisor)
-        values[f"{name}_per_step"] = pa.nulls(len(mean), mean.type) if is_partial else mean
+        per_step = _divide(table[name], divisor)
+        if has_comm_between and name in _PARTIAL_BETWEEN_STEPS:
+            per_step = pa.nulls(len(table), pa.float64())
+        values[f"{name}_per_step"] = per_step
     return values
 
 
@@ -205,13 +209,8 @@ def _cells(
     """Yield a row of `_CELLS` for each rank and use."""
     rows = across.rows
     all_operations = np.arange(len(rows))
-    calls = _Calls(
-        across=across,
-        use=use_of(rows),
-        in_summary=in_summary,
-        sizes=message_sizes(across, all_operations),
-        is_known=across.is_known,
-    )
+    sizes = message_sizes(across, all_operations)
+    calls = _Calls(across, use_of(rows), in_summary, sizes, across.is_known)
     ranks_with_hidden_comm = _ranks_with_hidden_comm(summary_steps)
     for rank, span in across.by_rank():
         has_hidden_comm = rank.number in ranks_with_hidden_comm
@@ -273,9 +272,10 @@ def _times_of_uses(
         comm_ns = steps.time_in_steps(intervals)
         overlapped = intervals.intersect(steps.hidden)
         overlapped_ns = steps.time_in_steps(overlapped)
+        exposed_ns = comm_ns - overlapped_ns
         times[use] = {
             "comm_ns": comm_ns,
-            "exposed_ns": comm_ns - overlapped_ns,
+            "exposed_ns": exposed_ns,
             "hidden_ns": overlapped_ns,
             "exposed_part_ns": part_ns,
         }
@@ -288,8 +288,10 @@ def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
     sizes = calls.sizes
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
-    is_measured = sizes.is_bus_known[counted] & calls.is_known[counted]
-    if waiting is None or not counted.size or not is_measured.all():
+    has_wait = calls.is_known[counted]
+    is_measured = sizes.is_bus_known[counted] & has_wait
+    are_all_measured = counted.size and is_measured.all()
+    if waiting is None or not are_all_measured:
         return {}
     message_bytes = sizes.message_bytes[counted]
     bus_bytes = sizes.bus_bytes[counted]
@@ -310,7 +312,8 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
     message_bytes = calls.sizes.message_bytes[counted]
     if not (message_bytes == ABSENT).any():
         sums["bytes"] = message_bytes.sum()
-    if across.waiting is not None and calls.is_known[counted].all():
+    has_wait = calls.is_known[counted]
+    if across.waiting is not None and has_wait.all():
         waits = across.waited(operations, across.waiting)
         sums["wait_ns"] = steps.time_in_steps(waits)
     launched_in = across.rows.launched_in[counted]
@@ -349,7 +352,8 @@ def _uses(
         )
 
     def names_of_use(number: int) -> tuple[str, str]:
-        return uses[number].communicator, uses[number].collective
+        use = uses[number]
+        return use.communicator, use.collective
 
     in_order = sorted(uses, key=names_of_use)
     return {number: uses[number] for number in in_order}
