@@ -137,12 +137,13 @@ def examine(
     capabilities = [_capability(question, reports, beside, names) for question in QUESTIONS]
     problems = [*numbering.problems, *problems_of_reports]
     problems += [*beside.sidecars.problems, *problems_of_files]
+    run_names = () if gathered.is_one_run else _names_of_runs(paths)
     return Examination(
         reports=tuple(names),
         **_versions(gathered.digests),
         capabilities=tuple(capabilities),
         problems=tuple(problems),
-        runs=() if gathered.is_one_run else _names_of_runs(paths),
+        runs=run_names,
     )
 
 
@@ -273,7 +274,8 @@ def _lacks_groups(run: Gathered, beside: Beside) -> bool:
     if is_named or n_ranks < MIN_RANKS:
         return False
     tables = merge(run, beside.rank_map, None, beside.log, frozenset())
-    return any(row.code == "groups-not-named" for row in tables.problems)
+    codes = [row.code for row in tables.problems]
+    return "groups-not-named" in codes
 
 
 def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Problem]:
@@ -304,35 +306,44 @@ def _capability(
     question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]
 ) -> Capability:
     """Join the answers that the reports have for one question."""
-    answers = question.judge(reports, beside)
-    if reports[0].is_host_only:
-        answers = [
-            _without_devices(question.name, answer, report)
-            for answer, report in zip(answers, reports, strict=True)
-        ]
+    answers = _answers(question, reports, beside)
     status = _joint_status(answers)
     is_incomplete = [answer.status != YES for answer in answers]
     lacking = tuple(compress(names, is_incomplete))
     n_sharers = _count_sharers(question.name, reports)
+    description = _describe(answers, n_sharers)
     n_reports = len(answers)
+    n_complete = n_reports - len(lacking)
     return Capability(
         name=question.name,
         answers=question.answers,
         status=status,
-        found=_describe(answers, n_sharers),
+        found=description,
         fix=_most_common_fix(answers),
         is_used=question.is_used,
         n_reports=n_reports,
-        n_with=n_reports - len(lacking),
+        n_with=n_complete,
         lacking=lacking,
     )
+
+
+def _answers(question: Question, reports: Sequence[Examined], beside: Beside) -> Sequence[Answer]:
+    """Return the answer of each report, which may be that no report has device activity."""
+    answers = question.judge(reports, beside)
+    if not reports[0].is_host_only:
+        return answers
+    answers_of_hosts = []
+    for answer, report in zip(answers, reports, strict=True):
+        host_answer = _without_devices(question.name, answer, report)
+        answers_of_hosts.append(host_answer)
+    return answers_of_hosts
 
 
 def _most_common_fix(answers: Sequence[Answer]) -> str | None:
     """Return the fix that most incomplete answers have, None if none has a fix."""
     incomplete = [answer for answer in answers if answer.status != YES]
-    fixes = Counter(answer.fix for answer in incomplete if answer.fix)
-    for fix, _ in fixes.most_common(1):
+    fixes = [answer.fix for answer in incomplete if answer.fix]
+    for fix, _ in Counter(fixes).most_common(1):
         return fix
     return None
 
@@ -388,7 +399,7 @@ def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str
     if is_one_text or n_complete in {0, n_reports}:
         return words
     words = f"{n_complete} of {n_reports} reports: {words}"
-    reasons = _texts([answer for answer in answers if _is_reason(answer)])
+    reasons = _texts(filter(_is_reason, answers))
     if counts or not reasons:
         return words
     return f"{words} (the others: {reasons})"
@@ -428,8 +439,9 @@ def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None)
         return f"{_show_sums(counts)} in all ranks"
     nouns = [count.noun for count in counts]
     n_per_rank = [count.n // count.n_sharers for count in counts]
+    values_of_nouns = grouped(zip(nouns, n_per_rank, strict=True))
     ranges = []
-    for noun, values in grouped(zip(nouns, n_per_rank, strict=True)).items():
+    for noun, values in values_of_nouns.items():
         shown = _show_range(values)
         ranges.append(f"{shown} {noun}")
     return f"{', '.join(ranges)} per rank"
@@ -442,13 +454,18 @@ def _shared_counts(answers: Sequence[Answer], n_sharers: Sequence[int]) -> list[
     for answer, n_ranks in zip(answers, n_sharers, strict=True):
         if answer.status == NO and has_positive_answer:
             continue
-        counts += [_SharedCount(noun, n, n_ranks) for noun, n in answer.counts]
+        for noun, n in answer.counts:
+            count = _SharedCount(noun, n, n_ranks)
+            counts.append(count)
     return counts
 
 
 def _show_sums(counts: Iterable[_SharedCount]) -> str:
-    numbers = grouped((count.noun, count.n) for count in counts)
-    totals = [f"{sum(values)} {noun}" for noun, values in numbers.items()]
+    numbers_of_nouns = grouped((count.noun, count.n) for count in counts)
+    totals = []
+    for noun, numbers in numbers_of_nouns.items():
+        total = sum(numbers)
+        totals.append(f"{total} {noun}")
     return ", ".join(totals)
 
 
@@ -456,4 +473,6 @@ def _show_range(values: Sequence[int]) -> str:
     """Return the smallest and the largest of some numbers, or their only value."""
     smallest = min(values)
     largest = max(values)
-    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
+    if smallest == largest:
+        return str(smallest)
+    return f"{smallest} to {largest}"

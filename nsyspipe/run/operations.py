@@ -41,6 +41,7 @@ from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, t
 
 # A span without time, which does not change the hull with another span.
 _EMPTY_SPAN = (NEVER, -NEVER)
+_ALL_STEPS = (-NEVER, NEVER)
 # How many reports of a whole capture, or of some steps, wait for their turn. All operations of a
 # report are large. Those of some steps are small.
 _N_WHOLE_AHEAD = 1
@@ -148,7 +149,8 @@ def _members(
         is_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
         rows = np.flatnonzero(is_step)
         # Of equal ranges, this is the one that the first reading took.
-        rows = rows[outermost(starts[rows], ends[rows])]
+        picks = outermost(starts[rows], ends[rows])
+        rows = rows[picks]
     return Members(rank.thread_id, rows, rank.starts, rank.ends)
 
 
@@ -229,11 +231,13 @@ def _captures(
     rank: Rank[ProcessDigest], times: _CommTimes
 ) -> Iterator[tuple[Rank[ProcessDigest], _CommTimes]]:
     """Yield each capture of a rank with its communication operations."""
-    starts_of_later_captures = [capture.span[0] for capture in rank.parts[1:]]
+    later_captures = rank.parts[1:]
+    starts_of_later_captures = [capture.span[0] for capture in later_captures]
     edges = np.searchsorted(times.starts_ns, starts_of_later_captures).tolist()
     n_operations = times.starts_ns.size
-    rows_of_captures = itertools.starmap(slice, itertools.pairwise([0, *edges, n_operations]))
-    for capture, rows in zip(rank.parts, rows_of_captures, strict=True):
+    rows_of_captures = itertools.pairwise([0, *edges, n_operations])
+    for capture, (first, last) in zip(rank.parts, rows_of_captures, strict=True):
+        rows = slice(first, last)
         yield capture, times.take(rows)
 
 
@@ -288,8 +292,8 @@ def _running(
         return
     is_whole = any(task.wanted.span is None for task in tasks)
     weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
-    sizes = [size_of(Path(task.path)) for task in tasks]
-    n_jobs = jobs_for([weight * size for size in sizes], jobs)
+    weighted_sizes = [weight * size_of(Path(task.path)) for task in tasks]
+    n_jobs = jobs_for(weighted_sizes, jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
         return
@@ -325,7 +329,8 @@ def _rank_steps(
     if steps is not None:
         is_chosen_window = _between(numbers[windows.member], steps)
         span = _hull(windows.starts, windows.ends, is_chosen_window)
-        times = times.take(overlapping_rows(times.starts_ns, times.ends_ns, span))
+        wanted_rows = overlapping_rows(times.starts_ns, times.ends_ns, span)
+        times = times.take(wanted_rows)
     is_chosen = _between(numbers[:n_ranges], steps)
     thread_id = _thread_of_steps(capture)
     return RankSteps(
@@ -355,13 +360,11 @@ def _windows(table: pa.Table) -> Windows:
 
 def _facts_of_process(process: ProcessDigest) -> dict[str, Any]:
     """Return what `RankSteps` has of a process in the same form."""
-    return {
-        "process_id": process.process_id,
-        "device": process.device,
-        "has_launches": process.has_launches,
-        "backward": process.backward,
-        "others": process.other_threads,
-    }
+    facts: dict[str, Any] = {"process_id": process.process_id, "device": process.device}
+    facts["has_launches"] = process.has_launches
+    facts["backward"] = process.backward
+    facts["others"] = process.other_threads
+    return facts
 
 
 def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
@@ -373,7 +376,7 @@ def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
 
 
 def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
-    first, last = steps or (-NEVER, NEVER)
+    first, last = steps or _ALL_STEPS
     return (numbers >= first) & (numbers <= last)
 
 
@@ -394,12 +397,13 @@ def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
     ends = np.concatenate([rank.ends for rank in steps])
     is_chosen = np.concatenate([rank.is_chosen for rank in steps])
     host_span = _hull(starts, ends, is_chosen) if is_chosen.any() else None
+    device_span = _device_span(parts)
     threads: set[int] = set()
     for rank in steps:
         if rank.starts.size:
             threads.update(rank.threads)
     wanted = Wanted(
-        span=_device_span(parts),
+        span=device_span,
         steps=(starts, ends),
         host_span=host_span,
         threads=tuple(sorted(threads)),

@@ -65,7 +65,8 @@ def missing_ranks(run: Run) -> tuple[int, ...]:
     n_job_ranks = run.header.n_job_ranks if run.header.n_ranks else 0
     present = {*run.ranks["rank"].to_pylist()}
     n_compared = min(n_job_ranks or 0, _MAX_RANKS_COMPARED)
-    return tuple(rank for rank in range(n_compared) if rank not in present)
+    missing = [rank for rank in range(n_compared) if rank not in present]
+    return tuple(missing)
 
 
 def source_of_steps(run: Run) -> str:
@@ -139,9 +140,10 @@ class Work(NamedTuple):
 
     def shared(self, rival: Work) -> float:
         """Return the share of the kernels' time that is in kernels which the rival runs too."""
-        shared_ns = [ns for name, ns in self.kernels.items() if name in rival.kernels]
+        shared_names = [name for name in self.kernels if name in rival.kernels]
+        shared_ns = sum(self.kernels[name] for name in shared_names)
         total_ns = sum(self.kernels.values())
-        return sum(shared_ns) / total_ns
+        return shared_ns / total_ns
 
     @property
     def text(self) -> str:
@@ -195,7 +197,8 @@ class Work(NamedTuple):
         largest = max((number.n_ranks for number in numbers), default=1)
         if len(numbers) <= 1 or largest <= 1:
             return None
-        return any(number.is_certain and number.n_ranks < largest for number in numbers)
+        certain = [number.n_ranks for number in numbers if number.is_certain]
+        return any(n_ranks < largest for n_ranks in certain)
 
     def is_unlike(self, rival: Work) -> bool:
         """Tell whether the times of the two are never compared."""
@@ -203,7 +206,8 @@ class Work(NamedTuple):
             return True
         if self.busy_ns is None or rival.busy_ns is None:
             return self.busy_ns is not rival.busy_ns
-        return bool(self.kernels and rival.kernels) and self.is_other(rival)
+        have_kernels = bool(self.kernels and rival.kernels)
+        return have_kernels and self.is_other(rival)
 
 
 def _compute_ns_of(work: Work) -> float:
@@ -212,16 +216,19 @@ def _compute_ns_of(work: Work) -> float:
 
 def _mean_compute_ns(runs: Iterable[Run]) -> float | None:
     """Return the mean compute time of a step, None if a capture has an unknown one or no step."""
-    means_ns = []
+    means_ns: list[float | None] = []
     for run in runs:
         compute_ns = run.breakdown()[_COMPUTE]
         means_ns.append(pc.mean(compute_ns, skip_nulls=False).as_py())
-    return None if None in means_ns else sum(means_ns) / len(means_ns)
+    known_ns = [mean_ns for mean_ns in means_ns if mean_ns is not None]
+    is_known = len(known_ns) == len(means_ns)
+    return sum(known_ns) / len(known_ns) if is_known else None
 
 
 def _compute_kernels(runs: Iterable[Run]) -> pa.Table:
     """Return the kernels of all runs that are not communication."""
-    kernels = pa.concat_tables(run.kernels().select(_KERNEL_COLUMNS) for run in runs)
+    kernels_of_runs = [run.kernels().select(_KERNEL_COLUMNS) for run in runs]
+    kernels = pa.concat_tables(kernels_of_runs)
     is_communication = are_communication(kernels["name"])
     return kernels.filter(pc.invert(is_communication))
 
@@ -281,7 +288,8 @@ def _positive_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
 def _parse_batches(per_batch: Mapping[str, Any]) -> dict[str, RanksPerBatch]:
     batches = {}
     for words, (n_ranks, is_certain) in per_batch.items():
-        batches[str(words)] = RanksPerBatch(int(n_ranks), bool(is_certain))
+        batch = RanksPerBatch(int(n_ranks), bool(is_certain))
+        batches[str(words)] = batch
     return batches
 
 
