@@ -21,8 +21,20 @@ from nsyspipe.nsys.command_words import (
     shown_alone,
     shown_commands,
 )
-from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import TIME_LIMIT, FileState, Report
+from nsyspipe.reader.report import (
+    CAPTURE_META,
+    CAPTURE_TIMES,
+    CUDA_CALL_CHAINS,
+    CUDA_DEVICE,
+    EXPORT_META,
+    EXPORT_META_OLD,
+    GPU,
+    SESSION_START,
+    SYSTEM_ENV,
+    TIME_LIMIT,
+    FileState,
+    Report,
+)
 
 # The variables of launchers for the rank and the number of ranks, the most reliable launcher first.
 # RANK and WORLD_SIZE precede all of them.
@@ -201,7 +213,7 @@ def _read_export_facts(report: Report) -> ReportFacts:
 def _export_settings(report: Report) -> dict[str, str]:
     """Return what nsys recorded about the export, by name."""
     settings: dict[str, str] = {}
-    for table in (versions.EXPORT_META_OLD, versions.EXPORT_META):
+    for table in (EXPORT_META_OLD, EXPORT_META):
         for row in report.few(table, _NAME_AND_VALUE):
             settings[row["name"]] = row["value"]
     return settings
@@ -218,12 +230,12 @@ class _Gpus(NamedTuple):
 
 def _read_gpus(report: Report) -> _Gpus:
     # The columns have other names in other versions.
-    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
-    device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
+    id_column = "id" if report.has(GPU, "id") else "deviceId"
+    device_column = "cuDevice" if report.has(GPU, "cuDevice") else id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
     names: dict[int, str] = {}
     id_of_device: dict[int, int] = {}
-    for row in report.few(versions.GPU, columns):
+    for row in report.few(GPU, columns):
         gpu_id = row[id_column]
         device = row[device_column]
         if row["name"]:
@@ -237,7 +249,7 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
     """Return the GPU id of each pid and CUDA ordinal."""
     columns = dict.fromkeys(("pid", "cudaId", "gpuId"), "int")
     gpu_of_ordinal: dict[tuple[int, int], int] = {}
-    for row in report.few(versions.CUDA_DEVICE, columns):
+    for row in report.few(CUDA_DEVICE, columns):
         ordinal = (row["pid"], row["cudaId"])
         if row["gpuId"] is not None:
             gpu_of_ordinal[ordinal] = row["gpuId"]
@@ -245,7 +257,7 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
+    rows = report.few(SESSION_START, {"utcEpochNs": "int"})
     starts_ns: list[int | None] = [row["utcEpochNs"] for row in rows]
     known_starts_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
     if known_starts_ns and abs(known_starts_ns[0]) < TIME_LIMIT:
@@ -276,7 +288,7 @@ def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int 
 
     The report has the time between that start and the start of its own capture.
     """
-    rows = report.few(versions.CAPTURE_TIMES, {"startTime": "int"})
+    rows = report.few(CAPTURE_TIMES, {"startTime": "int"})
     if not rows or session_start_utc_ns is None:
         return None
     delay_ns: int | None = rows[0]["startTime"]
@@ -287,7 +299,7 @@ def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int 
 
 def host_of(report: Report) -> str | None:
     """Return the name of the host that was captured."""
-    rows = report.few(versions.SYSTEM_ENV, _NAME_AND_VALUE, "name = 'Hostname'")
+    rows = report.few(SYSTEM_ENV, _NAME_AND_VALUE, "name = 'Hostname'")
     return next((row["value"] for row in rows), None)
 
 
@@ -299,7 +311,7 @@ def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]
     where = "name IN ('NvDriverVersion', 'CudaDriverVersion')"
     drivers: list[str] = []
     cuda_versions: list[str] = []
-    for row in report.few(versions.SYSTEM_ENV, _NAME_AND_VALUE, where):
+    for row in report.few(SYSTEM_ENV, _NAME_AND_VALUE, where):
         value = row["value"]
         if row["name"] == "NvDriverVersion":
             drivers.append(value)
@@ -321,7 +333,7 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
     where = f"name = '{_EVENT_TYPE}' OR name LIKE '%{_GRAPH_MODE}'"
     events: list[str] = []
     graph_modes: list[str] = []
-    for row in report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where):
+    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, where):
         value = row["value"]
         if row["name"] == _EVENT_TYPE:
             events.append(value)
@@ -338,7 +350,7 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def samples_cpu(report: Report) -> bool | None:
     """Tell whether nsys took CPU samples of any process; None if it was not recorded."""
     where = f"name LIKE '%{CPU_TRACE}'"
-    rows = report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where)
+    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
     values = {(row["value"] or "").lower() for row in rows}
     if values.isdisjoint({"true", "false"}):
         return None
@@ -350,7 +362,7 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
 
     None if the export may have left out the backtraces.
     """
-    table = versions.CUDA_CALL_CHAINS
+    table = CUDA_CALL_CHAINS
     if report.has_rows(table):
         return True
     is_exported = report.has(table) or facts.leaves_out_empty(table)
@@ -365,7 +377,7 @@ def commands_of(report: Report) -> list[str]:
     """
     # For each process its words by position.
     words_by_process: dict[str, dict[int, str]] = {}
-    for row in report.few(versions.CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
+    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
         match = _COMMAND_ROW.fullmatch(row["name"] or "")
         if match is None:
             continue
@@ -385,13 +397,13 @@ def _in_order(words: Mapping[int, str]) -> list[str]:
 def traces_nvtx(report: Report) -> bool:
     """Tell whether nsys recorded that it traced NVTX, even if there was no range."""
     where = "name = '{}' AND value = '{}'".format(*NVTX_TRACED)
-    return bool(report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where))
+    return bool(report.few(CAPTURE_META, _NAME_AND_VALUE, where))
 
 
 def records_python_backtraces(report: Report) -> bool:
     """Tell whether nsys recorded backtraces of Python."""
     prefix, enabled = PYTHON_BACKTRACES
-    rows = report.few(versions.CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
+    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
     return any(row["value"].lower() == enabled for row in rows)
 
 
@@ -405,7 +417,7 @@ class CapturedVariable(NamedTuple):
 
 
 def variables_of(
-    report: Report, names: Collection[str], table: str = versions.CAPTURE_META
+    report: Report, names: Collection[str], table: str = CAPTURE_META
 ) -> Iterator[CapturedVariable]:
     """Yield the environment variables with some names that were captured."""
     where = f"{_IS_VARIABLE} AND ({_assigns(names)})"
@@ -428,7 +440,7 @@ def read_environment(report: Report) -> dict[str, str] | None:
     None if the environment was not captured as a whole, which is when there are only variables of
     launchers.
     """
-    table = versions.CAPTURE_META
+    table = CAPTURE_META
     if not report.has(table, *_NAME_AND_VALUE):
         return None
     is_not_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"

@@ -12,7 +12,6 @@ from msgspec import Struct
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
@@ -29,23 +28,42 @@ from nsyspipe.reader.operations import (
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
-from nsyspipe.reader.report import Report, machine_memory, open_report
+from nsyspipe.reader.report import (
+    CPU_SAMPLES,
+    GPU_METRICS,
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NEWEST_TESTED,
+    NVTX,
+    OS_RUNTIME,
+    OVERHEAD,
+    RUNTIME,
+    STRINGS,
+    SYNCHRONIZATION,
+    Report,
+    machine_memory,
+    open_report,
+    process_of,
+    version_numbers,
+)
 
 # How the names of calls that launch kernels begin.
 _LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
 _COUNTED_TABLES = (
-    versions.KERNEL,
-    versions.MEMCPY,
-    versions.MEMSET,
-    versions.GRAPH,
-    versions.RUNTIME,
-    versions.NVTX,
-    versions.STRINGS,
-    versions.OVERHEAD,
-    versions.SYNCHRONIZATION,
-    versions.OS_RUNTIME,
-    versions.CPU_SAMPLES,
-    versions.GPU_METRICS,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    GRAPH,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    OVERHEAD,
+    SYNCHRONIZATION,
+    OS_RUNTIME,
+    CPU_SAMPLES,
+    GPU_METRICS,
 )
 
 
@@ -119,10 +137,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
 def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -> list[Problem]:
     """Return the problems with the version of a report, its NVTX ranges and backtraces."""
     problems = []
-    if versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED:
+    if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
-        was_traced = traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX)
+        was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
         problems.append(problem("no-nvtx-ranges" if was_traced else "no-nvtx"))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
@@ -141,7 +159,7 @@ def _problems_of_counts(counts: Mapping[str, int]) -> list[Problem]:
 
 def _n_memset_calls(report: Report, facts: ReportFacts, strings: Strings) -> int:
     """Return how many calls set memory, if the report has no memset although none was left out."""
-    if not _holds_memsets(report, facts) or report.has_rows(versions.MEMSET):
+    if not _holds_memsets(report, facts) or report.has_rows(MEMSET):
         return 0
     return _n_calls(report, strings, ("Memset",))
 
@@ -164,12 +182,10 @@ def _launches_without_kernels(
 def _launches_by_process(report: Report, strings: Strings) -> dict[int, int]:
     """Count the calls of each process that launch kernels or graphs."""
     names = ", ".join(map(str, strings.ids_beginning(*_LAUNCH_PREFIXES).tolist()))
-    if not names or not report.has(versions.RUNTIME, "globalTid", "nameId"):
+    if not names or not report.has(RUNTIME, "globalTid", "nameId"):
         return {}
-    calls = report.select(
-        versions.RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})"
-    ).drop_null()
-    process_of_call = versions.process_of(calls["globalTid"].to_numpy())
+    calls = report.select(RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})").drop_null()
+    process_of_call = process_of(calls["globalTid"].to_numpy())
     processes, counts = np.unique(process_of_call, return_counts=True)
     return dict(zip(processes.tolist(), counts.tolist(), strict=True))
 
@@ -231,11 +247,11 @@ def _recorded(
     has_graphs = operations.n_graphs > 0
     # If nothing was left out, memset calls without a memset did not set memory of a device at that
     # time.
-    has_memsets = _holds_memsets(report, facts) or is_complete(versions.MEMSET, "Memset")
+    has_memsets = _holds_memsets(report, facts) or is_complete(MEMSET, "Memset")
     return Recorded(
-        kernels=has_graphs or is_complete(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
+        kernels=has_graphs or is_complete(KERNEL, "LaunchKernel", "GraphLaunch"),
         names=operations.has_names,
-        memcpy=is_complete(versions.MEMCPY, "Memcpy"),
+        memcpy=is_complete(MEMCPY, "Memcpy"),
         memset=has_memsets,
         kinds=not copies["copy_kind"].null_count,
         sizes=not dtod_bytes.null_count,
@@ -244,17 +260,17 @@ def _recorded(
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     """Tell whether the export has all memsets that nsys recorded, if any."""
-    is_limited = bool(facts.exported_tables) and versions.MEMSET not in facts.exported_tables
-    return facts.tells_export and not is_limited and (facts.is_lazy or report.has(versions.MEMSET))
+    is_limited = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
+    return facts.tells_export and not is_limited and (facts.is_lazy or report.has(MEMSET))
 
 
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     """Return how many calls have names that begin so, in the driver or the runtime API."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
     names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))
-    if not names or not report.has(versions.RUNTIME, "nameId"):
+    if not names or not report.has(RUNTIME, "nameId"):
         return 0
-    return report.count(versions.RUNTIME, f"nameId IN ({names})")
+    return report.count(RUNTIME, f"nameId IN ({names})")
 
 
 class Counts(Struct, frozen=True):
@@ -276,16 +292,16 @@ def read_counts(path: str | Path) -> Counts:
     """Count the rows of a report; `InputError` if it is missing, damaged, or not an nsys export."""
     with open_report(path) as report:
         rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED_TABLES}
-        n_calls = rows[versions.RUNTIME]
-        has_launches = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
-        has_times = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
+        n_calls = rows[RUNTIME]
+        has_launches = report.has(RUNTIME, "start", "globalTid", "correlationId")
+        has_times = report.has(RUNTIME, "start", "end", "globalTid", "nameId")
         n_graph_kernels = 0
-        if report.has(versions.KERNEL, "graphNodeId"):
-            n_graph_kernels = report.count(versions.KERNEL, "graphNodeId != 0")
+        if report.has(KERNEL, "graphNodeId"):
+            n_graph_kernels = report.count(KERNEL, "graphNodeId != 0")
         return Counts(
             rows=rows,
             n_launches=n_calls if has_launches else 0,
             n_timed_calls=n_calls if has_times else 0,
             n_graph_kernels=n_graph_kernels,
-            has_shapes=report.has(versions.KERNEL, *SHAPE_COLUMNS),
+            has_shapes=report.has(KERNEL, *SHAPE_COLUMNS),
         )

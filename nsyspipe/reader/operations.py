@@ -27,10 +27,15 @@ from nsyspipe.model.comm_kernels import (
 )
 from nsyspipe.model.names import kernel_label
 from nsyspipe.model.table import Int64
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NVTX,
+    RUNTIME,
     TIME_LIMIT,
     Columns,
     FileState,
@@ -114,7 +119,7 @@ def _only_process(report: Report) -> int:
     thread_of_only_process = (
         "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
     )
-    for table in (versions.RUNTIME, versions.NVTX):
+    for table in (RUNTIME, NVTX):
         if report.has(table, "globalTid"):
             thread = report.number(table, thread_of_only_process)
             if thread is not None:
@@ -140,14 +145,14 @@ def _read_kernels(
 
     If there are many kernels, only a sample of them has shapes, which are null for the others.
     """
-    names = {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    names = {name: name for name in _NAMES if report.has(KERNEL, name)}
     columns = _COLUMNS | _STREAM | names
-    has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
-    is_large = _last_row(report, versions.KERNEL) > _MAX_SHAPES
+    has_shapes = has_shapes and report.has(KERNEL, *SHAPE_COLUMNS)
+    is_large = _last_row(report, KERNEL) > _MAX_SHAPES
     rows = _read_many_kernels(report, columns, where) if is_large else None
     if rows is None:
         shapes = _SHAPES if has_shapes and not is_large else None
-        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
+        rows = _read(report, KERNEL, columns, shapes, where=where)
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
@@ -166,14 +171,14 @@ def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> p
     Device and stream are read as one number, and short names are looked up by demangled name. None
     if that is not possible.
     """
-    if not report.has(versions.KERNEL, "deviceId", "streamId"):
+    if not report.has(KERNEL, "deviceId", "streamId"):
         return None
-    looks_up_names = where is None and report.has(versions.KERNEL, *_NAMES)
+    looks_up_names = where is None and report.has(KERNEL, *_NAMES)
     left_out = {"device_id", "stream_id"}
     if looks_up_names:
         left_out.add(_NAMES[0])
     columns_read = {name: source for name, source in columns.items() if name not in left_out}
-    rows = _read(report, versions.KERNEL, columns_read, _PLACE, where=where)
+    rows = _read(report, KERNEL, columns_read, _PLACE, where=where)
     place = rows["place"]
     if place.null_count:
         return None
@@ -199,7 +204,7 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
     first_rows = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
     where = f"rowid IN ({', '.join(map(str, first_rows.tolist()))})"
     kinds = dict.fromkeys(_NAMES, "int")
-    pairs = report.select(versions.KERNEL, kinds, where=where).combine_chunks()
+    pairs = report.select(KERNEL, kinds, where=where).combine_chunks()
     if pairs[demangled_name].to_pylist() != encoded.dictionary.to_pylist():
         return None
     return _with(rows, shortName=pairs[short_name].take(encoded.indices))
@@ -209,7 +214,7 @@ def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
     """Add the packed dimensions of the kernels in the middle of a large table, null for others."""
     n_before = (rows.num_rows - _MAX_SHAPES) // 2
     where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
-    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
+    sample = report.select(KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
     # Row numbers count from 1 if no row was deleted.
     if not sample["start"].equals(rows["start_ns"].slice(n_before, _MAX_SHAPES)):
         return _with(rows, grid=None, block=None)
@@ -221,7 +226,7 @@ def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
     """Read the CUDA graphs that were captured as a whole, as kernels, and count dropped rows."""
-    rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
+    rows, n_dropped = _valid(report, _read(report, GRAPH, _COLUMNS | _STREAM, where=where))
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped
 
@@ -316,15 +321,15 @@ def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all operations of the GPUs; a table that a lazy export left out has no rows."""
-    has_names = any(report.has(versions.KERNEL, name) for name in _NAMES)
-    if report.has(versions.KERNEL) and not has_names:
-        report.require(versions.KERNEL, _NAMES[0])
+    has_names = any(report.has(KERNEL, name) for name in _NAMES)
+    if report.has(KERNEL) and not has_names:
+        report.require(KERNEL, _NAMES[0])
     rows, n_bad_kernels = _read_kernels(report, has_shapes=True)
     name_column, names = _kernel_names(rows, strings)
     kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
     graphs, n_bad_graphs = _read_graphs(report)
     copies = _read_copies(report)
-    kernel_zones = report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
+    kernel_zones = report.zones(KERNEL, rows["start_ns"], rows["end_ns"])
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=copies.table,
@@ -350,15 +355,15 @@ class _Copies(NamedTuple):
 
 
 def _read_copies(report: Report) -> _Copies:
-    memcpy_rows = _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
+    memcpy_rows = _read(report, MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
     memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
-    memset_rows = _read(report, versions.MEMSET, _COLUMNS | _BYTES)
+    memset_rows = _read(report, MEMSET, _COLUMNS | _BYTES)
     memsets, n_bad_memsets = _valid(report, memset_rows)
     copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
     return _Copies(
         table=pa.concat_tables(map(canonical.COPIES.table, copies)),
         n_dropped=n_bad_memcpys + n_bad_memsets,
-        zones=report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
+        zones=report.zones(MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
     )
 
 
@@ -398,13 +403,13 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
     with them.
     """
     copy_launches = launches.filter(launches["is_copy"])
-    if not copy_launches.num_rows or not report.has(versions.MEMCPY, "streamId", "correlationId"):
+    if not copy_launches.num_rows or not report.has(MEMCPY, "streamId", "correlationId"):
         return launches
     first, last = pc.min_max(copy_launches["correlation_id"]).as_py().values()
     kinds = ", ".join(map(str, COPY_KINDS))
     where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
     columns = {name: _COLUMNS[name] for name in ("process_id", "correlation_id")}
-    copies = _read(report, versions.MEMCPY, columns | _STREAM, where=where)
+    copies = _read(report, MEMCPY, columns | _STREAM, where=where)
     if copies["process_id"].null_count:
         copies = _with(copies, process_id=pc.fill_null(copies["process_id"], _only_process(report)))
     copy_rows = rows_of_launches(launches, copies)
@@ -461,12 +466,12 @@ def read_again(
     with open_report(path, wanted.file_state) as report:
         strings = read_strings(report)
         names, kernels = _read_kernels_again(report, strings, comm_kernel, wanted)
-        memcpys = _read_copies_again(report, versions.MEMCPY, columns | _COPY_KIND, wanted)
-        memsets = _read_copies_again(report, versions.MEMSET, columns, wanted)
+        memcpys = _read_copies_again(report, MEMCPY, columns | _COPY_KIND, wanted)
+        memsets = _read_copies_again(report, MEMSET, columns, wanted)
         ids = None
         if wanted.span is not None:
             ids = _span_of_ids([kernels, memcpys, memsets])
-        launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
+        launches = read_launches(report, ids, wanted.zones.get(RUNTIME))
         if wanted.called.launches.num_rows:
             kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
         ranges = _ranges(report, strings, wanted, launches)
@@ -478,8 +483,8 @@ def _read_kernels_again(
 ) -> tuple[dict[int, str], pa.Table]:
     """Return the texts of name ids, and the kernels, followed by the graphs."""
     column = wanted.name_column
-    rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
-    graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
+    rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(KERNEL))
+    graphs, _ = _read_graphs(report, wanted.where(GRAPH))
     names = {} if column is None else _texts(rows[column], strings)
     kernels, _ = _kernels(rows, column, names, strings, comm_kernel)
     return names, pa.concat_tables([kernels, graphs])

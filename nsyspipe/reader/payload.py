@@ -20,10 +20,17 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.model.names import bare_name, grouped
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
-from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
+from nsyspipe.reader.report import (
+    NVTX,
+    PAYLOAD_ENTRIES,
+    PAYLOAD_ENUMS,
+    PAYLOAD_SCHEMAS,
+    TIME_LIMIT,
+    Report,
+    process_of,
+)
 
 # Domain and schema.
 Key = tuple[int, int]
@@ -128,14 +135,12 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
     key = ("domainId", "schemaId")
     schema_columns = (*key, "payloadSize")
     entry_columns = (*key, "idx", "type", "offset", "name")
-    if not report.has(versions.PAYLOAD_SCHEMAS, *schema_columns):
+    if not report.has(PAYLOAD_SCHEMAS, *schema_columns):
         return {}
-    if not report.has(versions.PAYLOAD_ENTRIES, *entry_columns):
+    if not report.has(PAYLOAD_ENTRIES, *entry_columns):
         return {}
-    all_schemas = _by_key(report, versions.PAYLOAD_SCHEMAS, *schema_columns, "type", "alignTo")
-    all_entries = _by_key(
-        report, versions.PAYLOAD_ENTRIES, *entry_columns, "flags", "arrayOrUnionDetail"
-    )
+    all_schemas = _by_key(report, PAYLOAD_SCHEMAS, *schema_columns, "type", "alignTo")
+    all_entries = _by_key(report, PAYLOAD_ENTRIES, *entry_columns, "flags", "arrayOrUnionDetail")
     enum_sizes = _enum_sizes(report)
     layouts = {}
     for (domain, schema_id), schemas in all_schemas.items():
@@ -151,10 +156,10 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
 def _enum_sizes(report: Report) -> dict[int, dict[int, int]]:
     """Return the size in bytes of each enum, by domain and id, without contradicting ones."""
     columns = ("domainId", "schemaId", "size")
-    if not report.has(versions.PAYLOAD_ENUMS, *columns):
+    if not report.has(PAYLOAD_ENUMS, *columns):
         return {}
     sizes: dict[int, dict[int, int]] = {}
-    for (domain, enum), rows in _by_key(report, versions.PAYLOAD_ENUMS, *columns).items():
+    for (domain, enum), rows in _by_key(report, PAYLOAD_ENUMS, *columns).items():
         if len(rows) == 1:
             sizes.setdefault(domain, {})[enum] = rows[0]["size"]
     return sizes
@@ -400,7 +405,7 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     fields_of_layouts = [names_in(layout).keys() for layout in layouts.values()]
     if not any(fields_of_layouts):
         return _no_payloads(report)
-    if not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
+    if not report.has(NVTX, "binaryData", "globalTid", "start"):
         return _no_payloads(report)
     rows = _read_rows(report, strings)
     blobs = _rows_with_payload(rows)
@@ -429,8 +434,8 @@ def _rows_with_payload(rows: pa.Table) -> pa.Table:
 def _no_payloads(report: Report) -> Payloads:
     """Return the result for a report whose payloads cannot be decoded."""
     has_payloads = False
-    if report.has(versions.NVTX, "binaryData"):
-        has_payloads = report.count(versions.NVTX, 'length("binaryData") > 0') > 0
+    if report.has(NVTX, "binaryData"):
+        has_payloads = report.count(NVTX, 'length("binaryData") > 0') > 0
     return Payloads(
         table=PAYLOADS.empty(),
         comm_sizes=COMM_SIZES.empty(),
@@ -445,7 +450,7 @@ def _read_rows(report: Report, strings: Strings) -> pa.Table:
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
     where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
-    rows = report.select(versions.NVTX, kinds, where=where)
+    rows = report.select(NVTX, kinds, where=where)
     texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
     return rows.set_column(rows.schema.get_field_index("text"), "text", texts)
 

@@ -15,11 +15,10 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import comm_call_of
 from nsyspipe.model.names import is_library_domain
-from nsyspipe.model.table import Flags, Int64
-from nsyspipe.reader import report as versions
+from nsyspipe.model.table import Flags
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.facts import only_values
-from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
+from nsyspipe.reader.report import NVTX, RUNTIME, TIME_LIMIT, Report, are_possible, process_of
 
 # NVTX_EVENTS.eventType
 THREAD_NAME_ROW = 39
@@ -67,7 +66,7 @@ def read_ranges(
 
     A range that never closed ends 1 ns after the last event or operation of the report.
     """
-    if not report.has(versions.NVTX, *_NEEDED):
+    if not report.has(NVTX, *_NEEDED):
         return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
     events = _events(report, strings, _WANTED)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
@@ -108,7 +107,7 @@ def read_ranges_again(
 
     These are the ranges that touch a span (first, last) of host time, or all without a span.
     """
-    if not report.has(versions.NVTX, *_NEEDED):
+    if not report.has(NVTX, *_NEEDED):
         return canonical.RANGES.empty()
     thread_ids = ", ".join(map(str, threads))
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({thread_ids})"
@@ -116,7 +115,8 @@ def read_ranges_again(
         first_ns, last_ns = span
         ends_later = f'("end" + 0 >= {first_ns} OR "end" IS NULL)'
         where += f' AND "start" + 0 <= {last_ns} AND {ends_later}'
-    events = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
+    where = f"({where}) OR eventType = {DOMAIN_ROW}"
+    events = _events(report, strings, where)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
     domains = _of_kinds(events, DOMAIN_ROW)
     table, _ = _table(ranges, open_end_ns, domains)
@@ -127,7 +127,7 @@ def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     """Return the NVTX rows that meet an SQL condition and have a start and a thread."""
     columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int")
     columns["text"] = "text"
-    events = report.select(versions.NVTX, columns, where=where)
+    events = report.select(NVTX, columns, where=where)
     has_start = pc.is_valid(events["start"])
     has_thread = pc.is_valid(events["globalTid"])
     events = events.filter(pc.and_(has_start, has_thread))
@@ -137,7 +137,8 @@ def _events(report: Report, strings: Strings, where: str) -> pa.Table:
 
 
 def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
-    is_of_kinds = pc.is_in(events["eventType"], value_set=pa.array(kinds))
+    wanted_kinds = pa.array(kinds)
+    is_of_kinds = pc.is_in(events["eventType"], value_set=wanted_kinds)
     return events.filter(is_of_kinds)
 
 
@@ -146,7 +147,7 @@ def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tupl
     starts = ranges["start"].to_numpy()
     threads = ranges["globalTid"].to_numpy()
     ends = filled(ranges["end"], open_end_ns or 0)
-    is_possible = _are_possible(starts, ends)
+    is_possible = are_possible(starts, ends)
     is_library = of_domains(ranges, domains, is_library_domain)
     is_never = of_domains(ranges, domains, _is_never_domain)
     is_never |= _matching(ranges, _NEVER_TEXT)
@@ -164,15 +165,6 @@ def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tupl
     }
     n_impossible = np.count_nonzero(~is_possible)
     return canonical.RANGES.table(columns), int(n_impossible)
-
-
-def _are_possible(starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges end after they start, both at times that a clock reaches."""
-    is_in_order = ends >= starts
-    is_below_limit = ends < TIME_LIMIT
-    is_above_limit = starts > -TIME_LIMIT
-    are_possible: Flags = is_in_order & is_below_limit & is_above_limit
-    return are_possible
 
 
 def _has_comm_domain(domains: pa.Table) -> bool:
@@ -193,12 +185,14 @@ def _is_never_domain(name: str) -> bool:
 def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
     """Return `canonical.COMM_CALLS`."""
     texts = ranges["text"].combine_chunks()
-    is_call_by_text = [_is_comm_call(text) for text in texts.dictionary.to_pylist()]
+    distinct_texts = texts.dictionary.to_pylist()
+    is_call_by_text = [_is_comm_call(text) for text in distinct_texts]
     if not any(is_call_by_text):
         return canonical.COMM_CALLS.empty()
     # The last place is that of ranges without a text.
-    text_place = pc.fill_null(texts.indices, len(is_call_by_text))
-    is_call = np.append(is_call_by_text, False)[text_place.to_numpy()]
+    text_place = pc.fill_null(texts.indices, len(distinct_texts)).to_numpy()
+    is_call_by_place = np.append(is_call_by_text, False)
+    is_call = is_call_by_place[text_place]
     rows = np.flatnonzero(is_call)
     chosen = ranges.take(pa.array(rows))
     threads = chosen["globalTid"].to_numpy()
@@ -212,7 +206,7 @@ def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
         "text": chosen["text"],
     }
     calls = canonical.COMM_CALLS.table(columns)
-    is_possible = _are_possible(starts, ends)
+    is_possible = are_possible(starts, ends)
     return calls if is_possible.all() else calls.filter(pa.array(is_possible))
 
 
@@ -232,7 +226,8 @@ def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
         return pa.DictionaryArray.from_arrays(pa.array(index), texts_of_ids)
     is_inline = pc.not_equal(texts, "").to_numpy()
     inline_index = distinct_ids.size + inline.indices.to_numpy()
-    index = np.where(is_inline, inline_index, id_index).astype(np.int32)
+    index = np.where(is_inline, inline_index, id_index)
+    index = index.astype(np.int32)
     dictionary = pa.concat_arrays([texts_of_ids, inline.dictionary])
     return pa.DictionaryArray.from_arrays(pa.array(index), dictionary)
 
@@ -242,10 +237,11 @@ def _open_end_ns(
 ) -> int:
     """Return the time 1 ns after the last event or operation of the report."""
     columns = (*operation_ends, ranges["start"], ranges["end"])
-    last_ns: list[int | None] = [pc.max(column).as_py() for column in columns]
+    last_values = map(pc.max, columns)
+    last_ns: list[int | None] = [value.as_py() for value in last_values]
     for name in ("start", "end"):
-        if report.has(versions.RUNTIME, name):
-            last_call_ns = report.number(versions.RUNTIME, f'max("{name}")')
+        if report.has(RUNTIME, name):
+            last_call_ns = report.number(RUNTIME, f'max("{name}")')
             last_ns.append(last_call_ns)
     known_ns = (time_ns for time_ns in last_ns if time_ns is not None)
     open_end_ns = max(known_ns) + 1

@@ -26,7 +26,7 @@ from nsyspipe.errors import (
     NotAReportError,
     ReportNotFoundError,
 )
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
 
@@ -122,6 +122,14 @@ Columns: TypeAlias = Mapping[str, str]
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
 TIME_LIMIT = 2**61
+
+
+def are_possible(starts: Int64, ends: Int64) -> Flags:
+    """Tell which intervals do not end before they start, and are at times that a clock reaches."""
+    is_in_order = starts <= ends
+    is_in_limits = (starts > -TIME_LIMIT) & (ends < TIME_LIMIT)
+    possible: Flags = is_in_order & is_in_limits
+    return possible
 
 
 def is_read(table: str) -> bool:
