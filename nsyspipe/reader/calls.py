@@ -35,6 +35,7 @@ from nsyspipe.reader.report import (
     TIME_LIMIT,
     Report,
     Zones,
+    bounds_of,
     process_of,
     processes_of,
     version_numbers,
@@ -175,7 +176,7 @@ def _possible(calls: pa.Table) -> pa.Table:
     """Drop calls with impossible times. Their operations count as operations without a launch."""
     for name in {"start", "end"} & {*calls.column_names}:
         times = calls[name]
-        first_ns, last_ns = pc.min_max(times).as_py().values()
+        first_ns, last_ns = bounds_of(times)
         if first_ns is None:
             continue
         # Most reports have none of them, and a filter would copy all calls.
@@ -228,8 +229,8 @@ def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.T
     stream = unknown
     names = ("correlationId", "globalPid", "deviceId", "streamId")
     if report.has(SYNCHRONIZATION, *names):
-        ids = pc.min_max(calls["correlationId"]).as_py()
-        where = _between(ids["min"], ids["max"])
+        first_id, last_id = bounds_of(calls["correlationId"])
+        where = _between(first_id, last_id)
         columns = dict.fromkeys(names, "int")
         records = report.select(SYNCHRONIZATION, columns, where=where).drop_null()
         records = records.take(_rows_of(calls, records))

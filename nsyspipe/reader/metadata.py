@@ -43,6 +43,7 @@ from nsyspipe.reader.report import (
     STRINGS,
     SYNCHRONIZATION,
     Report,
+    bounds_of,
     machine_memory,
     open_report,
     process_of,
@@ -192,10 +193,9 @@ def _launches_by_process(report: Report, strings: Strings) -> dict[int, int]:
 
 def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
     """Return the distinct values of a column, fast if there is only one, as in most reports."""
-    bounds = pc.min_max(process_ids).as_py()
-    if bounds["min"] == bounds["max"]:
-        return {bounds["min"]} - {None}
-    return set(pc.unique(process_ids).to_pylist()) - {None}
+    first, last = bounds_of(process_ids)
+    distinct_ids = {first} if first == last else set(pc.unique(process_ids).to_pylist())
+    return distinct_ids - {None}
 
 
 def _called(

@@ -41,6 +41,7 @@ from nsyspipe.reader.report import (
     FileState,
     Report,
     Zones,
+    bounds_of,
     open_report,
     process_of,
     repeated,
@@ -70,6 +71,8 @@ SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PLACE = {"place": "(deviceId << 32) | streamId"}
 # Dimensions are only used to compare equal kernels. This many are enough for that.
 _MAX_SHAPES = 50_000
+# The SQL of a thread of the only process of a table; null if there are several.
+_THREAD_OF_ONLY_PROCESS = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
 # More short names are not looked up row by row, but read as a column.
 _MAX_NAMES_LOOKED_UP = 10_000
 
@@ -87,7 +90,8 @@ def _read(
     """
     names = [*columns, *(derived or {})]
     if not report.has(table):
-        return pa.table({name: pa.array([], pa.int64()) for name in names})
+        no_rows = pa.array([], pa.int64())
+        return pa.table(dict.fromkeys(names, no_rows))
     report.require(table, "start", "end")
     kinds = dict.fromkeys(columns.values(), "int")
     rows = report.select(table, kinds, derived=derived, where=where)
@@ -99,29 +103,43 @@ def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
 
     A missing process id is replaced by that of the report's only process.
     """
-    start = all_rows["start_ns"]
-    end = all_rows["end_ns"]
+    rows = all_rows
+    is_valid = _have_valid_times(all_rows)
+    if not pc.all(is_valid, min_count=0).as_py():
+        rows = all_rows.filter(is_valid)
+    n_dropped = all_rows.num_rows - rows.num_rows
+    rows = _with_known_process(report, rows)
+    first, last = bounds_of(rows["process_id"])
+    if first == last:
+        rows = _with(rows, process_id=first)
+    return rows, n_dropped
+
+
+def _have_valid_times(rows: pa.Table) -> pa.ChunkedArray:
+    """Tell which operations do not end before they start, at times that a clock reaches."""
+    start = rows["start_ns"]
+    end = rows["end_ns"]
     is_in_order = pc.greater_equal(end, start)
-    is_in_range = pc.and_(pc.less(end, TIME_LIMIT), pc.greater(start, -TIME_LIMIT))
-    is_valid = pc.fill_null(pc.and_(is_in_order, is_in_range), fill_value=False)
-    are_all_valid = pc.all(is_valid, min_count=0).as_py()
-    rows = all_rows if are_all_valid else all_rows.filter(is_valid)
-    if rows["process_id"].null_count:
-        rows = _with(rows, process_id=pc.fill_null(rows["process_id"], _only_process(report)))
-    bounds = pc.min_max(rows["process_id"]).as_py()
-    if bounds["min"] == bounds["max"]:
-        rows = _with(rows, process_id=bounds["min"])
-    return rows, all_rows.num_rows - rows.num_rows
+    is_below_limit = pc.less(end, TIME_LIMIT)
+    is_above_limit = pc.greater(start, -TIME_LIMIT)
+    is_in_limits = pc.and_(is_below_limit, is_above_limit)
+    return pc.fill_null(pc.and_(is_in_order, is_in_limits), fill_value=False)
+
+
+def _with_known_process(report: Report, rows: pa.Table) -> pa.Table:
+    """Replace missing process ids by that of the report's only process."""
+    process_ids = rows["process_id"]
+    if not process_ids.null_count:
+        return rows
+    known_process_ids = pc.fill_null(process_ids, _only_process(report))
+    return _with(rows, process_id=known_process_ids)
 
 
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is only one; else 0."""
-    thread_of_only_process = (
-        "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    )
     for table in (RUNTIME, NVTX):
         if report.has(table, "globalTid"):
-            thread = report.number(table, thread_of_only_process)
+            thread = report.number(table, _THREAD_OF_ONLY_PROCESS)
             if thread is not None:
                 return process_of(thread)
     return 0
@@ -131,7 +149,9 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
     """Append or replace columns; null, or a number, is the value of all rows."""
     n_rows = rows.num_rows
     for name, values in columns.items():
-        column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
+        column = values
+        if values is None or isinstance(values, int):
+            column = repeated(values, n_rows)
         if name in rows.column_names:
             rows = rows.drop_columns([name])
         rows = rows.append_column(name, column)
@@ -153,8 +173,9 @@ def _read_kernels(
     if rows is None:
         shapes = _SHAPES if has_shapes and not is_large else None
         rows = _read(report, KERNEL, columns, shapes, where=where)
-    if "grid" not in rows.column_names:
-        rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
+    if "grid" in rows.column_names:
+        return _valid(report, rows)
+    rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
 
 
@@ -197,36 +218,46 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
     short_name, demangled_name = _NAMES
     names = rows[demangled_name]
     encoded = names.combine_chunks().dictionary_encode()
-    if names.null_count or len(encoded.dictionary) > _MAX_NAMES_LOOKED_UP:
+    distinct_names = encoded.dictionary
+    if names.null_count or len(distinct_names) > _MAX_NAMES_LOOKED_UP:
         return None
-    # Codes count up in order of first appearance, and row numbers count from 1 if no row was
-    # deleted.
-    first_rows = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
-    where = f"rowid IN ({', '.join(map(str, first_rows.tolist()))})"
+    # Codes count up in order of first appearance.
+    code = encoded.indices
+    greatest_code = np.maximum.accumulate(code.to_numpy())
+    # Row numbers count from 1 if no row was deleted.
+    first_rows = run_starts(greatest_code) + 1
+    row_numbers = ", ".join(map(str, first_rows.tolist()))
     kinds = dict.fromkeys(_NAMES, "int")
-    pairs = report.select(KERNEL, kinds, where=where).combine_chunks()
-    if pairs[demangled_name].to_pylist() != encoded.dictionary.to_pylist():
+    pairs = report.select(KERNEL, kinds, where=f"rowid IN ({row_numbers})")
+    pairs = pairs.combine_chunks()
+    if pairs[demangled_name].to_pylist() != distinct_names.to_pylist():
         return None
-    return _with(rows, shortName=pairs[short_name].take(encoded.indices))
+    short_names = pairs[short_name].take(code)
+    return _with(rows, shortName=short_names)
 
 
 def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
     """Add the packed dimensions of the kernels in the middle of a large table, null for others."""
-    n_before = (rows.num_rows - _MAX_SHAPES) // 2
+    n_unsampled = rows.num_rows - _MAX_SHAPES
+    n_before = n_unsampled // 2
     where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
     sample = report.select(KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
     # Row numbers count from 1 if no row was deleted.
-    if not sample["start"].equals(rows["start_ns"].slice(n_before, _MAX_SHAPES)):
+    sampled_starts = rows["start_ns"].slice(n_before, _MAX_SHAPES)
+    if not sample["start"].equals(sampled_starts):
         return _with(rows, grid=None, block=None)
     before = repeated(None, n_before).chunks
-    after = repeated(None, rows.num_rows - n_before - _MAX_SHAPES).chunks
-    shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *after]) for name in _SHAPES}
-    return _with(rows, **shapes)
+    after = repeated(None, n_unsampled - n_before).chunks
+    for name in _SHAPES:
+        chunks = [*before, *sample[name].chunks, *after]
+        rows = rows.append_column(name, pa.chunked_array(chunks))
+    return rows
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
     """Read the CUDA graphs that were captured as a whole, as kernels, and count dropped rows."""
-    rows, n_dropped = _valid(report, _read(report, GRAPH, _COLUMNS | _STREAM, where=where))
+    all_rows = _read(report, GRAPH, _COLUMNS | _STREAM, where=where)
+    rows, n_dropped = _valid(report, all_rows)
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped
 
@@ -251,17 +282,28 @@ def _kernels(
     pattern, or is that of another library.
     """
     if name_column is None:
-        return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
+        rows = _with(rows, name_id=None, is_comm=False)
+        return canonical.KERNELS.table(rows), False
     id_columns = [rows[name] for name in _NAMES if name in rows.column_names]
     matching_ids = _matching_ids(id_columns, strings, comm_pattern)
-    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
-    library_ids = [name_id for name_id, label in labels.items() if library_of(label) is not None]
+    library_ids = _library_ids(names)
     nccl_ids = strings.ids_beginning(NCCL_PREFIX, ignore_case=True)
     comm_ids = [*nccl_ids, *matching_ids, *library_ids]
-    flags = [np.isin(filled(ids), comm_ids) for ids in id_columns]
-    is_comm = pa.array(functools.reduce(np.logical_or, flags))
-    kernels = canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
-    return kernels, bool(matching_ids)
+    has_comm_name = [np.isin(filled(ids), comm_ids) for ids in id_columns]
+    is_comm = functools.reduce(np.logical_or, has_comm_name)
+    rows = _with(rows, name_id=rows[name_column], is_comm=pa.array(is_comm))
+    return canonical.KERNELS.table(rows), bool(matching_ids)
+
+
+def _library_ids(names: Mapping[int, str]) -> list[int]:
+    """Return the ids of kernel names that are those of a library of communication."""
+    labels = _labels(names)
+    return [name_id for name_id, label in labels.items() if library_of(label) is not None]
+
+
+def _labels(names: Mapping[int, str]) -> dict[int, str]:
+    """Return the label of each kernel name by id."""
+    return {name_id: kernel_label(text) for name_id, text in names.items()}
 
 
 def _matching_ids(
@@ -278,18 +320,21 @@ def _matching_ids(
 
 def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
     """Return the labels of kernels that look like communication and do not count as such."""
-    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
-    suspect_ids = [
-        name_id
-        for name_id, label in labels.items()
-        if looks_like_communication(label) and not is_communication(label)
-    ]
+    labels = _labels(names)
+    suspect_ids = [name_id for name_id, label in labels.items() if _is_suspect(label)]
     if not suspect_ids:
         return ()
     name_ids = filled(kernels["name_id"])
-    is_uncounted = ~kernels["is_comm"].to_numpy() & np.isin(name_ids, suspect_ids)
-    uncounted_ids = np.unique(name_ids[is_uncounted]).tolist()
-    return tuple(sorted({labels[name_id] for name_id in uncounted_ids}))
+    is_comm = kernels["is_comm"].to_numpy()
+    is_uncounted = ~is_comm & np.isin(name_ids, suspect_ids)
+    uncounted_ids = np.unique(name_ids[is_uncounted])
+    uncounted_labels = {labels[name_id] for name_id in uncounted_ids.tolist()}
+    return tuple(sorted(uncounted_labels))
+
+
+def _is_suspect(label: str) -> bool:
+    """Tell whether a label looks like communication, but is not known to be of it."""
+    return looks_like_communication(label) and not is_communication(label)
 
 
 class Operations(Struct, frozen=True):
@@ -329,18 +374,22 @@ def read_operations(
     kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
     graphs, n_bad_graphs = _read_graphs(report)
     copies = _read_copies(report)
-    kernel_zones = report.zones(KERNEL, rows["start_ns"], rows["end_ns"])
+    zones = report.zones(KERNEL, rows["start_ns"], rows["end_ns"])
+    zones |= copies.zones
+    n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
+    uncounted = _uncounted(kernels, names)
+    has_names = bool(names) or not kernels.num_rows
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=copies.table,
-        n_dropped=n_bad_kernels + n_bad_graphs + copies.n_dropped,
+        n_dropped=n_dropped,
         n_graphs=graphs.num_rows,
-        uncounted=_uncounted(kernels, names),
+        uncounted=uncounted,
         names=names,
         name_column=name_column,
-        has_names=not kernels.num_rows or bool(names),
+        has_names=has_names,
         has_named_comm=has_named_comm,
-        zones=kernel_zones | copies.zones,
+        zones=zones,
     )
 
 
@@ -359,12 +408,12 @@ def _read_copies(report: Report) -> _Copies:
     memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
     memset_rows = _read(report, MEMSET, _COLUMNS | _BYTES)
     memsets, n_bad_memsets = _valid(report, memset_rows)
-    copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
-    return _Copies(
-        table=pa.concat_tables(map(canonical.COPIES.table, copies)),
-        n_dropped=n_bad_memcpys + n_bad_memsets,
-        zones=report.zones(MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
-    )
+    memsets = _with(memsets, copy_kind=canonical.MEMSET_KIND)
+    tables = map(canonical.COPIES.table, (memcpys, memsets))
+    copies = pa.concat_tables(tables)
+    n_dropped = n_bad_memcpys + n_bad_memsets
+    zones = report.zones(MEMCPY, memcpys["start_ns"], memcpys["end_ns"])
+    return _Copies(copies, n_dropped, zones)
 
 
 def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[int, str]]:
@@ -390,10 +439,12 @@ def with_communication(
     """
     if not called.launches.num_rows:
         return operations, called
-    called = replace(called, launches=_with_streams(report, called.launches))
+    launches = _with_streams(report, called.launches)
+    called = replace(called, launches=launches)
     kernels, copies = with_called(operations.kernels, operations.copies, called)
     names = operations.names | dict(called.names)
-    return replace(operations, kernels=kernels, copies=copies, names=names), called
+    operations = replace(operations, kernels=kernels, copies=copies, names=names)
+    return operations, called
 
 
 def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
@@ -402,19 +453,20 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
     They are read in a second pass over few rows, because the table of all copies would be too large
     with them.
     """
-    copy_launches = launches.filter(launches["is_copy"])
-    if not copy_launches.num_rows or not report.has(MEMCPY, "streamId", "correlationId"):
+    is_copy = launches["is_copy"]
+    ids_of_copies = launches["correlation_id"].filter(is_copy)
+    if not len(ids_of_copies) or not report.has(MEMCPY, "streamId", "correlationId"):
         return launches
-    first, last = pc.min_max(copy_launches["correlation_id"]).as_py().values()
+    first, last = bounds_of(ids_of_copies)
     kinds = ", ".join(map(str, COPY_KINDS))
     where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
-    columns = {name: _COLUMNS[name] for name in ("process_id", "correlation_id")}
+    columns = {"process_id": "globalPid", "correlation_id": "correlationId"}
     copies = _read(report, MEMCPY, columns | _STREAM, where=where)
-    if copies["process_id"].null_count:
-        copies = _with(copies, process_id=pc.fill_null(copies["process_id"], _only_process(report)))
+    copies = _with_known_process(report, copies)
     copy_rows = rows_of_launches(launches, copies)
-    has_no_copy = (copy_rows < 0) | ~launches["is_copy"].to_numpy()
-    streams = copies["stream_id"].take(pa.array(copy_rows, mask=has_no_copy))
+    has_no_copy = (copy_rows < 0) | ~is_copy.to_numpy()
+    row_of_launch = pa.array(copy_rows, mask=has_no_copy)
+    streams = copies["stream_id"].take(row_of_launch)
     column = launches.column_names.index("stream_id")
     return launches.set_column(column, launches.field(column), streams)
 
@@ -445,11 +497,13 @@ class Wanted(Struct, frozen=True):
         if self.span is None:
             return None
         first, last = self.span
-        in_zones = ""
-        if table in self.zones:
-            in_zones = f"{self.zones[table].condition(first, last)} AND "
         # A sum is a number, but a column of type TEXT would be compared letter by letter.
-        return f'{in_zones}"start" + 0 < {last} AND ("end" + 0 > {first} OR "start" + 0 = {first})'
+        ends_later = f'"end" + 0 > {first} OR "start" + 0 = {first}'
+        overlaps = f'"start" + 0 < {last} AND ({ends_later})'
+        if table not in self.zones:
+            return overlaps
+        in_zones = self.zones[table].condition(first, last)
+        return f"{in_zones} AND {overlaps}"
 
 
 def read_again(
@@ -471,11 +525,15 @@ def read_again(
         ids = None
         if wanted.span is not None:
             ids = _span_of_ids([kernels, memcpys, memsets])
-        launches = read_launches(report, ids, wanted.zones.get(RUNTIME))
-        if wanted.called.launches.num_rows:
-            kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
+        zones = wanted.zones.get(RUNTIME)
+        launches = read_launches(report, ids, zones)
+        called = wanted.called
+        if called.launches.num_rows:
+            kernels = _with(kernels, bytes=None)
+            kernels, memcpys = with_called(kernels, memcpys, called)
         ranges = _ranges(report, strings, wanted, launches)
-        return names | dict(wanted.called.names), (kernels, memcpys, memsets, ranges, launches)
+        names |= dict(called.names)
+        return names, (kernels, memcpys, memsets, ranges, launches)
 
 
 def _read_kernels_again(
@@ -483,7 +541,8 @@ def _read_kernels_again(
 ) -> tuple[dict[int, str], pa.Table]:
     """Return the texts of name ids, and the kernels, followed by the graphs."""
     column = wanted.name_column
-    rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(KERNEL))
+    is_wanted = wanted.where(KERNEL)
+    rows, _ = _read_kernels(report, has_shapes=False, where=is_wanted)
     graphs, _ = _read_graphs(report, wanted.where(GRAPH))
     names = {} if column is None else _texts(rows[column], strings)
     kernels, _ = _kernels(rows, column, names, strings, comm_kernel)
@@ -491,32 +550,39 @@ def _read_kernels_again(
 
 
 def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wanted) -> pa.Table:
-    rows, _ = _valid(report, _read(report, table, columns, where=wanted.where(table)))
+    all_rows = _read(report, table, columns, where=wanted.where(table))
+    rows, _ = _valid(report, all_rows)
     return rows
 
 
 def _span_of_ids(tables: Iterable[pa.Table]) -> tuple[int, int]:
     """Return the smallest and the largest correlation id of some tables; (1, 0) without any."""
-    all_bounds = [pc.min_max(table["correlation_id"]).as_py() for table in tables]
-    bounds = [bound for bound in all_bounds if bound["min"] is not None]
-    first = min((bound["min"] for bound in bounds), default=1)
-    last = max((bound["max"] for bound in bounds), default=0)
-    return first, last
+    first_ids: list[int] = []
+    last_ids: list[int] = []
+    for table in tables:
+        first, last = bounds_of(table["correlation_id"])
+        if first is not None:
+            first_ids.append(first)
+            last_ids.append(last)
+    return min(first_ids, default=1), max(last_ids, default=0)
 
 
 def _ranges(
     report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
 ) -> pa.Table:
     """Read the ranges around some launches and in the host span."""
-    spans = [] if wanted.host_span is None else [wanted.host_span]
+    spans: list[tuple[int, int]] = []
+    if wanted.host_span is not None:
+        spans.append(wanted.host_span)
     if launches is not None and launches.num_rows:
-        bounds = pc.min_max(launches["start_ns"]).as_py()
-        spans.append((bounds["min"], bounds["max"]))
+        first, last = bounds_of(launches["start_ns"])
+        spans.append((first, last))
     if not (spans and wanted.threads):
         return canonical.RANGES.empty()
     span = None
     if wanted.span is not None:
-        hull = (min(first for first, _ in spans), max(last for _, last in spans))
+        starts, ends = zip(*spans, strict=True)
+        hull = (min(starts), max(ends))
         span = _in_whole_steps(hull, *wanted.steps)
     return read_ranges_again(
         report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns
@@ -525,7 +591,8 @@ def _ranges(
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
     """Widen a span to the whole of each step that it touches."""
-    is_touched = (ends >= span[0]) & (starts <= span[1])
-    first = starts[is_touched].min(initial=span[0])
-    last = ends[is_touched].max(initial=span[1])
-    return int(first), int(last)
+    first, last = span
+    is_touched = (ends >= first) & (starts <= last)
+    first_start = starts[is_touched].min(initial=first)
+    last_end = ends[is_touched].max(initial=last)
+    return int(first_start), int(last_end)

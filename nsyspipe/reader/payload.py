@@ -379,10 +379,7 @@ def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout)
     if schema_high:
         # nsys assigned this id.
         is_of_schema &= header["schema_high"] == schema_high & 0xFFFFFFFF
-    if layout.is_exact:
-        has_size = n_payload == layout.n_bytes
-    else:
-        has_size = n_payload >= layout.n_bytes
+    has_size = n_payload == layout.n_bytes if layout.is_exact else n_payload >= layout.n_bytes
     n_bytes = lengths.astype(np.uint64)
     n_bytes_after_header = (lengths - HEADER.itemsize).astype(np.uint64)
     states_single_payload = header["n_payloads"] == 1

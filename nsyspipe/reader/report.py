@@ -402,11 +402,17 @@ def process_of(global_tid: _Ids) -> _Ids:
     return global_tid & ~_THREAD_BITS
 
 
+def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a column; two nulls if it has no value."""
+    bounds = pc.min_max(column).as_py()
+    return bounds["min"], bounds["max"]
+
+
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
-    bounds = pc.min_max(threads).as_py()
-    first = process_of(bounds["min"] or 0)
-    last = process_of(bounds["max"] or 0)
+    first_thread, last_thread = bounds_of(threads)
+    first = process_of(first_thread or 0)
+    last = process_of(last_thread or 0)
     if first == last:
         return repeated(first, len(threads))
     return pc.bit_wise_and(threads, ~_THREAD_BITS)
