@@ -179,9 +179,8 @@ class _Followed(Struct, frozen=True):
 
 def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
     """Return the copying calls after which the next call of their thread synchronises."""
-    names = filled(calls["nameId"])
-    has_waiting_name = np.isin(names, waiting_names)
-    waiting_calls = np.flatnonzero(has_waiting_name)
+    is_waiting_call = np.isin(filled(calls["nameId"]), waiting_names)
+    waiting_calls = np.flatnonzero(is_waiting_call)
     rows = np.append(copy_calls, waiting_calls)
     is_waiting = np.arange(rows.size) >= copy_calls.size
     start = _values_at(calls["start"], rows)
