@@ -50,7 +50,8 @@ _LAUNCH = _CALL[:3]
 # Async in their names do not wait.
 _OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
 _OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
-_SYNCHRONISING = (*_OF_DEVICE, *_OF_STREAM, "cudaEventSynchronize", "cuEventSynchronize")
+_WAITING = (*_OF_DEVICE, *_OF_STREAM)
+_SYNCHRONISING = (*_WAITING, "cudaEventSynchronize", "cuEventSynchronize")
 _MEMORY = (
     "cudaMalloc",
     "cudaFree",
@@ -95,7 +96,8 @@ def read_launches(
         where = _between(*ids)
         if zones:
             where += f" AND {zones.condition(*ids)}"
-    rows = report.select(RUNTIME, dict.fromkeys(_LAUNCH, "int"), where=where)
+    columns_of_launches = dict.fromkeys(_LAUNCH, "int")
+    rows = report.select(RUNTIME, columns_of_launches, where=where)
     calls = _possible(rows.drop_null())
     threads = calls["globalTid"].to_numpy()
     columns = {
@@ -108,7 +110,8 @@ def read_launches(
 
 def _has_calls(report: Report, *columns: str) -> bool:
     """Tell whether a report has CUDA API calls with some columns."""
-    return report.has(RUNTIME, *columns) and report.has_rows(RUNTIME)
+    has_columns = report.has(RUNTIME, *columns)
+    return has_columns and report.has_rows(RUNTIME)
 
 
 def _between(first_id: int, last_id: int) -> str:
@@ -138,7 +141,8 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     calls = Calls(None, None, canonical.HOST_WAITS.empty())
     if not _has_calls(report, "start", "globalTid"):
         return calls
-    all_calls = _possible(report.select(RUNTIME, dict.fromkeys(_CALL, "int")))
+    columns = dict.fromkeys(_CALL, "int")
+    all_calls = _possible(report.select(RUNTIME, columns))
     if report.has(RUNTIME, "correlationId"):
         correlation_ids = all_calls["correlationId"]
         zones = report.zones(RUNTIME, correlation_ids, correlation_ids)
@@ -218,12 +222,12 @@ def _host_waits(
 
 def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.Table:
     """Return the calls that synchronise a device or a stream, as `canonical.HOST_WAITS`."""
-    waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
+    waiting_names = strings.ids_beginning(*_WAITING)
     calls = _timed(all_calls, "nameId", waiting_names).drop_null()
     if not calls.num_rows:
         return canonical.HOST_WAITS.empty()
-    device_names = pa.array(strings.ids_beginning(*_OF_DEVICE))
-    is_of_device = pc.is_in(calls["nameId"], value_set=device_names)
+    device_names = strings.ids_beginning(*_OF_DEVICE)
+    is_of_device = pc.is_in(calls["nameId"], value_set=pa.array(device_names))
     unknown = pa.nulls(calls.num_rows, pa.int64())
     device = unknown
     stream = unknown
@@ -232,7 +236,8 @@ def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.T
         first_id, last_id = bounds_of(calls["correlationId"])
         where = _between(first_id, last_id)
         columns = dict.fromkeys(names, "int")
-        records = report.select(SYNCHRONIZATION, columns, where=where).drop_null()
+        records = report.select(SYNCHRONIZATION, columns, where=where)
+        records = records.drop_null()
         records = records.take(_rows_of(calls, records))
         device = records["deviceId"]
         stream = records["streamId"]
@@ -247,7 +252,7 @@ def _blocking_copies(
     if host_copies is None:
         return None
     async_names = _copying_names(strings, are_async=True)
-    waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
+    waiting_names = strings.ids_beginning(*_WAITING)
     return find_blocking_copies(host_copies, calls, waiting_names, async_names)
 
 
@@ -270,17 +275,19 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     rows = _rows_of(calls, copies)
     sync_names = pa.array(_copying_names(strings, are_async=False))
     is_sync = pc.is_in(calls["nameId"], value_set=sync_names)
-    is_pageable = pc.equal(copies["dstKind"].take(rows), PAGEABLE)
+    host_memory = copies["dstKind"].take(rows)
+    is_pageable = pc.equal(host_memory, PAGEABLE)
     is_pageable = pc.fill_null(is_pageable, fill_value=False)
     is_blocking = pc.or_(is_sync, is_pageable)
     is_blocking = pc.and_(pc.is_valid(rows), is_blocking)
     calls = calls.filter(is_blocking)
     rows = rows.filter(is_blocking.combine_chunks())
     copies = copies.take(rows)
+    device = copies["deviceId"]
     n_calls = calls.num_rows
     stream = pa.nulls(n_calls, pa.int64())
     is_whole = np.zeros(n_calls, np.bool_)
-    return _host_waits(calls, copies["deviceId"], stream, is_whole, copies["end"])
+    return _host_waits(calls, device, stream, is_whole, copies["end"])
 
 
 def _rows_of(calls: pa.Table, records: pa.Table) -> pa.Array:
@@ -291,12 +298,14 @@ def _rows_of(calls: pa.Table, records: pa.Table) -> pa.Array:
     processes = process_of(calls["globalTid"].to_numpy())
     process_code = joint_codes(processes, records["globalPid"].to_numpy())
     ids_of_calls = calls["correlationId"].to_numpy()
-    id_code = joint_codes(ids_of_calls, records["correlationId"].to_numpy())
+    ids_of_records = records["correlationId"].to_numpy()
+    id_code = joint_codes(ids_of_calls, ids_of_records)
     key = paired_codes(id_code, process_code)
     key_of_call = key[:n_calls]
     key_of_record = key[n_calls:]
     order = np.argsort(key_of_record, kind="stable")
-    n_records_up_to_call = np.searchsorted(key_of_record[order], key_of_call, side="right")
+    keys_in_order = key_of_record[order]
+    n_records_up_to_call = np.searchsorted(keys_in_order, key_of_call, side="right")
     place = n_records_up_to_call - 1
     rows = order[np.maximum(place, 0)]
     has_other_key = key_of_record[rows] != key_of_call
@@ -350,7 +359,8 @@ def _in_order(calls: pa.Table) -> pa.Table:
 
 def _timed(table: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls that take time and have one of some values in a column."""
-    has_value = pa.array(are_among(filled(table[column]), values))
+    values_of_calls = filled(table[column])
+    has_value = pa.array(are_among(values_of_calls, values))
     takes_time = pc.greater(table["end"], table["start"])
     return table.filter(pc.and_(has_value, takes_time))
 
@@ -364,15 +374,17 @@ class Overhead(Struct, frozen=True):
 
     def of_process(self, process_id: int) -> tuple[Int64, Int64]:
         """Return the starts and ends of the work in a process, or in an unknown process."""
-        is_of_process = (self.processes == process_id) | (self.processes == 0)
+        is_unknown = self.processes == 0
+        is_of_process = (self.processes == process_id) | is_unknown
         return self.starts[is_of_process], self.ends[is_of_process]
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     """Read the work of the profiler itself in all processes, None if it was not recorded."""
     if not report.has(OVERHEAD, "start", "end"):
-        is_left_out = _leaves_out_overhead(facts) and not report.has(OVERHEAD)
-        return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts) if is_left_out else None
+        if not _leaves_out_overhead(facts) or report.has(OVERHEAD):
+            return None
+        return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts)
     columns = {"start": "int", "end": "int"}
     has_threads = report.has(OVERHEAD, "globalTid")
     if has_threads:
@@ -405,7 +417,8 @@ class Strings:
     def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
         """Return the text of each ID, null for an unknown ID."""
         known_ids = pa.array(self._ids)
-        places = pc.index_in(pa.array(ids), value_set=known_ids)
+        wanted_ids = pa.array(ids)
+        places = pc.index_in(wanted_ids, value_set=known_ids)
         return self._values.take(places)
 
     def pairs(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, str | None]]:
@@ -420,7 +433,8 @@ class Strings:
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of some prefixes."""
-        pattern = f"^({'|'.join(map(re.escape, prefixes))})"
+        literal_prefixes = "|".join(map(re.escape, prefixes))
+        pattern = f"^({literal_prefixes})"
         matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)
         begins: Flags = matches.to_numpy(zero_copy_only=False)
         return self._ids[begins]

@@ -123,7 +123,8 @@ class ReportFacts(Struct, frozen=True):
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export leaves a table out if, and only if, the table has no rows."""
-        return self.is_lazy and (not self.exported_tables or table in self.exported_tables)
+        is_exported = not self.exported_tables or table in self.exported_tables
+        return self.is_lazy and is_exported
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
@@ -257,11 +258,10 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    rows = report.few(SESSION_START, {"utcEpochNs": "int"})
-    starts_ns: list[int | None] = [row["utcEpochNs"] for row in rows]
-    known_starts_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
-    if known_starts_ns and abs(known_starts_ns[0]) < TIME_LIMIT:
-        return known_starts_ns[0]
+    for row in report.few(SESSION_START, {"utcEpochNs": "int"}):
+        start_ns: int | None = row["utcEpochNs"]
+        if start_ns is not None:
+            return start_ns if abs(start_ns) < TIME_LIMIT else None
     return None
 
 
@@ -404,7 +404,8 @@ def records_python_backtraces(report: Report) -> bool:
     """Tell whether nsys recorded backtraces of Python."""
     prefix, enabled = PYTHON_BACKTRACES
     rows = report.few(CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
-    return any(row["value"].lower() == enabled for row in rows)
+    values = {row["value"].lower() for row in rows}
+    return enabled in values
 
 
 class CapturedVariable(NamedTuple):

@@ -128,11 +128,12 @@ def _table(
 def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     """Return the first call with the process and correlation id of each copy; -1 for none."""
     ids_of_copies = filled(copies["correlationId"])
-    has_copy = are_among(filled(calls["correlationId"]), ids_of_copies)
-    rows = np.flatnonzero(has_copy)
+    ids_of_calls = filled(calls["correlationId"])
+    rows = np.flatnonzero(are_among(ids_of_calls, ids_of_copies))
     if not rows.size:
         return np.full(ids_of_copies.size, -1)
-    calls_of_copies = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
+    key_columns = calls.select(["correlationId", "globalTid"])
+    calls_of_copies = key_columns.take(pa.array(rows))
     key = _joint_keys(calls_of_copies, copies)
     key_of_call = key[: rows.size]
     key_of_copy = key[rows.size :]
@@ -141,7 +142,8 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     # The last place is that of keys above all known ones.
     key_at_place = np.append(known_keys, -1)[place]
     first_at_place = np.append(first, 0)[place]
-    return np.where(key_at_place == key_of_copy, rows[first_at_place], -1)
+    is_known = key_at_place == key_of_copy
+    return np.where(is_known, rows[first_at_place], -1)
 
 
 def _joint_keys(calls: pa.Table, copies: pa.Table) -> Int64:
@@ -207,8 +209,9 @@ def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64
 def _next_waiting(is_waiting: Flags) -> Int64:
     """Return the place of the next call that waits; the number of calls if there is none."""
     n_calls = is_waiting.size
-    places = np.where(is_waiting, np.arange(n_calls), n_calls)
-    next_from_last = np.minimum.accumulate(places[::-1])
+    place = np.arange(n_calls)
+    waiting_place = np.where(is_waiting, place, n_calls)
+    next_from_last = np.minimum.accumulate(waiting_place[::-1])
     return next_from_last[::-1]
 
 

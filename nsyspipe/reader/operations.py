@@ -123,7 +123,8 @@ def _have_valid_times(rows: pa.Table) -> pa.ChunkedArray:
     is_below_limit = pc.less(end, TIME_LIMIT)
     is_above_limit = pc.greater(start, -TIME_LIMIT)
     is_in_limits = pc.and_(is_below_limit, is_above_limit)
-    return pc.fill_null(pc.and_(is_in_order, is_in_limits), fill_value=False)
+    is_valid = pc.and_(is_in_order, is_in_limits)
+    return pc.fill_null(is_valid, fill_value=False)
 
 
 def _with_known_process(report: Report, rows: pa.Table) -> pa.Table:
@@ -194,7 +195,8 @@ def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> p
     """
     if not report.has(KERNEL, "deviceId", "streamId"):
         return None
-    looks_up_names = where is None and report.has(KERNEL, *_NAMES)
+    has_names = report.has(KERNEL, *_NAMES)
+    looks_up_names = has_names and where is None
     left_out = {"device_id", "stream_id"}
     if looks_up_names:
         left_out.add(_NAMES[0])
@@ -249,8 +251,9 @@ def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
     before = repeated(None, n_before).chunks
     after = repeated(None, n_unsampled - n_before).chunks
     for name in _SHAPES:
-        chunks = [*before, *sample[name].chunks, *after]
-        rows = rows.append_column(name, pa.chunked_array(chunks))
+        sampled = sample[name].chunks
+        shapes = pa.chunked_array([*before, *sampled, *after])
+        rows = rows.append_column(name, shapes)
     return rows
 
 
@@ -291,7 +294,8 @@ def _kernels(
     comm_ids = [*nccl_ids, *matching_ids, *library_ids]
     has_comm_name = [np.isin(filled(ids), comm_ids) for ids in id_columns]
     is_comm = functools.reduce(np.logical_or, has_comm_name)
-    rows = _with(rows, name_id=rows[name_column], is_comm=pa.array(is_comm))
+    name_ids = rows[name_column]
+    rows = _with(rows, name_id=name_ids, is_comm=pa.array(is_comm))
     return canonical.KERNELS.table(rows), bool(matching_ids)
 
 
@@ -374,7 +378,7 @@ def read_operations(
     kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
     graphs, n_bad_graphs = _read_graphs(report)
     copies = _read_copies(report)
-    zones = report.zones(KERNEL, rows["start_ns"], rows["end_ns"])
+    zones = _zones(report, KERNEL, rows)
     zones |= copies.zones
     n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
     uncounted = _uncounted(kernels, names)
@@ -404,16 +408,22 @@ class _Copies(NamedTuple):
 
 
 def _read_copies(report: Report) -> _Copies:
-    memcpy_rows = _read(report, MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
+    columns = _COLUMNS | _BYTES
+    memcpy_rows = _read(report, MEMCPY, columns | _COPY_KIND)
     memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
-    memset_rows = _read(report, MEMSET, _COLUMNS | _BYTES)
+    memset_rows = _read(report, MEMSET, columns)
     memsets, n_bad_memsets = _valid(report, memset_rows)
     memsets = _with(memsets, copy_kind=canonical.MEMSET_KIND)
     tables = map(canonical.COPIES.table, (memcpys, memsets))
     copies = pa.concat_tables(tables)
     n_dropped = n_bad_memcpys + n_bad_memsets
-    zones = report.zones(MEMCPY, memcpys["start_ns"], memcpys["end_ns"])
+    zones = _zones(report, MEMCPY, memcpys)
     return _Copies(copies, n_dropped, zones)
+
+
+def _zones(report: Report, table: str, rows: pa.Table) -> dict[str, Zones]:
+    """Return the zones of time of a table of operations."""
+    return report.zones(table, rows["start_ns"], rows["end_ns"])
 
 
 def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[int, str]]:
@@ -455,7 +465,9 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
     """
     is_copy = launches["is_copy"]
     ids_of_copies = launches["correlation_id"].filter(is_copy)
-    if not len(ids_of_copies) or not report.has(MEMCPY, "streamId", "correlationId"):
+    if not len(ids_of_copies):
+        return launches
+    if not report.has(MEMCPY, "streamId", "correlationId"):
         return launches
     first, last = bounds_of(ids_of_copies)
     kinds = ", ".join(map(str, COPY_KINDS))
@@ -502,7 +514,8 @@ class Wanted(Struct, frozen=True):
         overlaps = f'"start" + 0 < {last} AND ({ends_later})'
         if table not in self.zones:
             return overlaps
-        in_zones = self.zones[table].condition(first, last)
+        zones = self.zones[table]
+        in_zones = zones.condition(first, last)
         return f"{in_zones} AND {overlaps}"
 
 
@@ -550,7 +563,8 @@ def _read_kernels_again(
 
 
 def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wanted) -> pa.Table:
-    all_rows = _read(report, table, columns, where=wanted.where(table))
+    is_wanted = wanted.where(table)
+    all_rows = _read(report, table, columns, where=is_wanted)
     rows, _ = _valid(report, all_rows)
     return rows
 

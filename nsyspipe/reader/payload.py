@@ -155,7 +155,8 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
         entries = {row["idx"]: row for row in rows}
         is_repeated_entry = len(entries) < len(rows)
         schema = schemas[0]
-        if len(schemas) > 1 or is_repeated_entry or schema["type"] in _UNIONS:
+        is_union = schema["type"] in _UNIONS
+        if len(schemas) > 1 or is_repeated_entry or is_union:
             continue
         domain, _ = key
         enums = enum_sizes.get(domain, {})
@@ -508,13 +509,10 @@ def _no_payloads(report: Report) -> Payloads:
     has_payloads = False
     if report.has(NVTX, "binaryData"):
         has_payloads = report.count(NVTX, 'length("binaryData") > 0') > 0
-    return Payloads(
-        table=PAYLOADS.empty(),
-        comm_sizes=COMM_SIZES.empty(),
-        comm_ranks={},
-        n_undecoded=0,
-        size_gap="not-described" if has_payloads else "no-payloads",
-    )
+    size_gap = "not-described" if has_payloads else "no-payloads"
+    no_payloads = PAYLOADS.empty()
+    no_sizes = COMM_SIZES.empty()
+    return Payloads(no_payloads, no_sizes, comm_ranks={}, n_undecoded=0, size_gap=size_gap)
 
 
 def _read_rows(report: Report, strings: Strings) -> pa.Table:

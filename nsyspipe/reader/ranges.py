@@ -67,7 +67,8 @@ def read_ranges(
     A range that never closed ends 1 ns after the last event or operation of the report.
     """
     if not report.has(NVTX, *_NEEDED):
-        return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
+        no_ranges = canonical.RANGES.empty()
+        return Ranges(no_ranges, {}, 0, None, is_recorded=False)
     events = _events(report, strings, _WANTED)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
     open_end_ns = None
@@ -130,7 +131,8 @@ def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     events = report.select(NVTX, columns, where=where)
     has_start = pc.is_valid(events["start"])
     has_thread = pc.is_valid(events["globalTid"])
-    events = events.filter(pc.and_(has_start, has_thread))
+    is_complete = pc.and_(has_start, has_thread)
+    events = events.filter(is_complete)
     text_column = events.schema.get_field_index("text")
     names = names_of_rows(events, strings)
     return events.set_column(text_column, "text", names)
@@ -190,9 +192,9 @@ def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
     if not any(is_call_by_text):
         return canonical.COMM_CALLS.empty()
     # The last place is that of ranges without a text.
-    text_place = pc.fill_null(texts.indices, len(distinct_texts)).to_numpy()
+    text_place = pc.fill_null(texts.indices, len(distinct_texts))
     is_call_by_place = np.append(is_call_by_text, False)
-    is_call = is_call_by_place[text_place]
+    is_call = is_call_by_place[text_place.to_numpy()]
     rows = np.flatnonzero(is_call)
     chosen = ranges.take(pa.array(rows))
     threads = chosen["globalTid"].to_numpy()
@@ -207,7 +209,9 @@ def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
     }
     calls = canonical.COMM_CALLS.table(columns)
     is_possible = are_possible(starts, ends)
-    return calls if is_possible.all() else calls.filter(pa.array(is_possible))
+    if is_possible.all():
+        return calls
+    return calls.filter(pa.array(is_possible))
 
 
 def _is_comm_call(text: str | None) -> bool:
@@ -222,28 +226,27 @@ def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
     texts = rows["text"]
     inline = texts.combine_chunks().dictionary_encode()
     if inline.dictionary.to_pylist() in ([], [""]):
-        index = id_index.astype(np.int32)
-        return pa.DictionaryArray.from_arrays(pa.array(index), texts_of_ids)
+        index = pa.array(id_index.astype(np.int32))
+        return pa.DictionaryArray.from_arrays(index, texts_of_ids)
     is_inline = pc.not_equal(texts, "").to_numpy()
     inline_index = distinct_ids.size + inline.indices.to_numpy()
-    index = np.where(is_inline, inline_index, id_index)
-    index = index.astype(np.int32)
+    joint_index = np.where(is_inline, inline_index, id_index)
+    index = pa.array(joint_index.astype(np.int32))
     dictionary = pa.concat_arrays([texts_of_ids, inline.dictionary])
-    return pa.DictionaryArray.from_arrays(pa.array(index), dictionary)
+    return pa.DictionaryArray.from_arrays(index, dictionary)
 
 
 def _open_end_ns(
     report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]
 ) -> int:
     """Return the time 1 ns after the last event or operation of the report."""
-    columns = (*operation_ends, ranges["start"], ranges["end"])
-    last_values = map(pc.max, columns)
-    last_ns: list[int | None] = [value.as_py() for value in last_values]
+    last_values = map(pc.max, (*operation_ends, ranges["start"], ranges["end"]))
+    last_ns = [value.as_py() for value in last_values]
     for name in ("start", "end"):
         if report.has(RUNTIME, name):
             last_call_ns = report.number(RUNTIME, f'max("{name}")')
             last_ns.append(last_call_ns)
-    known_ns = (time_ns for time_ns in last_ns if time_ns is not None)
+    known_ns: list[int] = [time_ns for time_ns in last_ns if time_ns is not None]
     open_end_ns = max(known_ns) + 1
     return min(open_end_ns, TIME_LIMIT)
 
@@ -259,7 +262,8 @@ def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], boo
     is_inside = np.zeros(rows.num_rows, np.bool_)
     columns = [domains[name].to_pylist() for name in ("text", "globalTid", "domainId")]
     for text, thread, domain in zip(*columns, strict=True):
-        if None not in {text, thread, domain} and is_wanted(text):
+        is_known = None not in {text, thread, domain}
+        if is_known and is_wanted(text):
             is_of_process = processes == process_of(thread)
             is_inside |= is_of_process & (domain_ids == domain)
     return is_inside
