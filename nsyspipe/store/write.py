@@ -340,12 +340,7 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Tab
                 rows.append(read_index_row(store, run_id, content))
         with staged.directory.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
-        os.rename(
-            INDEX_FILE,
-            INDEX_FILE,
-            src_dir_fd=staged.directory.fd,
-            dst_dir_fd=opened.hidden.fd,
-        )
+        staged.directory.move(INDEX_FILE, opened.hidden, INDEX_FILE)
 
 
 def _encoded(table: pa.Table) -> pa.Buffer:
