@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -164,15 +164,20 @@ def _collective_times(
 ) -> _CollectiveTimes:
     """Return how long each collective waited to start, and how long its transfer took."""
     collectives = [timeline.collectives for timeline in timelines]
-    starts = np.stack([comm.start for comm in collectives], axis=1)
-    ends = np.stack([comm.end for comm in collectives], axis=1)
-    group = np.stack([comm.seq for comm in collectives], axis=1)
-    ready = np.stack([rank.ready for rank in markers], axis=1)
+    starts = _in_columns(comm.start for comm in collectives)
+    ends = _in_columns(comm.end for comm in collectives)
+    group = _in_columns(comm.seq for comm in collectives)
+    ready = _in_columns(rank.ready for rank in markers)
     previous_ends = _previous_ends(ends, chain)
     could_start = np.maximum(ready, previous_ends)
     lag_ns = (starts - could_start).astype(np.float64)
     transfer_ns = ends - _last_starts(starts, group)
     return _CollectiveTimes(lag_ns, transfer_ns, group)
+
+
+def _in_columns(values_of_ranks: Iterable[Int64]) -> Int64:
+    """Return the values of the collectives with a column per rank."""
+    return np.stack(list(values_of_ranks), axis=1)
 
 
 def _previous_ends(ends: Int64, chain: Int64) -> Int64:
@@ -252,11 +257,14 @@ def _rank_markers(
 def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork) -> IntervalSet:
     """Return when the rank only waited for a collective, and removed work."""
     comm = rank.collectives
-    joined = np.flatnonzero(join < rank.start.size)
+    is_joined = join < rank.start.size
+    joined = np.flatnonzero(is_joined)
     operation = join[joined]
+    end_before = rank.end_before[operation]
     # A collective that could not start yet did not delay the work.
-    stall_start = np.maximum(rank.end_before[operation], ready[joined])
-    stall_end = np.minimum(comm.end[joined], rank.start[operation])
+    stall_start = np.maximum(end_before, ready[joined])
+    next_start = rank.start[operation]
+    stall_end = np.minimum(comm.end[joined], next_start)
     is_stall = stall_start < stall_end
     starts = np.concatenate((stall_start[is_stall], removed.starts))
     ends = np.concatenate((stall_end[is_stall], removed.ends))
@@ -266,14 +274,16 @@ def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork)
 def _ready_times(rank: RankTimeline, first_edge: int) -> Int64:
     """Return when the work of the rank allowed each collective to start."""
     comm = rank.collectives
-    is_inline = comm.is_inline
-    launch = np.concatenate((rank.launch, comm.launch[is_inline]))
-    end = np.concatenate((rank.end, comm.end[is_inline]))
+    inline_launch = comm.launch[comm.is_inline]
+    inline_end = comm.end[comm.is_inline]
+    launch = np.concatenate((rank.launch, inline_launch))
+    end = np.concatenate((rank.end, inline_end))
     order = np.argsort(launch, kind="stable")
     latest_end = np.maximum.accumulate(end[order])
     end_before = np.append(BEFORE_ALL_NS, latest_end)
     n_launched_before = np.searchsorted(launch[order], comm.launch)
-    ready = np.maximum(end_before[n_launched_before], comm.launch)
+    work_end = end_before[n_launched_before]
+    ready = np.maximum(work_end, comm.launch)
     # A collective that started before such an operation ended does not depend on it.
     ready = np.maximum(ready, first_edge)
     ready_before_start: Int64 = np.minimum(ready, comm.start)
@@ -364,8 +374,9 @@ def _assume_waiter(
     last_operation = timeline.start.size - 1
     usual = joins.next_launched + waiter.distance
     operation = np.minimum(usual, last_operation)
-    has_name = np.array([name == waiter.name for name in timeline.names], np.bool_)
-    is_named = has_name[timeline.name[operation]]
+    has_name = np.array(timeline.names, object) == waiter.name
+    name_of_operation = timeline.name[operation]
+    is_named = has_name[name_of_operation]
     is_in_step = timeline.step[operation] == comm.step
     is_unknown = is_same_collective & ~joins.has_waited & ~comm.is_inline
     first_after_end = np.searchsorted(timeline.start, comm.end)
@@ -392,11 +403,9 @@ def _find_joins(rank: RankTimeline, burst: Int64) -> _Joins:
     after_burst = np.maximum(next_after_burst, first_after_end)
     operation = np.where(has_stalled, candidate, after_burst)
     next_in_line = np.searchsorted(rank.start, comm.start)
-    return _Joins(
-        operation=np.where(comm.is_inline, next_in_line, operation),
-        next_launched=next_launched,
-        has_waited=has_stalled & ~comm.is_inline,
-    )
+    waiting = np.where(comm.is_inline, next_in_line, operation)
+    has_waited = has_stalled & ~comm.is_inline
+    return _Joins(waiting, next_launched, has_waited)
 
 
 def _next_after_burst(rank: RankTimeline, burst: Int64) -> Int64:
@@ -404,7 +413,8 @@ def _next_after_burst(rank: RankTimeline, burst: Int64) -> Int64:
     last_burst = int(burst.max(initial=-1))
     last_launch = np.full(last_burst + 1, BEFORE_ALL_NS)
     np.maximum.at(last_launch, burst, rank.collectives.launch)
-    return np.searchsorted(rank.latest_launch, last_launch[burst], side="right")
+    last_launch_of_burst = last_launch[burst]
+    return np.searchsorted(rank.latest_launch, last_launch_of_burst, side="right")
 
 
 def _has_stalled(rank: RankTimeline, operation: Int64) -> Flags:
@@ -425,11 +435,14 @@ def _has_stalled(rank: RankTimeline, operation: Int64) -> Flags:
 def _idle_since(rank: RankTimeline, operation: Int64) -> Int64:
     """Return the end of what the main stream ran before each operation."""
     comm = rank.collectives
+    start = rank.start[operation]
     inline_starts = comm.start[comm.is_inline]
-    latest_inline_end = np.maximum.accumulate(comm.end[comm.is_inline])
-    n_inline_before = np.searchsorted(inline_starts, rank.start[operation])
+    inline_ends = comm.end[comm.is_inline]
+    latest_inline_end = np.maximum.accumulate(inline_ends)
+    n_inline_before = np.searchsorted(inline_starts, start)
     inline_end_before = np.append(BEFORE_ALL_NS, latest_inline_end)[n_inline_before]
-    idle_since: Int64 = np.maximum(rank.end_before[operation], inline_end_before)
+    end_before = rank.end_before[operation]
+    idle_since: Int64 = np.maximum(end_before, inline_end_before)
     return idle_since
 
 
@@ -469,7 +482,8 @@ def _rank_begins(timeline: RankTimeline, markers: RankMarkers, edges: Int64) -> 
     place = np.searchsorted(starts[order], edges)
     first = order[place]
     is_collective = first < comm.start.size
-    begins_window = is_collective & (starts[first] == edges)
+    starts_at_edge = starts[first] == edges
+    begins_window = is_collective & starts_at_edge
     collective = first[begins_window]
     time = edges.copy()
     time[begins_window] = markers.ready[collective]
@@ -519,18 +533,14 @@ def _order_markers(
     joins = _distinct_joins(waits)
     keys_by_kind = (np.stack(window_keys), np.stack(ready_keys), joins.keys)
     keys = np.concatenate(keys_by_kind, axis=1)
-    n_markers = [kind_keys.shape[1] for kind_keys in keys_by_kind]
+    n_markers = (window_keys.subject.size, ready_keys.subject.size, joins.keys.shape[1])
     kind = np.repeat([WINDOW, READY, JOIN], n_markers)
     order = np.lexsort(keys[::-1])
     passes = _passes_of_ranks(markers, begins, waits, joins)
-    is_passed = [rank_passes.is_passed[order] for rank_passes in passes]
+    is_passed = np.stack([rank_passes.is_passed for rank_passes in passes], axis=1)
     progress = _progress_of_ranks(markers, passes, order)
-    return _OrderedMarkers(
-        kind=kind[order],
-        subject=_MarkerKeys(*keys).subject[order],
-        is_passed=np.stack(is_passed, axis=1),
-        progress=progress,
-    )
+    subject = _MarkerKeys(*keys).subject[order]
+    return _OrderedMarkers(kind[order], subject, is_passed[order], progress)
 
 
 def _waits_of_ranks(
@@ -543,7 +553,9 @@ def _waits_of_ranks(
     waits = []
     ranks = zip(timelines, markers, strict=True)
     for rank, (timeline, rank_markers) in enumerate(ranks):
-        rank_begins = _WindowBegins(begins.time[:, rank], begins.launch[:, rank])
+        time = begins.time[:, rank]
+        launch = begins.launch[:, rank]
+        rank_begins = _WindowBegins(time, launch)
         rank_waits = _rank_waits(timeline, rank_markers, rank_begins, window_keys.n_ready)
         waits.append(rank_waits)
     return waits
@@ -628,7 +640,8 @@ def _window_keys(first_rank: RankTimeline, begins: _WindowBegins) -> _MarkerKeys
     n_edges = begins.time.shape[0]
     windows = np.arange(n_edges)
     launch = first_rank.collectives.launch
-    n_ready = np.searchsorted(launch, begins.launch[:, 0])
+    launch_of_windows = begins.launch[:, 0]
+    n_ready = np.searchsorted(launch, launch_of_windows)
     after_all = np.full_like(windows, AFTER_ALL_NS)
     return _MarkerKeys(n_ready, n_windows=windows, n_joins=after_all, subject=windows)
 
@@ -655,18 +668,19 @@ def _rank_waits(
     comm = timeline.collectives
     first_edge, last_edge = begins.time[[0, -1]]
     # The work goes on from where it had stopped before the operation that waits.
-    stopped = np.maximum(timeline.end_before[markers.join], markers.ready)
+    end_before = timeline.end_before[markers.join]
+    stopped = np.maximum(end_before, markers.ready)
     goes_on = np.maximum(stopped, first_edge)
     launches = np.append(timeline.latest_launch, AFTER_ALL_NS)
-    launch = np.where(comm.is_inline, comm.launch, launches[markers.join])
+    launch_of_join = launches[markers.join]
+    launch = np.where(comm.is_inline, comm.launch, launch_of_join)
     n_ready = _n_ready_before(timeline, markers, launch, goes_on)
     n_windows = _n_windows_before(n_ready, launch, windows_n_ready, begins.launch)
     n_joins = _places_among_equals(n_ready, n_windows, launch, n_edges=windows_n_ready.size)
     collectives = np.arange(comm.launch.size)
     keys = _MarkerKeys(n_ready, n_windows, n_joins, collectives)
     is_joined = markers.join < timeline.start.size
-    time = np.where(is_joined, goes_on, last_edge)
-    return _RankWaits(keys, time)
+    return _RankWaits(keys, time=np.where(is_joined, goes_on, last_edge))
 
 
 def _n_ready_before(

@@ -130,7 +130,7 @@ def _pairs_over_link(
 ) -> tuple[SlowingPair, ...]:
     """Return the slowdowns to simulate with over a link with an assumed slowdown.
 
-    The distance of the captured link is 0 for the same link.
+    `distance` is that of the link from the captured one, and 0 for the same link.
     """
     before = captured.slowing
     assumed_share = distance if captured.is_measured else 1.0

@@ -85,25 +85,32 @@ def with_buckets(
     """
     program = captured.program
     buckets_of_steps = list(_divide_gradients(captured, gradients, cap_mib))
-    n_unchanged = sum(_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps)
+    are_captured = [_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps]
+    n_unchanged = sum(are_captured)
     if 2 * n_unchanged >= len(buckets_of_steps):
         return program
     slot_wait_ns = _mean_slot_wait_ns(captured.timelines)
     is_removed = np.zeros(program.step.size, np.bool_)
     collectives = []
-    markers = []
+    markers: list[_NewMarkers] = []
     for buckets in buckets_of_steps:
         is_removed[buckets.captured] = True
         columns = _bucket_columns(program, buckets, slot_wait_ns)
         collectives.append(columns)
-        ready_times = buckets.gradients.ready[buckets.last_gradient]
-        ready_progress = _progress_of_ranks(captured, ready_times)
-        ready = _NewMarkers(READY, buckets.captured, ready_progress)
-        join_times = _join_times(captured, buckets)
-        join_progress = _progress_of_ranks(captured, join_times)
-        join = _NewMarkers(JOIN, buckets.captured, join_progress)
-        markers += [ready, join]
+        markers += _new_markers(captured, buckets)
     return _with_collectives(program, is_removed, collectives, markers)
+
+
+def _new_markers(captured: CapturedSteps, buckets: _NewBuckets) -> list[_NewMarkers]:
+    """Return the markers of the new buckets of a step."""
+    last_gradient = buckets.last_gradient
+    ready_times = buckets.gradients.ready[last_gradient]
+    ready_progress = _progress_of_ranks(captured, ready_times)
+    ready = _NewMarkers(READY, buckets.captured, ready_progress)
+    join_times = _join_times(captured, buckets)
+    join_progress = _progress_of_ranks(captured, join_times)
+    join = _NewMarkers(JOIN, buckets.captured, join_progress)
+    return [ready, join]
 
 
 def _divide_gradients(
@@ -176,8 +183,7 @@ def _bucket_columns(
     """Return the collectives of new buckets."""
     captured = buckets.captured
     transfer_ns = _transfer_times(program, buckets)
-    median_lag_ns = np.median(program.lag_ns[captured], axis=0)
-    lag_ns = np.maximum(median_lag_ns, 0.0)
+    lag_ns = _median_lag_ns(program, captured)
     n_buckets = buckets.n_bytes.size
     shape = (n_buckets, program.n_ranks)
     # Captured lags and transfers of several buckets include the effect of compute.
@@ -187,13 +193,24 @@ def _bucket_columns(
     first_captured = np.full(n_buckets, captured[0])
     templates = _select_collectives(program, first_captured)
     transfer_ns_of_ranks = np.broadcast_to(transfer_ns[:, np.newaxis], shape)
+    lag_ns_of_ranks = np.broadcast_to(lag_ns, shape)
+    late_during_work_ns = np.full(n_buckets, late_ns)
+    longer_during_work = np.full(n_buckets, longer)
     return templates._replace(
-        lag_ns=np.broadcast_to(lag_ns, shape),
+        lag_ns=lag_ns_of_ranks,
         transfer_ns=transfer_ns_of_ranks,
         n_bytes=buckets.n_bytes,
-        late_during_work_ns=np.full(n_buckets, late_ns),
-        longer_during_work=np.full(n_buckets, longer),
+        late_during_work_ns=late_during_work_ns,
+        longer_during_work=longer_during_work,
     )
+
+
+def _median_lag_ns(program: StepProgram, collectives: Int64) -> Float64:
+    """Return the median lag of some collectives on each rank, ns. It is at least 0."""
+    lag_ns = program.lag_ns[collectives]
+    median_lag_ns = np.median(lag_ns, axis=0)
+    lag_above_0_ns: Float64 = np.maximum(median_lag_ns, 0.0)
+    return lag_above_0_ns
 
 
 def _transfer_times(program: StepProgram, buckets: _NewBuckets) -> Float64:
@@ -254,7 +271,8 @@ def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int
         copied_before = share_before * copied_until[-1]
         first_copy = np.searchsorted(copied_until, copied_before, side="right")
         last_copy = copies.rows.size - 1
-        waiting: Int64 = copies.rows[np.minimum(first_copy, last_copy)]
+        copy = np.minimum(first_copy, last_copy)
+        waiting: Int64 = copies.rows[copy]
         return waiting
     joins = captured.ranks[rank].join[buckets.captured]
     n_operations = captured.timelines[rank].start.size
@@ -267,7 +285,9 @@ def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
     is_gradient = program.is_gradient
     last_step = int(program.step.max(initial=0))
     last_burst = np.zeros(last_step + 1, np.int64)
-    np.maximum.at(last_burst, program.step[is_gradient], burst[is_gradient])
+    step_of_gradients = program.step[is_gradient]
+    burst_of_gradients = burst[is_gradient]
+    np.maximum.at(last_burst, step_of_gradients, burst_of_gradients)
     is_early = burst < last_burst[program.step]
     is_removed = is_gradient & is_early
     return _with_collectives(program, is_removed, [], [])
@@ -282,7 +302,8 @@ def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     collective = np.where(is_ready, program.subject, 0)
     is_gather = is_ready & is_prefetched[collective]
     gathers = np.flatnonzero(is_gather)
-    step = program.step[program.subject[gathers]]
+    collective_of_gathers = program.subject[gathers]
+    step = program.step[collective_of_gathers]
     is_same_step = np.diff(step) == 0
     followers = np.flatnonzero(is_same_step) + 1
     moved = gathers[followers]
@@ -290,7 +311,8 @@ def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     position = np.arange(program.kind.size, dtype=np.float64)
     position[moved] = predecessor + 0.5
     progress = program.progress.copy()
-    progress[:, moved] = program.progress[:, predecessor]
+    progress_before = program.progress[:, predecessor]
+    progress[:, moved] = progress_before
     markers = _MarkerColumns(
         position=position,
         kind=program.kind,
@@ -342,13 +364,11 @@ def _join_markers(parts: Sequence[_MarkerColumns]) -> _MarkerColumns:
 def _with_markers(program: StepProgram, markers: _MarkerColumns) -> StepProgram:
     """Return the program with these markers, ordered by position and by collective."""
     order = np.lexsort((markers.subject, markers.position))
-    return replace(
-        program,
-        kind=markers.kind[order],
-        subject=markers.subject[order],
-        is_passed=markers.is_passed[order],
-        progress=markers.progress[:, order],
-    )
+    kind = markers.kind[order]
+    subject = markers.subject[order]
+    is_passed = markers.is_passed[order]
+    progress = markers.progress[:, order]
+    return replace(program, kind=kind, subject=subject, is_passed=is_passed, progress=progress)
 
 
 def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumns:
@@ -359,14 +379,10 @@ def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumn
     rows = np.flatnonzero(~is_of_removed)
     new_number = np.cumsum(~is_removed) - 1
     subject = np.where(is_of_collective, new_number[collective], program.subject)
-
-    return _MarkerColumns(
-        position=rows,
-        kind=program.kind[rows],
-        subject=subject[rows],
-        is_passed=program.is_passed[rows],
-        progress=program.progress[:, rows],
-    )
+    kind = program.kind[rows]
+    is_passed = program.is_passed[rows]
+    progress = program.progress[:, rows]
+    return _MarkerColumns(rows, kind, subject[rows], is_passed, progress)
 
 
 def _marker_columns(
@@ -378,13 +394,10 @@ def _marker_columns(
     replaced = np.flatnonzero(is_of_kind & is_of_captured)
     _, n_new, n_ranks = markers.progress.shape
     is_passed = np.ones((n_new, n_ranks), np.bool_)
-    return _MarkerColumns(
-        position=np.full(n_new, replaced.max()),
-        kind=np.full(n_new, markers.kind),
-        subject=first_collective + np.arange(n_new),
-        is_passed=is_passed,
-        progress=markers.progress,
-    )
+    position = np.full(n_new, replaced.max())
+    kind = np.full(n_new, markers.kind)
+    subject = first_collective + np.arange(n_new)
+    return _MarkerColumns(position, kind, subject, is_passed, markers.progress)
 
 
 def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> StepProgram:
@@ -393,20 +406,18 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
     Of two ranks, it works as the faster one.
     """
     median_rank = _median_ranks(program, is_trusted, slowing)
-    rank_of_collective = median_rank[program.step][:, np.newaxis]
-    lag_ns = np.take_along_axis(program.lag_ns, rank_of_collective, axis=1)
-    transfer_ns = np.take_along_axis(program.transfer_ns, rank_of_collective, axis=1)
-    # The work before a marker belongs to the step of the marker before it.
-    window_markers = np.flatnonzero(program.kind == WINDOW)
-    later_markers = np.arange(1, program.kind.size)
-    step = np.searchsorted(window_markers, later_markers) - 1
-    known_step = np.clip(step, 0, median_rank.size - 1)
-    rank = median_rank[known_step]
+    rank_of_collective = median_rank[program.step]
+    rank_column = rank_of_collective[:, np.newaxis]
+    lag_ns = np.take_along_axis(program.lag_ns, rank_column, axis=1)
+    transfer_ns = np.take_along_axis(program.transfer_ns, rank_column, axis=1)
+    rank = _rank_of_pieces(program, median_rank)
+    pieces = np.arange(rank.size)
     pieces_of_ranks = np.diff(program.progress, axis=1)
-    pieces = pieces_of_ranks[:, later_markers - 1, rank]
-    progress = np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))
-    is_later_passed = program.is_passed[later_markers, rank]
+    progress_until = np.cumsum(pieces_of_ranks[:, pieces, rank], axis=1)
+    progress = np.insert(progress_until, 0, 0.0, axis=1)
+    is_later_passed = program.is_passed[pieces + 1, rank]
     is_passed = np.append(True, is_later_passed)
+    group = program.group[:, :1]
     return replace(
         program,
         begin_ns=program.begin_ns[:1],
@@ -414,8 +425,21 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
         progress=progress[..., np.newaxis],
         lag_ns=lag_ns,
         transfer_ns=transfer_ns,
-        group=program.group[:, :1],
+        group=group,
     )
+
+
+def _rank_of_pieces(program: StepProgram, rank_of_step: Int64) -> Int64:
+    """Return the rank that does the work between each marker and the next one.
+
+    The work before a marker belongs to the step of the marker before it.
+    """
+    window_markers = np.flatnonzero(program.kind == WINDOW)
+    later_markers = np.arange(1, program.kind.size)
+    step = np.searchsorted(window_markers, later_markers) - 1
+    last_step = rank_of_step.size - 1
+    known_step = np.clip(step, 0, last_step)
+    return rank_of_step[known_step]
 
 
 def _median_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> Int64:

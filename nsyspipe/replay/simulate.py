@@ -73,7 +73,8 @@ class StepProgram(Struct, frozen=True):
         ratio_ns = slowing.ratio * concurrent_work
         delays_ns = slowing.delay_ns * n_started_concurrently
         slowed_ns = ratio_ns + delays_ns
-        free_work = work - slowed_ns / (1 + slowing.ratio)
+        free_slowed_ns = slowed_ns / (1 + slowing.ratio)
+        free_work = work - free_slowed_ns
         return np.maximum.accumulate(free_work, axis=0)
 
     @property
@@ -127,7 +128,9 @@ def simulate(
       for other ranks. The operations between two markers are spread evenly over the work.
     """
     simulation = _Simulation(program, settings, unpack_ns)
-    markers = zip(program.kind.tolist(), program.subject.tolist(), strict=True)
+    kinds = program.kind.tolist()
+    subjects = program.subject.tolist()
+    markers = zip(kinds, subjects, strict=True)
     for marker, (kind, subject) in enumerate(markers):
         simulation.work_until(marker)
         if kind == READY:
@@ -152,7 +155,7 @@ class _Simulation:
         unpack_ns: Float64 | None,
     ) -> None:
         n_collectives = program.step.size
-        n_chains = int(program.chain.max(initial=0)) + 1
+        last_chain = int(program.chain.max(initial=0))
         n_edges = np.count_nonzero(program.kind == WINDOW)
         shape = (len(settings), program.n_ranks)
         self._program = program
@@ -172,7 +175,7 @@ class _Simulation:
         begin_ns = np.broadcast_to(program.begin_ns, shape)
         self._now = begin_ns.copy()
         self._ends = np.empty((n_collectives, *shape))
-        self._chain_ends = np.full((n_chains, *shape), -np.inf)
+        self._chain_ends = np.full((last_chain + 1, *shape), -np.inf)
         self.edges = np.empty((len(settings), n_edges, program.n_ranks))
 
     def work_until(self, marker: int) -> None:
@@ -191,14 +194,16 @@ class _Simulation:
         program = self._program
         chain = program.chain[collective]
         group = program.group[collective]
-        could_start = np.maximum(self._chain_ends[chain], self._now)
+        chain_end = self._chain_ends[chain]
+        could_start = np.maximum(chain_end, self._now)
         start = could_start + program.lag_ns[collective]
         transfer_ns = self._transfer_ns[:, collective]
         if self._depends_on_work[collective]:
             work_until_join = self._work_until_join[:, marker]
             is_working = start < self._now + work_until_join
             late_ns = program.late_during_work_ns[collective]
-            start = start + np.where(is_working, late_ns, 0.0)
+            late_if_working_ns = np.where(is_working, late_ns, 0.0)
+            start = start + late_if_working_ns
             is_any_working = last_start(group, is_working.astype(np.float64))
             longer = program.longer_during_work[collective] * is_any_working
             transfer_ns = transfer_ns * (1 + longer)
@@ -250,11 +255,13 @@ def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _W
 
 def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
     """Return the work from each marker to the rank's next `JOIN`, or to the last marker, ns."""
-    markers = np.arange(program.kind.size)[:, np.newaxis]
+    n_markers = program.kind.size
+    markers = np.arange(n_markers)[:, np.newaxis]
     is_join_marker = program.kind == JOIN
     is_join = is_join_marker[:, np.newaxis] & program.is_passed
     join = np.where(is_join, markers, markers[-1])
-    next_join = np.minimum.accumulate(join[::-1])[::-1]
+    next_join_backwards = np.minimum.accumulate(join[::-1])
+    next_join = next_join_backwards[::-1]
     work_until = np.cumsum(work_ns, axis=1)
     next_join_of_settings = next_join[np.newaxis]
     work_until_join = np.take_along_axis(work_until, next_join_of_settings, axis=1)

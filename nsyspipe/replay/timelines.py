@@ -117,7 +117,8 @@ class RankTimeline(Struct, frozen=True, dict=True):
 
         The place of an operation that is no copy is its own.
         """
-        has_copy = ["copy" in name.lower() for name in self.names]
+        small_names = map(str.lower, self.names)
+        has_copy = ["copy" in name for name in small_names]
         is_copy_name = np.array(has_copy, np.bool_)
         is_copy = self.is_copy | is_copy_name[self.name]
         place = np.arange(is_copy.size)
@@ -165,15 +166,17 @@ def summary_windows(run: Run) -> ReplayWindows | None:
     stretch = _longest_stretch(grid, is_used)
     if stretch is None:
         return None
+    edges = _edges_of_stretch(grid, stretch)
+    return ReplayWindows(ranks, grid.steps[stretch], edges, is_used[stretch])
+
+
+def _edges_of_stretch(grid: _StepGrid, stretch: slice) -> Int64:
+    """Return `ReplayWindows.edges` of consecutive steps."""
     starts = grid.starts[:, stretch]
-    last_end = grid.ends[:, stretch][:, -1:]
+    ends = grid.ends[:, stretch]
+    last_end = ends[:, -1:]
     edges_of_ranks = np.concatenate((starts, last_end), axis=1)
-    return ReplayWindows(
-        ranks=ranks,
-        steps=grid.steps[stretch],
-        edges=edges_of_ranks.T,
-        is_used=is_used[stretch],
-    )
+    return edges_of_ranks.T
 
 
 def _step_grid(steps: pa.Table, ranks: Sequence[int]) -> _StepGrid | None:
@@ -206,14 +209,22 @@ def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
     if not np.array_equal(is_on_any_rank, is_on_all_ranks):
         return None
     breaks = np.flatnonzero(~is_on_all_ranks) + 1
-    edges = [0, *breaks.tolist(), is_used.size]
-    stretches = list(map(slice, edges[:-1], edges[1:]))
-    n_used = [int(np.count_nonzero(is_used[stretch])) for stretch in stretches]
-    longest = stretches[int(np.argmax(n_used))]
-    used = np.flatnonzero(is_used[longest]) + longest.start
+    stretches = _stretches(breaks.tolist(), is_used.size)
+    n_used = [np.count_nonzero(is_used[stretch]) for stretch in stretches]
+    most_used = int(np.argmax(n_used))
+    longest = stretches[most_used]
+    used_in_longest = np.flatnonzero(is_used[longest])
+    used = used_in_longest + longest.start
     first_used = int(used[0])
     last_used = int(used[-1])
     return slice(first_used, last_used + 1)
+
+
+def _stretches(breaks: list[int], n_steps: int) -> list[slice]:
+    """Return the consecutive steps before, between and after breaks."""
+    firsts = [0, *breaks]
+    ends = [*breaks, n_steps]
+    return list(map(slice, firsts, ends))
 
 
 def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
@@ -248,25 +259,26 @@ class _Events:
         self.duration: Int64 = table["dur_ns"].to_numpy()
         self.step = filled(table["step"], _NO_STEP)
         phase = pc.index_in(table["phase"], _PHASES)
-        self.phase: Int64 = filled(phase, _NO_PHASE).astype(np.int64)
+        known_phase = filled(phase, _NO_PHASE)
+        self.phase: Int64 = known_phase.astype(np.int64)
         self.stream = self._number_streams()
         is_from_first_edge = self.start >= first_edge
         is_before_last_edge = self.start < last_edge
         self.is_inside: Flags = is_from_first_edge & is_before_last_edge
         self.is_comm = self._has_category("comm")
-        self.is_inside_compute = self._has_category("compute") & self.is_inside
+        is_compute = self._has_category("compute")
+        self.is_inside_compute = is_compute & self.is_inside
         self.main_stream = self._find_main_stream()
         self.launch = self._order_launches()
 
     def columns(self, rows: Int64) -> dict[str, Int64]:
         """Return the columns that `RankTimeline` and `Collectives` have in common."""
-        return {
-            "start": self.start[rows],
-            "end": self.end[rows],
-            "launch": self.launch[rows],
-            "step": self.step[rows],
-            "phase": self.phase[rows],
-        }
+        start = self.start[rows]
+        end = self.end[rows]
+        launch = self.launch[rows]
+        step = self.step[rows]
+        phase = self.phase[rows]
+        return {"start": start, "end": end, "launch": launch, "step": step, "phase": phase}
 
     def _number_streams(self) -> Int64:
         device = filled(self.table["device_id"], -1)
@@ -293,7 +305,8 @@ class _Events:
 
         The nodes of a graph on one stream have one launch. They are in order of start here.
         """
-        launch = filled(self.table["launch_ns"], BEFORE_ALL_NS).copy()
+        known_launch = filled(self.table["launch_ns"], BEFORE_ALL_NS)
+        launch = known_launch.copy()
         is_on_main_stream = self.stream == self.main_stream
         on_main_stream = np.flatnonzero(self.is_inside & is_on_main_stream)
         main_launch = launch[on_main_stream]
@@ -308,17 +321,18 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
     is_on_main_stream = events.stream == events.main_stream
     rows = np.flatnonzero(events.is_inside & ~events.is_comm & is_on_main_stream)
     columns = _operation_columns(events, rows)
-    is_without_launch = events.launch[rows] == BEFORE_ALL_NS
-    n_without_launch = int(np.count_nonzero(is_without_launch))
+    launch = events.launch[rows]
+    n_without_launch = int(np.count_nonzero(launch == BEFORE_ALL_NS))
     name_codes = events.table["name"].combine_chunks().dictionary_encode()
     names = tuple(name_codes.dictionary.to_pylist())
-    is_copy_name = np.array([text == "memcpy DtoD" for text in names], np.bool_)
+    is_copy_name = np.array(names, object) == "memcpy DtoD"
     name = name_codes.indices.to_numpy()[rows].astype(np.int64)
     comm_rows = np.flatnonzero(events.is_inside & events.is_comm)
     is_in_steps = np.isin(events.step[comm_rows], steps)
     comm_in_steps = comm_rows[is_in_steps]
     n_comm_outside_steps = comm_rows.size - comm_in_steps.size
     comm_stream_kernel_ns = _comm_stream_kernel_times(events, comm_rows)
+    collectives = _collectives(events, comm_in_steps)
     return RankTimeline(
         **columns,
         name=name,
@@ -329,7 +343,7 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
         n_comm_stream_kernels=comm_stream_kernel_ns.size,
         comm_stream_kernels_ns=int(comm_stream_kernel_ns.sum()),
         n_comm_outside_steps=n_comm_outside_steps,
-        collectives=_collectives(events, comm_in_steps),
+        collectives=collectives,
     )
 
 
@@ -340,7 +354,8 @@ def _operation_columns(events: _Events, rows: Int64) -> dict[str, Int64]:
     latest_launch = np.maximum.accumulate(launch)
     is_without_launch = launch == BEFORE_ALL_NS
     columns["launch"] = np.where(is_without_launch, latest_launch, launch)
-    columns["n_bytes"] = filled(events.table["bytes"], 0)[rows]
+    n_bytes = filled(events.table["bytes"], 0)
+    columns["n_bytes"] = n_bytes[rows]
     return columns
 
 
@@ -356,15 +371,19 @@ def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:
     """Return some communication operations, in order of launch."""
-    order = np.lexsort((events.start[rows], events.launch[rows]))
+    start = events.start[rows]
+    launch = events.launch[rows]
+    order = np.lexsort((start, launch))
     by_launch = rows[order]
-    kinds = events.table["collective"].take(pa.array(by_launch)).to_pylist()
+    kinds = events.table["collective"].take(pa.array(by_launch))
+    kind = np.asarray(kinds.to_pylist(), object)
     stream = events.stream[by_launch]
     seq = filled(events.table["seq"], _NO_SEQ)
+    is_inline = stream == events.main_stream
     return Collectives(
         **events.columns(by_launch),
         seq=seq[by_launch],
         stream=stream,
-        kind=np.asarray(kinds, object),
-        is_inline=stream == events.main_stream,
+        kind=kind,
+        is_inline=is_inline,
     )
