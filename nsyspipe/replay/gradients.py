@@ -36,11 +36,10 @@ def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     They are those like the last operation before the last large all-reduce of the step.
     """
     comm = timeline.collectives
-    lengths_ns = (comm.end - comm.start)[all_reduces]
+    lengths_ns = comm.end[all_reduces] - comm.start[all_reduces]
     min_large_ns = _MIN_SHARE_OF_LONGEST * lengths_ns.max()
     large = all_reduces[lengths_ns >= min_large_ns]
-    latest = np.argmax(comm.launch[large])
-    last_large = large[latest]
+    last_large = large[np.argmax(comm.launch[large])]
     step = comm.step[last_large]
     last_launch = comm.launch[last_large]
     n_launched = int(np.searchsorted(timeline.latest_launch, last_launch))
@@ -50,7 +49,8 @@ def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     first = int(np.searchsorted(latest_step, step))
     span = slice(first, n_launched)
     last_name = timeline.names[timeline.name[n_launched - 1]]
-    is_like = _are_like(timeline.names, last_name)[timeline.name[span]]
+    is_like_name = _are_like(timeline.names, last_name)
+    is_like = is_like_name[timeline.name[span]]
     is_scaling = is_like & (timeline.step[span] == step)
     if comm.phase[last_large] == _BACKWARD:
         is_scaling &= timeline.phase[span] == _BACKWARD
@@ -87,7 +87,7 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
         least_places = np.where(is_least, places, 0)
         place_of_least = np.maximum.accumulate(least_places)
         previous_place[gradient, 1:] = place_of_least[:-1]
-        cost_before = np.concatenate(([np.inf], least_so_far[:-1]))
+        cost_before = np.append(np.inf, least_so_far[:-1])
         total_cost = cost_before + cost[gradient]
     last_place = int(np.argmin(total_cost))
     matched = [last_place]
@@ -104,9 +104,9 @@ def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     constant makes that of the smallest gradient at least as long as the shortest kernel.
     """
     n_largest = max(sizes.size // 4, 1)
-    largest_ns = np.sort(lengths)[-n_largest:].sum()
-    largest_bytes = np.sort(sizes)[-n_largest:].sum()
-    ns_per_byte = largest_ns / largest_bytes
+    largest_lengths = np.sort(lengths)[-n_largest:]
+    largest_sizes = np.sort(sizes)[-n_largest:]
+    ns_per_byte = largest_lengths.sum() / largest_sizes.sum()
     smallest_ns = sizes.min() * ns_per_byte
     constant_ns = max(lengths.min() - smallest_ns, 0.0)
     expected_ns = constant_ns + sizes * ns_per_byte
@@ -337,7 +337,9 @@ def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) 
     beyond_shortest_ns = lengths - lengths.min()
     weights = np.maximum(beyond_shortest_ns, min_weight)
     bucket_weights = np.bincount(bucket, weights=weights, minlength=bucket_bytes.size)
-    sizes: Float64 = bucket_bytes[bucket] * weights / bucket_weights[bucket]
+    bytes_of_bucket = bucket_bytes[bucket]
+    weight_of_bucket = bucket_weights[bucket]
+    sizes: Float64 = bytes_of_bucket * weights / weight_of_bucket
     return sizes
 
 

@@ -55,7 +55,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
-    reason = next(refusals.why_not_replayable(run, timelines, windows), None)
+    reasons = refusals.why_not_replayable(run, timelines, windows)
+    reason = next(reasons, None)
     if reason:
         return reason
     replay = _prepare_replay(run, windows, timelines, gradient_bytes)
@@ -82,12 +83,14 @@ def _prepare_replay(
     datatypes = _gradient_datatypes(messages, uses.is_gradient)
     n_job_ranks = run.header.n_job_ranks or 0
     world_size = max(len(timelines), n_job_ranks)
+    element_bytes = _element_bytes(datatypes)
+    recorded_bytes_per_s = _recorded_bandwidths(run, role_of)
     return Replay(
         captured=captured,
         given_bytes=gradient_bytes,
         datatypes=datatypes,
-        element_bytes=_element_bytes(datatypes),
-        recorded_bytes_per_s=_recorded_bandwidths(run, role_of),
+        element_bytes=element_bytes,
+        recorded_bytes_per_s=recorded_bytes_per_s,
         world_size=world_size,
         is_hybrid_sharded=is_hybrid_sharded(traffic),
         **_launch_facts(run),
@@ -202,7 +205,8 @@ def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
     for step, seq, *message in zip(*columns, strict=True):
         message_at[step, seq] = _Message(*message)
     comm = first_rank.collectives
-    places = zip(comm.step.tolist(), comm.seq.tolist(), strict=True)
+    steps = comm.step.tolist()
+    places = zip(steps, comm.seq.tolist(), strict=True)
     return [message_at.get(place, _UNKNOWN_MESSAGE) for place in places]
 
 
@@ -222,13 +226,15 @@ def _collective_uses(
     timelines: Sequence[RankTimeline], messages: Sequence[_Message], role_of: _Roles
 ) -> CollectiveUses:
     uses = [(message.comm_id, message.collective) for message in messages]
-    role = np.array([role_of.get(use, OTHER) for use in uses], object)
+    roles = [role_of.get(use, OTHER) for use in uses]
+    role = np.array(roles, object)
     comm_ids = [message.comm_id for message in messages]
     communicator = None
     if all(map(is_nccl_communicator, comm_ids)):
         communicator = _number_values(np.array(comm_ids))
     # A size of None becomes NaN.
-    n_bytes = np.array([message.n_bytes for message in messages], np.float64)
+    sizes = [message.n_bytes for message in messages]
+    n_bytes = np.array(sizes, np.float64)
     is_gradient = _gradient_collectives(timelines, role)
     chain = _chains(timelines, communicator)
     return CollectiveUses(n_bytes, is_gradient, role, chain)
@@ -270,14 +276,9 @@ def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
 
     It is the sum of bytes x factor over the sum of transfer times.
     """
-    table = run.collectives()
-    is_transfer = pc.not_equal(table["transfer_ns"], 0)
-    has_transfer = pc.fill_null(is_transfer, fill_value=True)
-    sent = pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"])
-    with_sent: pa.Table = table.append_column("sent", sent)
-    is_counted = pc.and_(table["in_summary"], has_transfer)
-    uses = sums_by(with_sent.filter(is_counted), [*_USE], ["sent", "transfer_ns"])
-    roles = [role_of.get((row["comm_id"], row["collective"]), OTHER) for row in uses]
+    uses = _transfers_of_uses(run.collectives())
+    keys = [(row["comm_id"], row["collective"]) for row in uses]
+    roles = [role_of.get(key, OTHER) for key in keys]
     uses_of_roles = grouped(zip(roles, uses, strict=True))
     bandwidths: dict[str, float | None] = {}
     for role, rows in uses_of_roles.items():
@@ -287,6 +288,17 @@ def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
             transfer_ns = sum(row["transfer_ns"] for row in rows)
             bandwidths[role] = divided(sent_by_role, transfer_ns)
     return bandwidths
+
+
+def _transfers_of_uses(collectives: pa.Table) -> list[dict[str, Any]]:
+    """Return the sums of bytes x factor and of transfer times for each use of a communicator."""
+    is_transfer = pc.not_equal(collectives["transfer_ns"], 0)
+    has_transfer = pc.fill_null(is_transfer, fill_value=True)
+    sent = pc.multiply(collectives["busbw_bytes_per_s"], collectives["transfer_ns"])
+    with_sent = collectives.append_column("sent", sent)
+    is_counted = pc.and_(collectives["in_summary"], has_transfer)
+    counted = with_sent.filter(is_counted)
+    return sums_by(counted, [*_USE], ["sent", "transfer_ns"])
 
 
 def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
@@ -302,8 +314,10 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     if SHARDED in role or is_concurrent.any():
         return is_gradient
     data_role = DATA if DATA in role else OTHER
-    is_all_reduce = (comm.kind == "all_reduce") & ~comm.is_inline
-    candidates = np.flatnonzero(is_all_reduce & (role == data_role))
+    is_all_reduce = comm.kind == "all_reduce"
+    is_of_data = role == data_role
+    is_candidate = is_all_reduce & ~comm.is_inline & is_of_data
+    candidates = np.flatnonzero(is_candidate)
     if candidates.size:
         is_gradient[candidates] = _are_in_longest_phase(comm, candidates)
     return is_gradient
