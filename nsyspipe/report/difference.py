@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -155,13 +155,15 @@ def side_problems(rows: Sequence[Mapping[str, Any]]) -> list[Trouble]:
 
 
 def _sides_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    return listed(dict.fromkeys(row["side"] for row in rows))
+    sides = dict.fromkeys(row["side"] for row in rows)
+    return listed(sides)
 
 
 def answer_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the verdict, what the change comes from, and what speaks against the verdict."""
-    yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
-    if difference.verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
+    verdict = difference.verdict
+    yield Sentence(verdict_text(difference), "bold", verdict=verdict)
+    if verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
         yield Sentence(SCOPE)
     if difference.cause is not None:
         yield Sentence(cause_text(difference.cause))
@@ -169,18 +171,24 @@ def answer_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Sentence(opposed_text(difference.opposed_parts))
     outlier = difference.outlier
     if outlier is not None:
-        times = f"takes {ms_text(outlier.ns)}, but the median is {ms_text(outlier.median_ns)}"
-        without = f"Without this step the verdict would be {outlier.verdict}."
-        yield Sentence(f"Step {outlier.step} of the {outlier.side} {times}. {without}")
+        time = ms_text(outlier.ns)
+        median = ms_text(outlier.median_ns)
+        step = (
+            f"Step {outlier.step} of the {outlier.side} takes {time}, but the median is {median}."
+        )
+        yield Sentence(f"{step} Without this step the verdict would be {outlier.verdict}.")
 
 
 def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what both sides are, and what makes the comparison doubtful or impossible."""
-    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
+    sides = (difference.baseline, difference.candidate)
+    for name, side in zip(SIDES, sides, strict=True):
+        n_captures = len(side.runs)
         run = side.runs[0]
-        facts = [side.name, *subject_facts(run), *backward_source(run)]
-        if len(side.runs) > 1:
-            facts.append(f"the first of {len(side.runs)} captures")
+        facts = [side.name, *subject_facts(run)]
+        facts += backward_source(run)
+        if n_captures > 1:
+            facts.append(f"the first of {n_captures} captures")
         yield Facts(facts, name, is_of_several=True)
     yield from doubt_blocks(difference)
 
@@ -190,14 +198,16 @@ def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
     checks = difference.comparability.to_pylist()
     is_forced = difference.rules.is_forced
     if checks:
-        yield Troubles([_doubt(row, is_forced=is_forced) for row in checks], is_close=True)
+        warnings = [_doubt(row, is_forced=is_forced) for row in checks]
+        yield Troubles(warnings, is_close=True)
 
 
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
     """Return a check of the comparison as a warning, with the option that overrides the check."""
     severity = "not comparable" if row["blocks"] else "warning"
     message = row["message"]
-    if row["check"] == OTHER_WORK and not is_forced:
+    is_blocked = row["check"] == OTHER_WORK and not is_forced
+    if is_blocked:
         message += (
             ". Use --force if you know that the runs are comparable, for example eager and "
             "torch.compile."
@@ -215,27 +225,29 @@ def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
 
 def gate_line(gate: Gate) -> str:
     """Return the decision of a gate in one line: ``GATE UNDECIDED (exit 4): ...``."""
-    return f"GATE {gate.outcome.upper()} (exit {gate.exit_code}): {gate_text(gate)}"
+    outcome = gate.outcome.upper()
+    return f"GATE {outcome} (exit {gate.exit_code}): {gate_text(gate)}"
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, the causes of its idle time, and the sum of parts."""
-    parts = [
-        {"name": metric_label(part["part"]), **part}
-        for part in difference.step_time_parts.to_pylist()
-    ]
+    rows = []
+    for part in difference.step_time_parts.to_pylist():
+        label = metric_label(part["part"])
+        rows.append({"name": label, **part})
     # Idle is the last part, so its causes follow it.
-    idle_causes = [
-        {"name": f"  {_cause_label(cause['cause'])}", **cause}
-        for cause in difference.idle_causes.to_pylist()
-        if cause["baseline_ns"] or cause["candidate_ns"]
-    ]
-    return [*parts, *idle_causes, {"name": "mean step time", **_mean_step_time(difference)}]
+    for cause in difference.idle_causes.to_pylist():
+        if cause["baseline_ns"] or cause["candidate_ns"]:
+            label = _cause_label(cause["cause"])
+            rows.append({"name": f"  {label}", **cause})
+    total = {"name": "mean step time", **_mean_step_time(difference)}
+    return [*rows, total]
 
 
 def _cause_label(cause: str) -> str:
     """Return what a cause of idle time is called, without the word idle."""
-    return METRIC_FIGURES[f"idle_{cause}"].short.removeprefix("idle: ")
+    figure = METRIC_FIGURES[f"idle_{cause}"]
+    return figure.short.removeprefix("idle: ")
 
 
 def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
@@ -245,8 +257,10 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
-    fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
-    if difference.mean_step_time[2] is None:
+    name_field = Field("of the\nslowest rank", of("name"), "word")
+    fields = [name_field, *_times("_ns")]
+    delta_ns = difference.mean_step_time[2]
+    if delta_ns is None:
         note = "not available, because a side has no step that was recorded on every rank"
         return table_of(PARTS, [], fields, note)
     return table_of(PARTS, part_rows(difference), fields)
@@ -255,12 +269,15 @@ def parts_table(difference: RunDifference) -> Table:
 def _times(suffix: str) -> list[Field]:
     """Return columns of the mean times of both sides and their change, with equal decimals."""
     fields = []
+    write_ns = partial(value_text, "ns")
     for side in SIDES:
-        cell = of(side + suffix, partial(value_text, "ns"))
-        field = Field(f"{side}\nmean", cell, from_width=_MIN_WIDTH_FOR_SIDES, decimals_of="mean")
+        cell = of(f"{side}{suffix}", write_ns)
+        heading = f"{side}\nmean"
+        field = Field(heading, cell, from_width=_MIN_WIDTH_FOR_SIDES, decimals_of="mean")
         fields.append(field)
     change = of(f"delta{suffix}", partial(delta_text, "ns"))
-    return [*fields, Field("change\nof mean", change, decimals_of="mean")]
+    fields.append(Field("change\nof mean", change, decimals_of="mean"))
+    return fields
 
 
 # Places of metrics in their table.
@@ -276,31 +293,36 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     changed much.
     """
     rows = difference.metrics.to_pylist()
-    step_ns = next((row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC), None)
-    much_ns = _MIN_SHARE_SHOWN_ALWAYS * (step_ns or 0)
+    values = (row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC)
+    step_ns = next(values, None) or 0
+    much_ns = _MIN_SHARE_SHOWN_ALWAYS * step_ns
     # All metrics of a capture without steps are main ones: shares and bandwidths.
     is_capture = difference.has_capture_without_steps
 
     def place(row: Mapping[str, Any]) -> int:
         if row["metric"] in difference.judged:
             return _JUDGED
-        is_shown = _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns)
-        return _SHOWN if is_shown else _HIDDEN
+        if _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns):
+            return _SHOWN
+        return _HIDDEN
 
     # The sort is stable.
     rows.sort(key=place)
-    return rows, sum(place(row) != _HIDDEN for row in rows)
+    n_hidden = [*map(place, rows)].count(_HIDDEN)
+    return rows, len(rows) - n_hidden
 
 
 def _is_main(row: Mapping[str, Any], *, is_capture: bool) -> bool:
-    is_main = is_capture or units.metric_figure(row["metric"]) is not None
+    figure = units.metric_figure(row["metric"])
+    is_main = is_capture or figure is not None
     return is_main and row["baseline"] is not None
 
 
 def _is_large_change(row: Mapping[str, Any], much_ns: float) -> bool:
     """Tell whether a time certainly changed by this much."""
+    is_time = row["unit"] == "ns"
     is_sure = row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
-    return row["unit"] == "ns" and is_sure and abs(row["delta"]) >= much_ns
+    return is_time and is_sure and abs(row["delta"]) >= much_ns
 
 
 def metrics_table(difference: RunDifference) -> Table:
@@ -308,27 +330,27 @@ def metrics_table(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     shown = rows[:n_shown]
     statistics = {row["statistic"] for row in shown}
-    fields = [_metric_name_field(difference, statistics), *_metric_side_fields(statistics)]
+    fields = [_metric_name_field(difference, statistics)]
+    fields += _metric_side_fields(statistics)
     change_cell = partial(_metric, name="delta", write=delta_text)
     fields.append(Field("change", change_cell, from_width=_MIN_WIDTH_FOR_CHANGE))
-    if any(row["ci_low"] is not None for row in shown):
+    has_interval = any(row["ci_low"] is not None for row in shown)
+    if has_interval:
         fields.append(_interval_field(difference.rules.confidence))
-    percent_field = Field(
-        "%",
-        _percent_cell,
-        hint="percent of the baseline (ratios have percentage points)",
-        from_width=_MIN_WIDTH_FOR_PERCENT,
-    )
-    verdict_field = Field(
-        "verdict",
-        lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)),
-        "word",
-        from_width=_MIN_WIDTH_FOR_VERDICT,
-    )
-    fields += [percent_field, verdict_field]
+    hint = "percent of the baseline (ratios have percentage points)"
+    percent = Field("%", _percent_cell, hint=hint, from_width=_MIN_WIDTH_FOR_PERCENT)
+    verdict_cell = partial(_verdict_cell, difference)
+    verdict = Field("verdict", verdict_cell, "word", from_width=_MIN_WIDTH_FOR_VERDICT)
+    fields += [percent, verdict]
     note = None if difference.has_capture_without_steps else OF_RANKS
-    strong = frozenset(range(len(difference.judged)))
+    n_judged = len(difference.judged)
+    strong = frozenset(range(n_judged))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+
+
+def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
+    word = verdict_word(row["verdict"])
+    return Word(word, is_plain=is_outweighed(difference, row))
 
 
 def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -> Field:
@@ -339,8 +361,10 @@ def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -
     contradictions = _contradictions(difference)
 
     def cell(row: Mapping[str, Any]) -> str:
+        metric = row["metric"]
         suffix = suffixes.get(row["statistic"], "")
-        return f"{metric_label(row['metric'])}{suffix}{contradictions.get(row['metric'], '')}"
+        contradiction = contradictions.get(metric, "")
+        return f"{metric_label(metric)}{suffix}{contradiction}"
 
     heading = "of the capture" if statistics == {None} else "of the rank with\nmost of it"
     return Field(heading, cell, "word")
@@ -356,28 +380,25 @@ def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
         second_line = "\nmean"
     else:
         second_line = "\nmean or median"
-    return [
-        Field(
-            f"{side}{second_line}",
-            partial(_metric, name=side, write=value_text),
-            from_width=_MIN_WIDTH_FOR_SIDES,
-        )
-        for side in SIDES
-    ]
+    fields = []
+    for side in SIDES:
+        heading = f"{side}{second_line}"
+        cell = partial(_metric, name=side, write=value_text)
+        fields.append(Field(heading, cell, from_width=_MIN_WIDTH_FOR_SIDES))
+    return fields
 
 
 def _interval_field(confidence: float) -> Field:
-    return Field(
-        f"{sure_text(confidence)} CI\nof the change",
-        interval_cell,
-        hint="confidence interval of the change",
-        from_width=_MIN_WIDTH_FOR_INTERVAL,
-    )
+    heading = f"{sure_text(confidence)} CI\nof the change"
+    hint = "confidence interval of the change"
+    return Field(heading, interval_cell, hint=hint, from_width=_MIN_WIDTH_FOR_INTERVAL)
 
 
 def _percent_cell(row: Mapping[str, Any]) -> str:
-    is_huge = row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _MAX_SHOWN_PERCENT
-    return f">{_MAX_SHOWN_PERCENT}" if is_huge else percent_change(row).removesuffix("%")
+    change_pct = row["delta_pct"] or 0
+    if row["unit"] != "ratio" and change_pct >= _MAX_SHOWN_PERCENT:
+        return f">{_MAX_SHOWN_PERCENT}"
+    return percent_change(row).removesuffix("%")
 
 
 def verdict_word(verdict: str) -> str:
@@ -390,25 +411,26 @@ def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
 
     That is no reason for an alarm.
     """
-    is_judged = row["metric"] in difference.judged
-    return not is_judged and row["verdict"] == REGRESSION and difference.verdict != REGRESSION
+    if difference.verdict == REGRESSION or row["metric"] in difference.judged:
+        return False
+    return bool(row["verdict"] == REGRESSION)
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
     """Return a value of a metric in the unit of both sides."""
-    text = in_unit_of_row(write(row["unit"], row[name]), (row.get(side) for side in SIDES))
+    values = [row.get(side) for side in SIDES]
+    text = in_unit_of_row(write(row["unit"], row[name]), values)
     return text.replace(" steps/s", " /s")
 
 
 def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the kernels that changed most."""
-    fields = [
-        Field("kernels, per\nrank and step", of("name"), "name"),
-        *_times("_ns_per_step"),
-        Field("phase", of("phase"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
-        Field("status", of("status"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
-    ]
-    note = _kernels_note(difference.kernels.num_rows, len(rows))
+    name = Field("kernels, per\nrank and step", of("name"), "name")
+    phase = Field("phase", of("phase"), "word", from_width=_MIN_WIDTH_FOR_WORDS)
+    status = Field("status", of("status"), "word", from_width=_MIN_WIDTH_FOR_WORDS)
+    fields = [name, *_times("_ns_per_step"), phase, status]
+    n_kernels = difference.kernels.num_rows
+    note = _kernels_note(n_kernels, len(rows))
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -434,37 +456,39 @@ def _side_text(unit: str | None, value: float | str | None) -> str:
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
-    has_numbers = row["delta"] is not None
-    value = row[f"{side}_value"] if has_numbers else row[side]
-    return _side_text(row["unit"], value)
+    is_text = row["delta"] is None
+    column = side if is_text else f"{side}_value"
+    return _side_text(row["unit"], row[column])
 
 
 def change_text_of_fact(row: Mapping[str, Any]) -> str:
     """Return a fact that changed in a line: ``collectives per step: 1 -> 37``."""
-    before, after = (shortened(_fact_text(row, side), _MAX_FACT_CHARS) for side in SIDES)
-    return f"{shown_name(row['what'])}: {before} -> {after}"
+    texts = [_fact_text(row, side) for side in SIDES]
+    before, after = (shortened(text, _MAX_FACT_CHARS) for text in texts)
+    name = shown_name(row["what"])
+    return f"{name}: {before} -> {after}"
 
 
 def changes_table(difference: RunDifference) -> Table:
     """Return the facts that changed."""
     rows = shown_changes(difference)
-    fields = [
-        Field(
-            "what else changed",
-            lambda row: shown_name(row["what"]),
-            "name",
-            most=_MAX_FACT_CHARS,
-        )
-    ]
-    fields += [
-        Field(side, partial(_fact_text, side=side), "name", most=_MAX_VALUE_CHARS) for side in SIDES
-    ]
+    fields = [Field("what else changed", _fact_name_cell, "name", most=_MAX_FACT_CHARS)]
+    for side in SIDES:
+        cell = partial(_fact_text, side=side)
+        fields.append(Field(side, cell, "name", most=_MAX_VALUE_CHARS))
     fields.append(Field("change", _fact_delta_cell, from_width=_MIN_WIDTH_FOR_WORDS))
-    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_MAX_SHOWN_CHANGES)
+    note = facts_text(difference)
+    return table_of(CHANGES, rows, fields, note, n_shown=_MAX_SHOWN_CHANGES)
+
+
+def _fact_name_cell(row: Mapping[str, Any]) -> str:
+    return shown_name(row["what"])
 
 
 def _fact_delta_cell(row: Mapping[str, Any]) -> str:
-    return "" if row["delta"] is None else _metric(row, "delta", delta_text)
+    if row["delta"] is None:
+        return ""
+    return _metric(row, "delta", delta_text)
 
 
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
@@ -472,26 +496,32 @@ def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
 
     What both sides hide has no row, because nothing is known of it.
     """
-    changes = difference.changes.to_pylist()
-    known = (change for change in changes if not change["what"].endswith(MAY_HAVE))
-    return [row for change in known for row in _rows_of_change(change)]
+    rows = []
+    for change in difference.changes.to_pylist():
+        is_hidden = change["what"].endswith(MAY_HAVE)
+        if not is_hidden:
+            rows += _rows_of_change(change)
+    return rows
 
 
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that a change is shown as: for commands, each argument that differs."""
-    if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
+    baseline = row["baseline"]
+    candidate = row["candidate"]
+    is_recorded = baseline is not None and candidate is not None
+    if row["what"] not in COMMANDS or not is_recorded:
         return [row]
-    arguments = changed_arguments(row["baseline"], row["candidate"])
-    return [_argument_row(row, argument) for argument in arguments] or [row]
+    arguments = changed_arguments(baseline, candidate)
+    rows = [_argument_row(row, argument) for argument in arguments]
+    return rows or [row]
 
 
 def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
-    return {
-        **row,
+    sides = {
         "baseline": _argument_value(argument.before),
         "candidate": _argument_value(argument.after),
-        "what": _argument_text(argument.name),
     }
+    return row | sides | {"what": _argument_text(argument.name)}
 
 
 def _argument_value(value: str | None) -> str:
@@ -511,19 +541,17 @@ def hidden_facts(difference: RunDifference) -> list[str]:
 
     Of commands, these are arguments.
     """
-    return [
-        _hidden_fact(row)
-        for row in difference.changes.to_pylist()
-        if row["what"].endswith(MAY_HAVE)
-    ]
+    rows = difference.changes.to_pylist()
+    return [_hidden_fact(row) for row in rows if row["what"].endswith(MAY_HAVE)]
 
 
 def _hidden_fact(row: Mapping[str, Any]) -> str:
-    what = str(row["what"].removesuffix(MAY_HAVE))
+    what = cast("str", row["what"].removesuffix(MAY_HAVE))
     if what not in COMMANDS:
         return what
-    arguments = map(_argument_text, hidden_arguments(row["baseline"], HIDDEN))
-    return f"{listed([*arguments])} of the {what}"
+    arguments = hidden_arguments(row["baseline"], HIDDEN)
+    names = [*map(_argument_text, arguments)]
+    return f"{listed(names)} of the {what}"
 
 
 def facts_text(difference: RunDifference) -> str:
@@ -535,16 +563,14 @@ def facts_text(difference: RunDifference) -> str:
     same = same_facts(difference)
     if same:
         sentences.append(f"Same on both sides: {listed(same)}.")
-    return " ".join([*sentences, *not_compared_texts(difference)])
+    sentences += not_compared_texts(difference)
+    return " ".join(sentences)
 
 
 def same_facts(difference: RunDifference) -> list[str]:
     """Return the names of the facts that both sides recorded and that are the same."""
-    return [
-        _same_fact(row)
-        for row in difference.facts.to_pylist()
-        if row["is_same"] and row["what"] not in MEASURED
-    ]
+    rows = [row for row in difference.facts.to_pylist() if row["is_same"]]
+    return [_same_fact(row) for row in rows if row["what"] not in MEASURED]
 
 
 class NotCompared(Struct, frozen=True):
