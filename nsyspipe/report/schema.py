@@ -45,7 +45,8 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     ]
     for number, schema in enumerate(schemas):
         yield Sentence(schema.name, "bold", is_close=number == 0)
-        order = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
+        key = ", ".join(schema.key)
+        order = f" Sorted by {key}." if key else ""
         yield Sentence(f"{schema.doc}{order}")
         rows = [_column_row(schema, column) for column in schema.columns]
         yield Table(f"Columns of {schema.name}", columns, rows)
@@ -94,12 +95,15 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
         links = "\n".join(_link(schema) for schema in schemas)
         parts += ["# Tables and columns", about, _LEGEND, links]
     for schema in schemas:
-        key = ", ".join(f"`{name}`" for name in schema.key)
+        names = [f"`{name}`" for name in schema.key]
+        key = ", ".join(names)
         order = f" Sorted by {key}." if schema.key else ""
         grain = _prose(schema.doc)
         rows = [_markdown_row(schema, column) for column in schema.columns]
         lines = table(_HEADINGS, _KINDS, rows)
-        parts += [f"## {schema.name}", f"{grain}{order}", "\n".join(lines)]
+        parts.append(f"## {schema.name}")
+        parts.append(f"{grain}{order}")
+        parts.append("\n".join(lines))
     text = "\n\n".join(parts)
     return f"{text}\n"
 
@@ -113,7 +117,9 @@ def _link(schema: TableSchema) -> str:
 
 def _markdown_row(schema: TableSchema, column: Column) -> list[str]:
     """Return the cells of a column in the order of `_HEADINGS`."""
-    anchor = f'<a id="{schema.name}.{column.name}"></a>`{column.name}`'
+    anchor_id = f"{schema.name}.{column.name}"
+    name = f'<a id="{anchor_id}"></a>`{column.name}`'
     type_text = escaped(_type(column))
     meaning = _prose(meaning_of(schema, column))
-    return [anchor, type_text, escaped(column.unit), meaning, _prose(column.source)]
+    unit = escaped(column.unit)
+    return [name, type_text, unit, meaning, _prose(column.source)]

@@ -4,7 +4,7 @@ They are made from the declarations in the catalogue of notes, the figures and t
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
 from msgspec import Struct, structs
@@ -81,15 +81,19 @@ def _explanation_of_note(name: str, kind: ProblemKind) -> Explanation:
     has_placeholders = message != kind.message
     if has_placeholders:
         meaning.append(Paragraph(_PLACEHOLDERS))
-    fix = _fix_text(_with_placeholders(kind.fix or ""))
     severity = Paragraph(_SEVERITIES[kind.severity])
+    fix = _fix_text(_with_placeholders(kind.fix or ""))
     sections = (
-        Section("Severity", (severity,)),
-        Section("What it means", tuple(meaning)),
-        Section("How to fix it", (Paragraph(fix),)),
+        _section("Severity", severity),
+        _section("What it means", *meaning),
+        _section("How to fix it", Paragraph(fix)),
     )
     summary = "A note that outputs print if it applies to your reports."
     return Explanation(name, Group.NOTE, name, summary, sections)
+
+
+def _section(heading: str, *pieces: Piece) -> Section:
+    return Section(heading, pieces)
 
 
 def _with_placeholders(template: str) -> str:
@@ -154,8 +158,9 @@ def explain_metric(name: str) -> Explanation | None:
         return explanation
     places = columns_by_name()[figure.column]
     other_places = [place for place in places if place.table not in _TABLES_OF_METRICS]
-    sections = [_section_of_column(place) for place in other_places]
-    return structs.replace(explanation, sections=(*explanation.sections, *sections))
+    sections = [*explanation.sections]
+    sections += map(_section_of_column, other_places)
+    return structs.replace(explanation, sections=tuple(sections))
 
 
 def _figure_named(name: str) -> Figure | None:
@@ -179,26 +184,26 @@ def _explanation_of_metric(figure: Figure) -> Explanation:
     formulas = [f"of one step, to compare runs: {figure.formula}"]
     formulas += [f"of the run: {_definition(column)}" for column in run_columns]
     formulas += [f"`{column.name}`: {_definition(column)}" for column in step_columns]
+    definition = Paragraph(_sentence(figure.definition))
     unit = _sentence(_unit_text(figure.unit))
-    definition = _sentence(figure.definition)
-    direction = _DIRECTIONS[figure.better]
-    command = Code("bash", f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n")
+    direction = Paragraph(_DIRECTIONS[figure.better])
+    command = f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n"
     nulls = _null_texts([*run_columns, *step_columns])
-    formula_pieces: tuple[Piece, ...] = (Items(tuple(formulas)), *_about_symbols(formulas))
-
-    meaning = (
-        Section("Definition", (Paragraph(definition),)),
-        Section("Unit", (Paragraph(unit),)),
-        Section("Formula", formula_pieces),
-        Section("When it is null", (Items(tuple(nulls)),)),
+    sections = (
+        _section("Definition", definition),
+        _section("Unit", Paragraph(unit)),
+        _section("Formula", *_formula_pieces(formulas)),
+        _section("When it is null", Items(tuple(nulls))),
+        _section("Which direction is better", direction),
+        _section("How to compare it", Code("bash", command)),
     )
-    comparison = (
-        Section("Which direction is better", (Paragraph(direction),)),
-        Section("How to compare it", (command,)),
-    )
-    sections = (*meaning, *comparison)
     summary = f"A metric. In JSON and tables, its column is `{figure.column}`."
     return Explanation(figure.name, Group.METRIC, figure.label, summary, sections)
+
+
+def _formula_pieces(formulas: Sequence[str]) -> Iterator[Piece]:
+    yield Items(tuple(formulas))
+    yield from _about_symbols(formulas)
 
 
 class _Place(Struct, frozen=True):
@@ -233,7 +238,8 @@ def explain_column(name: str) -> Explanation | None:
     if places is None:
         return None
     column_name = places[0].column.name
-    tables = ", ".join(f"`{place.table}`" for place in places)
+    names = [f"`{place.table}`" for place in places]
+    tables = ", ".join(names)
     summary = f"A column of {tables}."
     sections = tuple(map(_section_of_column, places))
     return Explanation(column_name, Group.COLUMN, column_name, summary, sections)
@@ -250,8 +256,8 @@ def _section_of_column(place: _Place) -> Section:
     unit = _unit_text(column.unit)
     texts.append(f"Unit: {unit}.")
     texts += _null_texts([column])
-    items = Items(tuple(texts))
-    return Section(f"In the table {place.table}", (items, *_about_symbols([formula])))
+    symbols = _about_symbols([formula])
+    return _section(f"In the table {place.table}", Items(tuple(texts)), *symbols)
 
 
 def _about_symbols(formulas: Sequence[str]) -> Sequence[Paragraph]:

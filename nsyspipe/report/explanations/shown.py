@@ -86,7 +86,8 @@ def index_blocks() -> Iterator[Block]:
 def _entries_blocks(heading: str, entries: Sequence[Entry]) -> Iterator[Block]:
     """Yield IDs below a heading, each with its title."""
     yield Sentence(heading, "bold", is_close=False)
-    columns = [Field("", kind="word", least=_ID_WIDTH), Field("", kind="prose")]
+    id_column = Field("", kind="word", least=_ID_WIDTH)
+    columns = [id_column, Field("", kind="prose")]
     rows = [[entry.id, _plain(entry.title)] for entry in entries]
     yield Table("", columns, rows, has_headings=False, is_close=True)
 
@@ -97,9 +98,10 @@ def explanation_document(explanation: Explanation) -> dict[str, Any]:
     for section in explanation.sections:
         text = section_markdown(section.pieces)
         sections.append({"heading": section.heading, "text": text})
+    group = explanation.group.name.lower()
     return {
         "id": explanation.id,
-        "group": explanation.group.name.lower(),
+        "group": group,
         "title": explanation.title,
         "summary": explanation.summary,
         "sections": sections,

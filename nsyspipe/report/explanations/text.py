@@ -144,9 +144,9 @@ def _words(block: str) -> Paragraph | Items:
     items = list(filter(None, map(_ITEM.fullmatch, entries)))
     if len(items) != len(entries):
         return Paragraph(_joined(block))
-    texts = tuple(_joined(item[1]) for item in items)
+    texts = [_joined(item[1]) for item in items]
     first_character = block[0]
-    return Items(texts, is_numbered=first_character.isdigit())
+    return Items(tuple(texts), is_numbered=first_character.isdigit())
 
 
 def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
