@@ -118,7 +118,9 @@ def _with_links(line: str, page_id: str) -> str:
 
     def with_link(code: re.Match[str]) -> str:
         finding_id = code[1]
-        return f"[{code[0]}]({finding_id}.md)" if finding_id in linked_ids else code[0]
+        if finding_id not in linked_ids:
+            return code[0]
+        return f"[{code[0]}]({finding_id}.md)"
 
     return re.sub(r"`([a-z0-9-]+)`", with_link, line)
 

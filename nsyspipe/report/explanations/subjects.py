@@ -97,7 +97,8 @@ def explain(topic: str) -> Explanation | None:
     word = ALIASES.get(name, name)
     if word in ids_in(WORDS_FOLDER):
         return read_explanation(WORDS_FOLDER, word, Group.WORD)
-    return explain_note(name) or explain_metric(name) or explain_term(name) or explain_column(name)
+    note_or_metric = explain_note(name) or explain_metric(name)
+    return note_or_metric or explain_term(name) or explain_column(name)
 
 
 def explain_finding(name: str) -> Explanation:
@@ -109,11 +110,13 @@ def similar_ids(topic: str) -> list[str]:
     """Return the IDs that somebody may have meant, the most similar first."""
     name = normalized(topic)
     id_of_name = {normalized(known_id): known_id for known_id in all_ids()}
-    names = difflib.get_close_matches(name, id_of_name, n=_MAX_SIMILAR_IDS, cutoff=_MIN_SIMILARITY)
+    most = _MAX_SIMILAR_IDS
+    names = difflib.get_close_matches(name, id_of_name, n=most, cutoff=_MIN_SIMILARITY)
     if len(name) >= _MIN_LETTERS_OF_PART:
         names += [known_name for known_name in id_of_name if name in known_name]
-    similar = [id_of_name[known_name] for known_name in dict.fromkeys(names)]
-    return similar[:_MAX_SIMILAR_IDS]
+    distinct_names = dict.fromkeys(names)
+    similar = [id_of_name[known_name] for known_name in distinct_names]
+    return similar[:most]
 
 
 def all_ids() -> list[str]:

@@ -100,7 +100,8 @@ def parse_explanation(text: str, name: str, group: Group) -> Explanation:
         If there is no title or no summary, or a picture cannot be read.
     """
     head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-    title, _, summary = head.strip().partition("\n")
+    title_and_summary = head.strip()
+    title, _, summary = title_and_summary.partition("\n")
     has_title = title.startswith("# ")
     if not has_title or not summary.strip():
         raise ValueError(f"{name}: the title or the summary is missing")
@@ -141,7 +142,8 @@ def _fenced_piece(text: str) -> Picture | Code:
 def _words(block: str) -> Paragraph | Items:
     """Return a block as a list if each of its entries begins with a mark."""
     entries = re.split(r"\n(?=(?:-|\d+\.) )", block)
-    items = list(filter(None, map(_ITEM.fullmatch, entries)))
+    matches = map(_ITEM.fullmatch, entries)
+    items = [match for match in matches if match is not None]
     if len(items) != len(entries):
         return Paragraph(_joined(block))
     texts = [_joined(item[1]) for item in items]

@@ -145,9 +145,10 @@ def _lane(line: str) -> Lane:
         if not free_from <= bar.start < bar.end <= MAX_UNITS:
             raise ValueError(f"bars overlap or are out of range: {line!r}")
         free_from = bar.end
-    bar_texts = [f"{bar.start}-{bar.end} {bar.kind}" for bar in bars]
+    # What is not a bar was skipped.
+    text_of_bars = " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars)
     words = text.split()
-    if " ".join(bar_texts) != " ".join(words):
+    if text_of_bars != " ".join(words):
         raise ValueError(f"not a lane: {line!r}")
     return Lane(name, bars)
 
