@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsyspipe.findings.idle import only_rank
+from nsyspipe.findings.idle import only_rank, slowed_by_waiting
 from nsyspipe.findings.model import Bound, Evidence
 from nsyspipe.model.table import Float64
 
@@ -41,10 +41,8 @@ def saving_without_launching(evidence: Evidence) -> Bound:
     waiting = _possible_waiting(evidence)
     gone_by_cause = _gone_by_cause(evidence)
     gone_ns = np.sum([*gone_by_cause.values()], axis=0)
-    gone_of_others_ns = evidence.sum_of_other_ranks(gone_ns)
-    caused_ns = np.minimum(waiting.all, gone_of_others_ns)
-    most_slowed_ns = evidence.slowed_ns(waiting.hidden, is_most=True)
-    slowed_ns = np.where(caused_ns > 0, most_slowed_ns, 0.0)
+    caused_ns = np.minimum(waiting.all, evidence.sum_of_other_ranks(gone_ns))
+    slowed_ns = slowed_by_waiting(evidence, caused_ns, waiting.hidden)
     hideable_ns = _hideable_transfer(evidence, caused_ns)
     shortened_ns = wall_ns - gone_ns - caused_ns - hideable_ns - slowed_ns
     left_ns = np.maximum(shortened_ns, compute_ns - slowed_ns)
@@ -58,9 +56,8 @@ def saving_without_launching(evidence: Evidence) -> Bound:
     }
     limit_rows = evidence.rows_of_largest(left_ns)
     parts = evidence.mean_parts(limit_rows, **gone_by_part)
-    saving_ns = evidence.saving_down_to(left_ns)
     limit_rank = only_rank(evidence, limit_rows)
-    return Bound(saving_ns, parts, limit_rank)
+    return Bound(evidence.saving_down_to(left_ns), parts, limit_rank)
 
 
 def _possible_waiting(evidence: Evidence) -> _Waiting:
