@@ -30,7 +30,8 @@ class LateNode(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The host and its ranks, in words."""
-        return f"node {printable(self.host)} (ranks {listed(ranges(self.ranks))})"
+        ranks = listed(ranges(self.ranks))
+        return f"node {printable(self.host)} (ranks {ranks})"
 
 
 class _Hosts(NamedTuple):
@@ -81,11 +82,13 @@ def find_late_node(
     if not rows.num_rows or not _are_hosts_known(rows, hosts_of):
         return None
     delays = _measure_host_delays(rows, hosts, clock_error_ns)
-    total_ns = np.bincount(delays.host, delays.late_ns, len(hosts.names))
+    n_hosts = len(hosts.names)
+    total_ns = np.bincount(delays.host, delays.late_ns, n_hosts)
     if not total_ns.any():
         return None
     latest = int(total_ns.argmax())
-    is_latest = (delays.host == latest) & (delays.late_ns > 0)
+    is_late = delays.late_ns > 0
+    is_latest = is_late & (delays.host == latest)
     late_ns = delays.late_ns[is_latest]
     ranks = hosts.ranks_of(latest)
     return LateNode(hosts.names[latest], ranks, late_ns)

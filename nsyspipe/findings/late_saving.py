@@ -80,7 +80,8 @@ def _above_compute_ns(evidence: Evidence) -> Float64:
     wall_ns, compute_ns = evidence.columns("wall_ns", "compute_ns")
     least_rows = evidence.rows_of_largest(-compute_ns)
     slowed_ns = _slowed_by_hidden_waits(evidence)
-    above_ns = evidence.largest(wall_ns) - compute_ns[least_rows]
+    step_ns = evidence.largest(wall_ns)
+    above_ns = step_ns - compute_ns[least_rows]
     return above_ns + slowed_ns[least_rows]
 
 
@@ -127,7 +128,8 @@ def _awaited_ns(evidence: Evidence, steps: Int64) -> Float64:
     """Return how long all ranks together are waited for in each step."""
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     held_up_ns = held_up["held_up_ns"].to_numpy()
-    place = np.searchsorted(steps, held_up["step"].to_numpy())
+    step_of_row = held_up["step"].to_numpy()
+    place = np.searchsorted(steps, step_of_row)
     awaited_ns = np.zeros(steps.size)
     np.add.at(awaited_ns, place, held_up_ns)
     return awaited_ns
@@ -204,7 +206,8 @@ def _sort_operations(rows: pa.Table) -> _Operations:
     collective = np.cumsum(is_first) - 1
     held_up_ns = _sorted_column(rows, "held_up_ns", order)
     if order.size:
-        held_up_ns = np.add.reduceat(held_up_ns, first_rows)[collective]
+        held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_rows)
+        held_up_ns = held_up_by_collective_ns[collective]
     steps, step_number = np.unique(keys[0], return_inverse=True)
     place_of_collective = places_in_runs(keys[0, first_rows])
     end_ns = _sorted_column(rows, "end_ns", order)

@@ -80,8 +80,9 @@ class Lateness(Struct, frozen=True):
         """How long the others waited for all ranks, per step."""
         if not self.n_steps:
             return 0.0
-        total_ns: int = pc.sum(self.held_up["held_up_ns"]).as_py()
-        return (total_ns or 0) / self.n_steps
+        held_up_ns = self.held_up["held_up_ns"]
+        total_ns: int = pc.sum(held_up_ns).as_py() or 0
+        return total_ns / self.n_steps
 
 
 class LateRanks(Struct, frozen=True):
@@ -181,7 +182,8 @@ def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) ->
     If launching decides how long steps take, it also has to be slower than the other hosts, because
     it may be late only because its capture began late.
     """
-    has_most = 2 * node.late_ns.sum() >= lateness.largest_ns.sum()
+    total_ns = lateness.largest_ns.sum()
+    has_most = 2 * node.late_ns.sum() >= total_ns
     if not has_most or not _is_often_late(evidence, lateness, node.late_ns):
         return False
     if not evidence.is_launch_bound:
@@ -199,7 +201,8 @@ def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> 
     wall_ns = _mean_wall_ns(evidence)
     has_few_steps = lateness.n_meeting < FEW_STEPS
     min_share = LIMITS.min_share_of_few_steps if has_few_steps else LIMITS.min_share
-    is_large = delays_ns.sum() >= min_share * wall_ns * lateness.n_steps
+    min_total_ns = min_share * wall_ns * lateness.n_steps
+    is_large = delays_ns.sum() >= min_total_ns
     is_noticeable = delays_ns >= LIMITS.noticeable_share * wall_ns
     is_in_most_steps = 2 * np.count_nonzero(is_noticeable) > lateness.n_meeting
     return bool(is_large and is_in_most_steps)
@@ -286,7 +289,8 @@ def _is_slower(evidence: Evidence, *ranks: int) -> bool:
     """Tell whether ranks launch or compute more slowly than the others."""
     steps = evidence.steps
     rank_type = steps.schema.field("rank").type
-    is_of_ranks = pc.is_in(steps["rank"], value_set=pa.array(ranks, rank_type))
+    arrow_ranks = pa.array(ranks, rank_type)
+    is_of_ranks = pc.is_in(steps["rank"], value_set=arrow_ranks)
     launch_ns = mean_excess(steps["host_launch_ns"], is_of_ranks)
     compute_ns = mean_excess(steps["compute_ns"], is_of_ranks)
     return max(launch_ns, compute_ns) >= _min_slower_ns(evidence)
