@@ -699,7 +699,11 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     nsys_versions = ", ".join(header.nsys_versions) or absent
     export_versions = ", ".join(header.export_schema_versions) or absent
     identity = [("run id", header.run_id), ("label", header.label), ("captured", captured)]
-    hardware = [("ranks read, with GPU activity", _ranks_read(run)), ("GPU", gpus), ("hosts", hosts)]
+    hardware = [
+        ("ranks read, with GPU activity", _ranks_read(run)),
+        ("GPU", gpus),
+        ("hosts", hosts),
+    ]
     versions = [("Nsight Systems", nsys_versions), ("export schema", export_versions)]
     return [
         *identity,
