@@ -83,7 +83,7 @@ class CallRanges(Struct, frozen=True):
         end_ns = self.end_ns[rows]
         call = self.call[rows]
         n_ranks = self.n_ranks[rows]
-        return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, self.calls)
+        return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, calls=self.calls)
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
         """Return the places of sorted times that are in a range of a thread, and their ranges."""
