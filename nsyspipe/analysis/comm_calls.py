@@ -83,7 +83,7 @@ class CallRanges(Struct, frozen=True):
         end_ns = self.end_ns[rows]
         call = self.call[rows]
         n_ranks = self.n_ranks[rows]
-        return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, self.calls)
+        return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, calls=self.calls)
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
         """Return the places of sorted times that are in a range of a thread, and their ranges."""
@@ -122,20 +122,21 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
 def _ranges_by_thread(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
     """Return all ranges, those of each thread in order of start, the longest first."""
     texts = comm_calls["text"].combine_chunks()
-    code = texts.indices.to_numpy().astype(np.int64)
-    calls = [_call_of_text(text) for text in texts.dictionary.to_pylist()]
+    words = texts.dictionary.to_pylist()
+    calls = [_call_of_text(text) for text in words]
+    call = texts.indices.to_numpy()
     thread = comm_calls["thread_id"].to_numpy()
     start = comm_calls["start_ns"].to_numpy()
     end = comm_calls["end_ns"].to_numpy()
-    order = np.lexsort((-end, start, thread))
     ranges = CallRanges(
         thread_id=thread,
         start_ns=start,
         end_ns=end,
-        call=code,
+        call=call.astype(np.int64),
         n_ranks=n_ranks,
         calls=tuple(calls),
     )
+    order = np.lexsort((-end, start, thread))
     return ranges.take(order)
 
 
@@ -200,8 +201,10 @@ def _calls_in_groups(is_group_start: Flags, is_group_end: Flags) -> _Grouped:
 
 def _slices_of_threads(thread: Int64) -> Iterator[slice]:
     """Yield the rows of each thread, if rows are sorted by thread."""
-    edges = np.append(run_starts(thread), thread.size).tolist()
-    return itertools.starmap(slice, itertools.pairwise(edges))
+    first = run_starts(thread)
+    edges = np.append(first, thread.size)
+    pairs = itertools.pairwise(edges.tolist())
+    return itertools.starmap(slice, pairs)
 
 
 def find_called(
@@ -260,7 +263,8 @@ def _number_texts(texts: Iterable[str]) -> dict[str, int]:
 def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.Table:
     """Return `canonical.CALLED`."""
     columns = {name: launches[name] for name in _COLUMNS_OF_LAUNCHES}
-    columns["stream_id"] = pa.nulls(launches.num_rows, pa.int64())
+    n_launches = launches.num_rows
+    columns["stream_id"] = pa.nulls(n_launches, pa.int64())
     texts = launches["text"].to_pylist()
     name_ids = [name_id_of_text[text] for text in texts]
     columns["name_id"] = pa.array(name_ids, pa.int64())
@@ -523,15 +527,18 @@ def _collectives_of(
     order = np.lexsort((launch, device, call))
     copies = copies.take(order)
     first = _first_of_pairs(call[order], device[order])
+    n_collectives = first.size
     first_places = order[first]
     first_launches = of_copies.take(launch[first_places])
+    first_devices = device[first_places]
+    are_comm = np.ones(n_collectives, np.bool_)
     values = {name: first_launches[name] for name in _COLUMNS_OF_FIRST_LAUNCH}
     values |= _times_of_collectives(copies, first)
-    values["device_id"] = _nullable(device[first_places])
-    values["is_comm"] = pa.array(np.ones(first.size, np.bool_))
+    values["device_id"] = _nullable(first_devices)
+    values["is_comm"] = pa.array(are_comm)
     if "bytes" in columns:
         values["bytes"] = _bytes_of_collectives(copies, first)
-    nothing = pa.nulls(first.size, pa.int64())
+    nothing = pa.nulls(n_collectives, pa.int64())
     return pa.table({name: values.get(name, nothing) for name in columns})
 
 

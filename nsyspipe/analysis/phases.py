@@ -462,13 +462,14 @@ def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
     starts = host.starts[rows]
     ends = host.ends[rows]
     order = np.lexsort((-ends, starts))
-    rows = rows[order]
     ends = ends[order]
     latest_end = np.maximum.accumulate(ends)
     is_outer = np.ones(rows.size, np.bool_)
     is_outer[1:] = ends[1:] > latest_end[:-1]
-    rows = rows[is_outer]
-    return PhaseRanges(host.member[rows], host.starts[rows], host.ends[rows])
+    outer = order[is_outer]
+    rows = rows[outer]
+    member = host.member[rows]
+    return PhaseRanges(member, starts[outer], host.ends[rows])
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:

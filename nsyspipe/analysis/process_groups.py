@@ -8,6 +8,7 @@ even where the counts agree.
 from collections.abc import Sequence
 from enum import Enum
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -57,7 +58,8 @@ def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | No
     """
     if has_stages:
         return Doubt.STAGES
-    purposes = {_purpose(call) for call in calls} - {None}
+    purposes = {_purpose(call) for call in calls}
+    purposes.discard(None)
     return Doubt.PURPOSES if len(purposes) > 1 else None
 
 
@@ -66,12 +68,13 @@ def _purpose(calls: Calls) -> str | None:
 
     None for calls that may only count, average or check something.
     """
-    is_of_layers = min(calls.in_forward, calls.in_backward) >= _MIN_CALLS_OF_LAYERS
-    is_of_gradients = calls.in_backward >= 1 and calls.in_forward < calls.in_backward
     if calls.collective not in {"all_reduce", "reduce_scatter"}:
         return None
-    if is_of_layers:
+    n_in_both = min(calls.in_forward, calls.in_backward)
+    if n_in_both >= _MIN_CALLS_OF_LAYERS:
         return TENSOR
+    is_mostly_backward = calls.in_forward < calls.in_backward
+    is_of_gradients = calls.in_backward >= 1 and is_mostly_backward
     if not is_of_gradients:
         return None
     return DATA if calls.collective == "all_reduce" else SHARDED
@@ -90,16 +93,35 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
     for rows in matched:
         entered = starts[rows]
         left = ends[rows]
-        start_spread = np.ptp(entered, axis=1)
-        end_spread = np.ptp(left, axis=1)
-        is_wide = start_spread >= WIDE_START_SPREAD_NS
+        last_entered = entered.max(axis=1, keepdims=True)
+        is_early = left < last_entered
+        spreads = _Spreads.of(entered, left)
         n_operations += rows.size
-        n_early += int(np.count_nonzero(left < entered.max(axis=1, keepdims=True)))
-        n_wide += int(np.count_nonzero(is_wide))
-        n_apart += int(np.count_nonzero(is_wide & (2 * end_spread >= start_spread)))
+        n_early += int(np.count_nonzero(is_early))
+        n_wide += spreads.n_wide
+        n_apart += spreads.n_apart
     is_often_early = n_early > 0 and n_early >= MIN_EARLY_SHARE * n_operations
-    is_often_apart = n_wide >= MIN_WIDE_COLLECTIVES and n_apart >= MIN_APART_SHARE * n_wide
+    min_apart = MIN_APART_SHARE * n_wide
+    is_often_apart = n_wide >= MIN_WIDE_COLLECTIVES and n_apart >= min_apart
     return is_often_early or is_often_apart
+
+
+class _Spreads(NamedTuple):
+    """How many calls ranks start far apart, and how many of these they also end apart."""
+
+    n_wide: int
+    n_apart: int
+
+    @classmethod
+    def of(cls, starts: Int64, ends: Int64) -> "_Spreads":
+        """Count calls, given the times of a call in each row."""
+        start_spread = np.ptp(starts, axis=1)
+        end_spread = np.ptp(ends, axis=1)
+        is_wide = start_spread >= WIDE_START_SPREAD_NS
+        ends_apart = 2 * end_spread >= start_spread
+        n_wide = int(np.count_nonzero(is_wide))
+        n_apart = int(np.count_nonzero(is_wide & ends_apart))
+        return cls(n_wide, n_apart)
 
 
 def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
@@ -110,10 +132,14 @@ def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
     if not step.size:
         return False
     steps, place = np.unique(step, return_inverse=True)
-    counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks)
-    counts = counts.reshape(steps.size, n_ranks)
-    is_uneven: Flags = counts.min(axis=1) != counts.max(axis=1)
-    return bool(steps.size >= MIN_UNEVEN_STEPS and is_uneven.all())
+    n_steps = steps.size
+    cell = place * n_ranks + rank
+    counts = np.bincount(cell, minlength=n_steps * n_ranks)
+    counts = counts.reshape(n_steps, n_ranks)
+    fewest = counts.min(axis=1)
+    most = counts.max(axis=1)
+    is_uneven: Flags = fewest != most
+    return bool(n_steps >= MIN_UNEVEN_STEPS and is_uneven.all())
 
 
 class CallTimes(Struct, frozen=True):
@@ -135,11 +161,11 @@ def groups_by_times(
     part in the same collectives. The calls are of collectives that no rank leaves early.
     """
     ranks = set(np.unique(calls.rank).tolist())
-    possible_groups = [
-        group
-        for group in groups
-        if len(group) > 1 and ranks.issuperset(group) and _is_possible(calls, group)
-    ]
+    possible_groups = []
+    for group in groups:
+        is_seen = len(group) > 1 and ranks.issuperset(group)
+        if is_seen and _is_possible(calls, group):
+            possible_groups.append(group)
     group_of_rank = {}
     for rank in ranks:
         groups_of_rank = [group for group in possible_groups if rank in group]
@@ -150,7 +176,8 @@ def groups_by_times(
 
 
 def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
-    return not any(_is_pair_contradicted(calls, *pair) for pair in combinations(group, 2))
+    pairs = combinations(group, 2)
+    return not any(_is_pair_contradicted(calls, *pair) for pair in pairs)
 
 
 def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
@@ -170,9 +197,12 @@ def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
         if apart_share < MAX_APART_SHARE_OF_PARTNERS:
             partners[first_rank].append(second_rank)
             partners[second_rank].append(first_rank)
-    if any(len(ranks_of_pair) != 1 for ranks_of_pair in partners.values()):
-        return None
-    return {rank: ranks_of_pair[0] for rank, ranks_of_pair in partners.items()}
+    partner_of_rank = {}
+    for rank, possible_partners in partners.items():
+        if len(possible_partners) != 1:
+            return None
+        partner_of_rank[rank] = possible_partners[0]
+    return partner_of_rank
 
 
 def _is_undecided(apart_share: float) -> bool:
@@ -187,7 +217,9 @@ def _pair_calls(calls: CallTimes, first_rank: int, second_rank: int) -> Int64 | 
     """
     first_calls = np.flatnonzero(calls.rank == first_rank)
     second_calls = np.flatnonzero(calls.rank == second_rank)
-    if not np.array_equal(calls.step[first_calls], calls.step[second_calls]):
+    first_steps = calls.step[first_calls]
+    second_steps = calls.step[second_calls]
+    if not np.array_equal(first_steps, second_steps):
         return None
     return np.stack((first_calls, second_calls), axis=1)
 
@@ -201,14 +233,12 @@ def _measure_apart_share(calls: CallTimes, first_rank: int, second_rank: int) ->
     if pairs is None:
         # Partners make the same number of calls in each step.
         return 1.0
-    start_spread = np.ptp(calls.start_ns[pairs], axis=1)
-    end_spread = np.ptp(calls.end_ns[pairs], axis=1)
-    is_wide = start_spread >= WIDE_START_SPREAD_NS
-    n_wide = int(np.count_nonzero(is_wide))
-    if n_wide < MIN_WIDE_COLLECTIVES:
+    starts = calls.start_ns[pairs]
+    ends = calls.end_ns[pairs]
+    spreads = _Spreads.of(starts, ends)
+    if spreads.n_wide < MIN_WIDE_COLLECTIVES:
         return None
-    n_apart = int(np.count_nonzero(is_wide & (2 * end_spread >= start_spread)))
-    return n_apart / n_wide
+    return spreads.n_apart / spreads.n_wide
 
 
 def _is_pair_contradicted(calls: CallTimes, first_rank: int, second_rank: int) -> bool:

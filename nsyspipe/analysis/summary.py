@@ -81,7 +81,11 @@ def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float
     first_of_step = run_starts(step[order])
     rows = order[first_of_step]
     slowest = steps.take(rows)
-    return {name: pc.mean(slowest[name], skip_nulls=False).as_py() for name in columns}
+    means = {}
+    for name in columns:
+        mean = pc.mean(slowest[name], skip_nulls=False)
+        means[name] = mean.as_py()
+    return means
 
 
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
@@ -239,7 +243,10 @@ def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
 
 
 def _medians(times_by_rank: Mapping[int, Sequence[int]]) -> dict[int, float]:
-    return {rank: float(np.median(times)) for rank, times in times_by_rank.items()}
+    medians = {}
+    for rank, times in times_by_rank.items():
+        medians[rank] = float(np.median(times))
+    return medians
 
 
 def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
@@ -257,9 +264,12 @@ def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
 
 
 def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
-    ratios = {name: divided(sums[above], sums[below]) for name, (above, below) in RATIOS.items()}
-    means = {name: divided(sums[column], n_rows) for name, column in MEANS.items()}
-    return ratios | means
+    metrics = {}
+    for name, (above, below) in RATIOS.items():
+        metrics[name] = divided(sums[above], sums[below])
+    for name, column in MEANS.items():
+        metrics[name] = divided(sums[column], n_rows)
+    return metrics
 
 
 def _transferring(collectives: pa.Table) -> pa.Table:
@@ -286,8 +296,8 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
     groups = table.group_by(keys, use_threads=False)
     sums = groups.aggregate(aggregations)
     sums = sums.rename_columns([*keys, *names, "n"])
-    order = [(key, "ascending") for key in keys]
-    rows: list[dict[str, Any]] = sums.sort_by(order).to_pylist()
+    sums = sums.sort_by([(key, "ascending") for key in keys])
+    rows: list[dict[str, Any]] = sums.to_pylist()
     return rows
 
 
@@ -379,9 +389,10 @@ def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Fl
     low = ordered[:n_low]
     high = ordered[n_low:]
     gap = float(high[0] - low[-1])
-    sum_of_squares = low.var() * low.size + high.var() * high.size
-    spread = np.sqrt(sum_of_squares / ordered.size)
-    is_gap_wide = gap > times * spread
+    squares_of_low = low.var() * low.size
+    squares_of_high = high.var() * high.size
+    variance = (squares_of_low + squares_of_high) / ordered.size
+    is_gap_wide = gap > times * np.sqrt(variance)
     is_long: Flags = values >= high[0]
     return is_long if is_gap_wide else None
 

@@ -49,20 +49,14 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     clipped = _clip(starts, ends, window)
     opens = clipped.starts >= clipped.reached
     first = np.flatnonzero(opens)
-    starts_of_pieces = clipped.starts[first]
-    ends_of_pieces = np.maximum.reduceat(clipped.ends, first)
+    first_starts = clipped.starts[first]
+    last_ends = np.maximum.reduceat(clipped.ends, first)
     n_opened = np.cumsum(opens)
     owner = n_opened - 1
     names = names[clipped.rows]
     no_seqs = np.full(owner.size, NO_SEQ)
-    return Pieces(
-        starts=starts_of_pieces,
-        ends=ends_of_pieces,
-        owner=owner,
-        names=names,
-        lengths=clipped.lengths,
-        seqs=no_seqs,
-    )
+    lengths = clipped.lengths
+    return Pieces(first_starts, last_ends, owner, names=names, lengths=lengths, seqs=no_seqs)
 
 
 def painted_pieces(
@@ -434,15 +428,16 @@ def _launch_lane(events: pa.Table, window: tuple[int, int], max_bars: int) -> tu
 
 def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
     n_bars = bars["start_ns"].size
+    null = pa.nulls(n_bars, pa.int64())
     columns: dict[str, Any] = {**bars}
-    columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
-    columns["name"] = words.take(pa.array(bars["name"]))
+    columns.setdefault("exposed_ns", null)
+    columns.setdefault("wait_ns", null)
+    has_no_seq = bars["seq"] == NO_SEQ
+    columns["seq"] = pa.array(bars["seq"], mask=has_no_seq)
+    columns["name"] = words.take(bars["name"])
     columns["step"] = [step] * n_bars
     columns["rank"] = [rank] * n_bars
     columns["lane"] = [lane] * n_bars
-    null = pa.nulls(n_bars, pa.int64())
-    for name in ("exposed_ns", "wait_ns"):
-        columns.setdefault(name, null)
     return schema.TIMELINE.table(columns)
 
 

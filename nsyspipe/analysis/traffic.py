@@ -283,7 +283,8 @@ def _complete_size(results: list[Dimension], world_size: int | None) -> list[Dim
 def _rows_of_communicators(traffic: pa.Table) -> list[dict[str, Any]]:
     """Return the rows that are of all ranks of a communicator."""
     is_of_all_ranks = pc.is_null(traffic["rank"])
-    rows: list[dict[str, Any]] = traffic.filter(is_of_all_ranks).to_pylist()
+    of_all_ranks = traffic.filter(is_of_all_ranks)
+    rows: list[dict[str, Any]] = of_all_ranks.to_pylist()
     return rows
 
 
@@ -305,9 +306,7 @@ def _join_groups(communicators: Sequence[frozenset[int]]) -> list[frozenset[int]
 
 def _group_size(rows: Sequence[Mapping[str, Any]], groups: Sequence[frozenset[int]]) -> int | None:
     """Return how many ranks each group of a role has; None if that is not known, or differs."""
-    declared_sizes: set[int | None] = {
-        row["n_ranks"] if is_nccl_communicator(row["communicator"]) else None for row in rows
-    }
+    declared_sizes = {_declared_size(row) for row in rows}
     declared_size = declared_sizes.pop()
     if declared_sizes or not declared_size:
         return None
@@ -316,6 +315,14 @@ def _group_size(rows: Sequence[Mapping[str, Any]], groups: Sequence[frozenset[in
     if len(seen_sizes) > 1 and largest > declared_size:
         return None
     return max(largest, declared_size)
+
+
+def _declared_size(row: Mapping[str, Any]) -> int | None:
+    """Return the number of ranks that NCCL gives a communicator; None for an inferred one."""
+    if not is_nccl_communicator(row["communicator"]):
+        return None
+    n_ranks: int | None = row["n_ranks"]
+    return n_ranks
 
 
 def is_hybrid_sharded(traffic: pa.Table) -> bool:
@@ -498,7 +505,8 @@ def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
     """Do what `held_up_by_step` does, with collectives that `own_lateness` returned."""
     sums = _sum_by_step_and_rank(rows)
     held_up_ns = sums["held_up_ns"].to_numpy()
-    numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
+    step_of_row = sums["step"].to_numpy()
+    numbers, step = np.unique(step_of_row, return_inverse=True)
     total_ns = sums_of(step, held_up_ns, numbers.size)
     limit_ns = _shortest_windows(steps, numbers)
     share = limit_ns / np.maximum(total_ns, 1)
