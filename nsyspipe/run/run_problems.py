@@ -72,8 +72,9 @@ def problems_of_run(
 def lacks_communication(ranks: Ranks, n_job_ranks: int | None) -> bool:
     """Tell whether a job of several ranks has no communication kernel that nsyspipe knows."""
     has_several_ranks = max(len(ranks), n_job_ranks or 0) > 1
-    has_comm_kernel = any(rank.process.n_comm for rank in ranks)
-    return bool(ranks) and has_several_ranks and not has_comm_kernel
+    # Without the names of kernels, it is not known how many communicate.
+    are_all_without = all(rank.process.n_comm == 0 for rank in ranks)
+    return bool(ranks) and has_several_ranks and are_all_without
 
 
 def _problems_of_reports(
