@@ -188,17 +188,17 @@ def _launches_without_kernels(
 
 def _launches_by_process(report: Report, strings: Strings) -> dict[int, int]:
     """Count the calls of each process that launch kernels or graphs."""
-    has_launch_name = _has_name(strings, _LAUNCH_PREFIXES)
-    if has_launch_name is None or not report.has(RUNTIME, "globalTid", "nameId"):
+    where = _where_named(strings, _LAUNCH_PREFIXES)
+    if where is None or not report.has(RUNTIME, "globalTid", "nameId"):
         return {}
-    launches = report.select(RUNTIME, {"globalTid": "int"}, where=has_launch_name)
+    launches = report.select(RUNTIME, {"globalTid": "int"}, where=where)
     threads = launches["globalTid"].drop_null().to_numpy()
     processes, counts = np.unique(process_of(threads), return_counts=True)
     counts_by_process = zip(processes.tolist(), counts.tolist(), strict=True)
     return dict(counts_by_process)
 
 
-def _has_name(strings: Strings, prefixes: Iterable[str]) -> str | None:
+def _where_named(strings: Strings, prefixes: Iterable[str]) -> str | None:
     """Return the SQL condition for calls whose names begin with one of some prefixes.
 
     None if the report has no such name.
@@ -295,10 +295,10 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     """Return how many calls have names that begin so, in the driver or the runtime API."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
-    has_name = _has_name(strings, prefixes)
-    if has_name is None or not report.has(RUNTIME, "nameId"):
+    where = _where_named(strings, prefixes)
+    if where is None or not report.has(RUNTIME, "nameId"):
         return 0
-    return report.count(RUNTIME, has_name)
+    return report.count(RUNTIME, where)
 
 
 class Counts(Struct, frozen=True):

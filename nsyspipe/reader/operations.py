@@ -554,8 +554,8 @@ def _read_kernels_again(
 ) -> tuple[dict[int, str], pa.Table]:
     """Return the texts of name ids, and the kernels, followed by the graphs."""
     column = wanted.name_column
-    is_wanted = wanted.where(KERNEL)
-    rows, _ = _read_kernels(report, has_shapes=False, where=is_wanted)
+    where = wanted.where(KERNEL)
+    rows, _ = _read_kernels(report, has_shapes=False, where=where)
     graphs, _ = _read_graphs(report, wanted.where(GRAPH))
     names = {} if column is None else _texts(rows[column], strings)
     kernels, _ = _kernels(rows, column, names, strings, comm_kernel)
@@ -563,8 +563,8 @@ def _read_kernels_again(
 
 
 def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wanted) -> pa.Table:
-    is_wanted = wanted.where(table)
-    all_rows = _read(report, table, columns, where=is_wanted)
+    where = wanted.where(table)
+    all_rows = _read(report, table, columns, where=where)
     rows, _ = _valid(report, all_rows)
     return rows
 

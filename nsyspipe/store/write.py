@@ -240,8 +240,8 @@ def _not_replaced(present: Collection[str], written: Collection[str]) -> set[str
     """
     written_tables = {table_of_file(name) for name in written}
     replaced_tables = written_tables.difference(EVENT_TABLES)
-    others = set(present).difference(written)
-    return {name for name in others if table_of_file(name) not in replaced_tables}
+    unwritten = set(present).difference(written)
+    return {name for name in unwritten if table_of_file(name) not in replaced_tables}
 
 
 def _loss_error(store: Path, run_id: str, files: Collection[str], *, has_run: bool) -> OutputError:
@@ -295,8 +295,7 @@ def check_store(run: Run, store: Path) -> None:
     suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
     if has_reports(store, suffixes) and not any(run_ids(store)):
         problem = "contains reports, but no saved run"
-        found = reports_near(store)
-        raise OutputError(str(store), problem, found=found, fix=fix)
+        raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
