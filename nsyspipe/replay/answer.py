@@ -322,9 +322,9 @@ def whatif(
     replay = None if isinstance(opened, str) else opened
     advice = _read_advice(run, opened)
     questions = {"custom": requested} if requested else _menu(run, replay, advice)
-    scenarios = [
-        _answer_question(key, knobs, run, opened, advice) for key, knobs in questions.items()
-    ]
+    scenarios = []
+    for key, knobs in questions.items():
+        scenarios.append(_answer_question(key, knobs, run, opened, advice))
     if not requested:
         scenarios.sort(key=_menu_order)
     basis = _basis_of(run, replay)

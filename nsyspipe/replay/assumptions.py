@@ -142,7 +142,9 @@ def _of_changed_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
         "no_grad_copy": "all copies from buckets to gradients disappear",
         "perfect_overlap": "all communication overlaps with compute and slows compute down",
     }
-    yield from (text for name, text in texts.items() if name in knobs.given)
+    for name, text in texts.items():
+        if name in knobs.given:
+            yield text
 
 
 def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -157,7 +159,8 @@ def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
         )
         return
     slowdowns = replay.slowdowns(replay.target(knobs))
-    percents = [100 * pair.after.total(replay.operations_per_ns) for pair in slowdowns.pairs]
+    shares = [pair.after.total(replay.operations_per_ns) for pair in slowdowns.pairs]
+    percents = [100 * share for share in shares]
     likely_percent = percents[0]
     how = "assumed"
     parts = ""

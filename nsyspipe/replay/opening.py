@@ -166,9 +166,9 @@ def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
     reason = refusals.beyond_nominal(replay)
     if reason:
         names = sorted(datatype or "?" for datatype in replay.datatypes)
-        found = f"all-reduces of {', '.join(names)}"
+        datatypes = f"all-reduces of {', '.join(names)}"
         fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
-        raise OptionError(option, reason, found=found, fix=fix)
+        raise OptionError(option, reason, found=datatypes, fix=fix)
     captured = replay.captured
     by_capture = [gradients_of(captured, step, None) for step in captured.steps]
     known_bytes = [gradients.n_bytes.sum() for gradients in by_capture if gradients is not None]

@@ -395,7 +395,8 @@ def why_not_knobs(replay: CheckedReplay, knobs: Knobs) -> str | None:
     changes_gradients = not _CHANGES_OF_GRADIENTS.isdisjoint(knobs.given)
     if changes_gradients and (replay.is_sharded or not replay.has_gradients):
         return _why_no_gradients(replay, knobs)
-    refusals = (refusal for name, refusal in _REFUSALS.items() if name in knobs.given)
+    changes = knobs.given
+    refusals = (refusal for name, refusal in _REFUSALS.items() if name in changes)
     reasons = (refusal(replay, knobs) for refusal in refusals)
     return next(chain(_why_not_any(replay, knobs), *reasons), None)
 

@@ -310,7 +310,8 @@ class Replay(CapturedFacts):
     def _bandwidth_ratios(self, program: StepProgram, knobs: Knobs) -> Float64:
         """Return the captured over the requested bandwidth of each collective, as a column."""
         by_role = {role: self.bandwidth_ratio(knobs, role) for role in self.roles}
-        ratios = np.array([by_role[role] for role in program.role.tolist()])
+        roles = program.role.tolist()
+        ratios = np.array([by_role[role] for role in roles])
         return ratios[:, np.newaxis]
 
     def _overlapped_step_times(

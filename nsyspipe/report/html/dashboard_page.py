@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import formatdate
-from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,8 +141,10 @@ def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[i
     kinds = kinds_of_work(runs)
     is_by_label = are_most_labels_shared(runs)
     n_kinds_by_label = Counter[str]()
-    labels_of_kinds = ({run.label for run in kind} for kind in kinds)
-    n_kinds_by_label = Counter(chain.from_iterable(labels_of_kinds))
+    n_kinds_by_label = Counter[str]()
+    for kind in kinds:
+        labels = {run.label for run in kind}
+        n_kinds_by_label.update(labels)
     for kind in kinds:
         name_of_kind = _name_of_kind(group, kind, kinds, n_kinds_by_label)
         for run in kind:
@@ -193,7 +194,7 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     all_labels = [run["label"] for run in runs]
     n_by_label = Counter(all_labels)
-    labels = [((-n_by_label[label], label), label) for label in all_labels]
+    labels = [_label_option(label, n_by_label[label]) for label in all_labels]
     world_sizes = [_world_size_option(run["world_size"]) for run in runs]
     gpu_names = list(map(_gpu_name, runs))
     gpus = [(name, name) for name in gpu_names]
@@ -215,6 +216,10 @@ def _facet(name: str, title: str, options: Sequence[tuple[Any, str]]) -> dict[st
     code_of = {option: code for code, option in enumerate(distinct_options)}
     codes = [code_of[option] for option in options]
     return {"name": name, "title": title, "words": words, "codes": codes}
+
+
+def _label_option(label: str, n_runs: int) -> tuple[Any, str]:
+    return (-n_runs, label), label
 
 
 def _world_size_option(world_size: int | None) -> tuple[Any, str]:
@@ -354,7 +359,7 @@ def dashboard_page(
         "remarks": remarks,
         "figures": FOLLOWED,
         "facets": choices,
-        "rows": [*_latest_rows(runs)],
+        "rows": _latest_rows(runs),
         "has_pages": has_pages,
         "unreadable": unreadable,
         "min_steps": MIN_STEPS,
@@ -385,13 +390,15 @@ class _TableRow(NamedTuple):
     cells: list[tuple[str, bool]]
 
 
-def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> Iterator[_TableRow]:
-    """Yield the rows of the latest runs, the latest first."""
+def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> list[_TableRow]:
+    """Return the rows of the latest runs, the latest first."""
+    rows = []
     latest_first = reversed(range(len(runs))[-MAX_ROWS_IN_TABLE:])
     for place in latest_first:
         run = runs[place]
         cells = [_cell(run["row"], figure) for figure in FOLLOWED]
-        yield _TableRow(place, run, cells)
+        rows.append(_TableRow(place, run, cells))
+    return rows
 
 
 def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:

@@ -381,9 +381,10 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     That is the rank whose step is the longest (of several, the lowest).
     """
     named_sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
-    timelines = [
-        _side_timeline(name, side, place) for place, (name, side) in enumerate(named_sides)
-    ]
+    timelines = []
+    for place, (name, side) in enumerate(named_sides):
+        timeline = _side_timeline(name, side, place)
+        timelines.append(timeline)
     drawn = [timeline for timeline in timelines if timeline is not None]
     if drawn:
         yield _timeline_chart(difference, drawn)
@@ -403,6 +404,8 @@ def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline
         side, _, rank = timeline.cells
         ranks.append(row | {"rank": f"{rank} of the {side}"})
     titles = [timeline.title for timeline in timelines]
+    table = _timelines_table(timelines, bars, windows)
+    legend = lane_legend(ranks, data["names"])
     titled_data = data | {"titles": titles, "ranks": ranks}
     caption = "The step closest to the median of each side, on the rank with the longest step time."
     if difference.has_spread_between_captures:
@@ -415,9 +418,9 @@ def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline
         label="Timelines of one step of each side",
         height=120,
         data=titled_data,
-        table=_timelines_table(timelines, bars, windows),
+        table=table,
         caption=caption,
-        legend=lane_legend(ranks, data["names"]),
+        legend=legend,
         has_zoom=True,
         hint=IS_PAINTED,
     )
@@ -448,19 +451,15 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     start_ns = window["start_ns"]
     step = window["step"]
     # The label comes last, because it is cut where there is no room.
-    rank_name = run.rank_names.name(rank)
     length_text = ms_text(window["length"])
+    place_text = f"step {step} on rank {run.rank_names.name(rank)}"
     label = cut(side.name, MAX_LETTERS_OF_LABEL)
-    title = f"{name}: {length_text}, step {step} on rank {rank_name}, {label}"
+    title = f"{name}: {length_text}, {place_text}, {label}"
     is_on_rank = pc.equal(bars["rank"], rank)
-    drawn_bars = bars.filter(is_on_rank)
-    drawn_window = longest.drop_columns("length")
-    return _SideTimeline(
-        title=title,
-        cells=[name, str(step), str(rank)],
-        bars=_from_start(drawn_bars, start_ns, place),
-        window=_from_start(drawn_window, start_ns, place),
-    )
+    drawn_bars = _from_start(bars.filter(is_on_rank), start_ns, place)
+    drawn_window = _from_start(longest.drop_columns("length"), start_ns, place)
+    cells = [name, str(step), str(rank)]
+    return _SideTimeline(title, cells, drawn_bars, drawn_window)
 
 
 def _longest_window(steps: pa.Table, bars: pa.Table) -> pa.Table:

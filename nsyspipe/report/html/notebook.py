@@ -36,7 +36,7 @@ from nsyspipe.report.blocks import (
     Table,
     Troubles,
 )
-from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
+from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset, with_kinds
 from nsyspipe.report.html.whatif_page import STEP_LEGEND, divided_step
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
@@ -101,7 +101,7 @@ def headline(shown: Answer) -> str:
 
 def notebook_html(shown: Answer) -> str:
     """Return HTML for the output of a cell. All names are escaped, and nothing is loaded or run."""
-    blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
+    blocks = with_kinds(map(_in_python, _blocks(shown)))
     colours = re.findall(_COLOUR, read_asset("tokens.css"))
     return fragment("notebook.html.j2", {"blocks": blocks, "colours": dict(colours)})
 

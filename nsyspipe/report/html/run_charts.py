@@ -215,6 +215,7 @@ def rank_chart(
     listed_rows = _listed_rows(rank_rows, listed)
     fields = _rank_fields(listed_rows, n_steps, whole, names)
     note = table_note(len(listed_rows), len(rank_rows))
+    table = table_of(label, listed_rows, fields, note)
     thin_bars = _thin_bars(rank_bars) if has_comm else []
     colours = legend(map(itemgetter("parts"), rank_bars), has_comm=has_comm)
     return Chart(
@@ -223,7 +224,7 @@ def rank_chart(
         label=label,
         height=36 + BAR_HEIGHT * n_bars,
         data=data,
-        table=table_of(label, listed_rows, fields, note),
+        table=table,
         caption=caption,
         legend=[*colours, *thin_bars],
         hint=_RANKS_HINT if thin_bars else "",
@@ -249,7 +250,8 @@ def _sum_steps_by_rank(steps: pa.Table) -> list[dict[str, Any]]:
     sums = steps.group_by("rank", use_threads=False).aggregate(aggregations)
     columns = [name.removesuffix("_sum") for name in sums.column_names]
     named_sums = sums.rename_columns(columns)
-    rows: list[dict[str, Any]] = named_sums.sort_by("rank").to_pylist()
+    by_rank = named_sums.sort_by("rank")
+    rows: list[dict[str, Any]] = by_rank.to_pylist()
     return rows
 
 
@@ -458,7 +460,7 @@ def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Fi
         slowest_rank = Field("slowest rank", lambda row: names.name(row["rank"]))
         fields.append(slowest_rank)
     shares = [name for name in _STEP_SHARES if has_comm or name not in _SHARES_OF_COMM]
-    fields += [Field(FIGURES[name].short, of(name, percent_text)) for name in shares]
+    fields += map(_share_field, shares)
     if has_several_ranks:
         fastest_rank = Field("fastest rank", lambda row: names.name(row["fastest_rank"]))
         fastest_time = Field("fastest rank's time", of("fastest_wall_ns", ms_text))
@@ -466,6 +468,11 @@ def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Fi
         fields += [fastest_rank, fastest_time, median_time]
     used = Field("used", lambda row: row["mark"] or "yes", "text")
     return [*fields, used]
+
+
+def _share_field(name: str) -> Field:
+    """Return the column of a metric that is a share."""
+    return Field(FIGURES[name].short, of(name, percent_text))
 
 
 def collective_charts(

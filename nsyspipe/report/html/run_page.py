@@ -570,7 +570,7 @@ def straggler_table(
     if len(rows) <= 1 or not n_steps or not is_known:
         return None
     names = names or RankNames()
-    fields = _straggler_fields(rows, rank_summary, n_steps, names)
+    fields = [*_straggler_fields(rows, rank_summary, n_steps, names)]
     note = (
         "Means per step. In each step, the straggler delay counts for the latest rank only. The "
         "other ranks have 0 for that step."
@@ -589,36 +589,53 @@ def _latest_first(row: Mapping[str, Any]) -> tuple[int, int]:
     return -lateness_ns, row["rank"]
 
 
+def _per_step(name: str, n_steps: int) -> Callable[[Mapping[str, Any]], float | None]:
+    """Return a function that gives a sum over steps as a mean; None where it is not known."""
+
+    def mean(row: Mapping[str, Any]) -> float | None:
+        total = row[name]
+        return None if total is None else total / n_steps
+
+    return mean
+
+
 def _straggler_fields(
     rows: Sequence[Mapping[str, Any]], rank_summary: pa.Table, n_steps: int, names: RankNames
-) -> list[Field]:
-    """Return the columns of the table of stragglers: means per step."""
+) -> Iterator[Field]:
+    """Yield the columns of the table of stragglers."""
     medians_ns = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
 
-    def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
-        return lambda row: None if row[name] is None else row[name] / n_steps
+    def median_text(row: Mapping[str, Any]) -> str:
+        median_ns = medians_ns.get(row["rank"])
+        return ms_text(median_ns)
+
+    yield Field("rank", lambda row: names.name(row["rank"]))
+    yield Field("median step", median_text, hint="Median step time of the rank.")
+    yield from _delay_fields(rows, n_steps)
+
+
+def _delay_fields(rows: Sequence[Mapping[str, Any]], n_steps: int) -> Iterator[Field]:
+    """Yield the columns with delays and waits of a rank: means per step."""
+    wait_caused_ns = _per_step("wait_caused_ns", n_steps)
+
+    def wait_caused_text(row: Mapping[str, Any]) -> str:
+        wait_ns = wait_caused_ns(row)
+        return ms_text(wait_ns)
 
     def n_last_text(row: Mapping[str, Any]) -> str:
         n_per_step = round(row["n_arrived_last"] / n_steps, 2)
         return f"{n_per_step:g}"
 
-    rank = Field("rank", lambda row: names.name(row["rank"]))
-    median_step = Field(
-        "median step",
-        lambda row: ms_text(medians_ns.get(row["rank"])),
-        hint="Median step time of the rank.",
-    )
     delay_name = OTHER_FIGURES["straggler_delay"].short
-    delay = barred(rows, delay_name, per_step("lateness_ns"), "accent")
-    wait_caused_ns = per_step("wait_caused_ns")
-    wait_caused_name = OTHER_FIGURES["wait_caused"].short
-    wait_caused = Field(wait_caused_name, lambda row: ms_text(wait_caused_ns(row)))
+    delay_ns = _per_step("lateness_ns", n_steps)
+    yield barred(rows, delay_name, delay_ns, "accent")
+    yield Field(OTHER_FIGURES["wait_caused"].short, wait_caused_text)
     wait_name = FIGURES["wait_ns"].short
-    wait = barred(rows, wait_name, per_step("wait_ns"), "waiting")
+    wait_ns = _per_step("wait_ns", n_steps)
+    yield barred(rows, wait_name, wait_ns, "waiting")
     last_name = OTHER_FIGURES["arrived_last"].short
     last_hint = "Collectives per step in which the rank arrived last."
-    arrived_last = Field(last_name, n_last_text, hint=last_hint)
-    return [rank, median_step, delay, wait_caused, wait, arrived_last]
+    yield Field(last_name, n_last_text, hint=last_hint)
 
 
 def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
@@ -699,17 +716,16 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     nsys_versions = ", ".join(header.nsys_versions) or absent
     export_versions = ", ".join(header.export_schema_versions) or absent
     identity = [("run id", header.run_id), ("label", header.label), ("captured", captured)]
-    hardware = [
-        ("ranks read, with GPU activity", _ranks_read(run)),
-        ("GPU", gpus),
-        ("hosts", hosts),
-    ]
+    steps = ("steps", _source_of_steps(run))
+    ranks = ("ranks read, with GPU activity", _ranks_read(run))
+    hardware = [("GPU", gpus), ("hosts", hosts)]
     versions = [("Nsight Systems", nsys_versions), ("export schema", export_versions)]
     return [
         *identity,
+        ranks,
         *hardware,
         *versions,
-        ("steps", _source_of_steps(run)),
+        steps,
         *words.capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]
@@ -744,7 +760,8 @@ def _devices_of(run: Run, row: Mapping[str, Any]) -> str:
 def report_table(run: Run, listed: Sequence[int]) -> Table:
     """Return report, process, hardware and clock of the `listed` ranks."""
     fields = [*_process_fields(run), *_hardware_fields(), *_clock_fields()]
-    ranks = [row for row in run.ranks.to_pylist() if row["rank"] in listed]
+    all_ranks = run.ranks.to_pylist()
+    ranks = [row for row in all_ranks if row["rank"] in listed]
     note = run_report.table_note(len(ranks), run.header.n_ranks)
     return table_of("Ranks and their reports", ranks, fields, note, is_close=True)
 

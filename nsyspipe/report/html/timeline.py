@@ -302,7 +302,9 @@ def timeline_table(
     is_drawn_step = pc.equal(steps["step"], timeline["step"][0])
     steps = steps.filter(is_drawn_step)
     start_ns = pc.min(steps["start_ns"]).as_py()
-    rows = [row for row in steps.to_pylist() if listed is None or row["rank"] in listed]
+    rows = steps.to_pylist()
+    if listed is not None:
+        rows = [row for row in rows if row["rank"] in listed]
     whole = "capture" if is_capture else "step"
     names = names or RankNames()
     has_comm = any(row["comm_ns"] != 0 for row in rows)
