@@ -335,9 +335,8 @@ def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
     environment = matter_by_name[ENVIRONMENT]
     if not environment.is_known:
         return False
-    set_by_environment = environment.words
     taken = matter_by_name[NCCL_SETTINGS].words
-    return any(set_by_environment.get(name) != value for name, value in taken.items())
+    return not taken.items() <= environment.words.items()
 
 
 # --- delays ---------------------------------------------------------------------------------------

@@ -179,7 +179,9 @@ class GateSettings(Struct, frozen=True):
     @property
     def file(self) -> str | None:
         """The file as seen from the working directory; None if it sets nothing."""
-        return None if self.path is None else os.path.relpath(self.path)
+        if self.path is None:
+            return None
+        return os.path.relpath(self.path)
 
     def source(self, name: str) -> str:
         """Return what sets an attribute: the file, ``option`` or ``default``."""
@@ -203,9 +205,11 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
         the gate.
     """
     by_options = {name: getattr(options, name) for name in names}
-    unset_names = [name for name, value in by_options.items() if value is None]
-    file_values = {name: getattr(file, name) for name in unset_names}
-    by_file = {name: value for name, value in file_values.items() if value is not None}
+    by_file = {}
+    for name, option_value in by_options.items():
+        file_value = getattr(file, name)
+        if option_value is None and file_value is not None:
+            by_file[name] = file_value
     if by_file and file.path is not None:
         _check_owner(file.path, by_file)
     values = by_options | by_file
@@ -226,7 +230,8 @@ def _check_owner(path: Path, names: Iterable[str]) -> None:
     if danger is None:
         danger = _find_danger(Path(os.path.realpath(path)), trusted_users)
     if danger is not None:
-        keys = [key for key, setting in _SETTINGS.items() if setting.attribute in names]
+        settings = _SETTINGS.items()
+        keys = [key for key, setting in settings if setting.attribute in names]
         options = " ".join(f"--{key}" for key in keys)
         problem = f"{danger}, so nsyspipe ignores this file for security"
         fix = f"chown or chmod the file and its directory, or pass {options}"
@@ -287,7 +292,8 @@ def _settings_of_table(table: Mapping[str, Any], path: Path) -> GateSettings:
     values = {}
     for key, value in table.items():
         setting = _SETTINGS[key]
-        values[setting.attribute] = setting.check(value, f"{path}: {key} =")
+        place = f"{path}: {key} ="
+        values[setting.attribute] = setting.check(value, place)
     return GateSettings(**values, path=path)
 
 
@@ -305,10 +311,10 @@ def _read_table(path: Path) -> dict[str, Any] | None:
     table = _project_table(document) if is_project else _own_table(document, path)
     if is_project and table is None:
         return None
-    if not isinstance(table, dict) or not isinstance(table.get(_TABLE, {}), dict):
+    inside = table.pop(_TABLE, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(inside, dict):
         fix = f"[tool.{_TOOL}.{_TABLE}]" if is_project else f"[{_TABLE}]"
         raise OptionError(str(path), "has something other than a table of settings", fix=fix)
-    inside = table.pop(_TABLE, {})
     return _with_hyphens(table, path) | _with_hyphens(inside, path)
 
 
@@ -358,8 +364,9 @@ def _number_text(value: object) -> str:
     # Python does not write integers of thousands of digits.
     if isinstance(value, int) and abs(value) > _MAX_INTEGER:
         return "a number too large"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number or isinstance(value, str) else type(value).__name__
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return type(value).__name__
+    return str(value)
 
 
 def _check_min_effect_of_file(value: object, name: str) -> float:
@@ -371,8 +378,10 @@ def _check_confidence_of_file(value: object, name: str) -> float:
 
 
 def _check_metrics_of_file(value: object, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value and all(isinstance(metric, str) for metric in value):
-        value = ",".join(value)
+    if isinstance(value, list) and value:
+        are_names = all(isinstance(metric, str) for metric in value)
+        if are_names:
+            value = ",".join(value)
     if not isinstance(value, str):
         problem = "is not a list of metrics"
         raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')

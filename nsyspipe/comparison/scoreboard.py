@@ -343,8 +343,7 @@ class Scoreboard(NamedTables):
         with_interval = [row for row in rows if row["peer_speedup_low"] is not None]
         if not with_interval:
             return Kind(peer, labels, None)
-        fastest = max(with_interval, key=lambda row: (row["peer_speedup"], row["label"] == peer))
-        best: str = fastest["label"]
+        best = _fastest_run(with_interval, peer)
         level = []
         uncertain = []
         for label in labels:
@@ -614,6 +613,13 @@ class Scoreboard(NamedTables):
         n_sides = len(self.sides)
         runs = "run" if n_sides == 1 else "runs"
         return f"<Scoreboard of {n_sides} {runs} against {self.reference!r}>"
+
+
+def _fastest_run(rows: Sequence[Mapping[str, Any]], peer: str) -> str:
+    """Return the run with the largest speed-up: of equal ones the peer, or else the first."""
+    speedup = max(row["peer_speedup"] for row in rows)
+    fastest: list[str] = [row["label"] for row in rows if row["peer_speedup"] == speedup]
+    return peer if peer in fastest else fastest[0]
 
 
 def _joined_environment(side: Side) -> dict[str, str] | None:

@@ -61,13 +61,13 @@ def separation_of(baseline: Captures, candidate: Captures, confidence: float) ->
         return None
     before = _all_steps(baseline)
     after = _all_steps(candidate)
-    low = float(after.min() - before.max())
-    high = float(after.max() - before.min())
-    separation = Separation(low, high)
+    smallest = after.min() - before.max()
+    largest = after.max() - before.min()
+    separation = Separation(float(smallest), float(largest))
     if separation.low <= 0 <= separation.high:
         return None
-    ranges = [float(np.ptp(steps)) for steps in (before, after)]
-    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * max(ranges)
+    wider_range = float(max(np.ptp(before), np.ptp(after)))
+    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * wider_range
     level_switch = max(_largest_level_switch(baseline), _largest_level_switch(candidate))
     if separation.gap < max(min_gap, level_switch):
         return None
@@ -75,7 +75,8 @@ def separation_of(baseline: Captures, candidate: Captures, confidence: float) ->
 
 
 def _all_steps(side: Captures) -> Float64:
-    return np.concatenate([series.values for series in side.series])
+    captures = [series.values for series in side.series]
+    return np.concatenate(captures)
 
 
 def _largest_level_switch(side: Captures) -> float:

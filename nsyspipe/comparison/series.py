@@ -128,7 +128,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         inner_total = total - sums.ends
         projection = (total - r * inner_total) / (1 + r)
         of_mean = projection**2 / _information(n, r)
-        return np.maximum(around_zero - of_mean, _SMALLEST_SQUARES)
+        around_mean = around_zero - of_mean
+        return np.maximum(around_mean, _SMALLEST_SQUARES)
 
     @cached_property
     def _sums(self) -> _Sums:
@@ -136,12 +137,14 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         x = self.deviations
         first = x[0]
         last = x[-1]
+        lagged = x[1:] @ x[:-1]
+        ends = first + last
         end_squares = first**2 + last**2
         return _Sums(
             values=float(x.sum()),
             squares=float(x @ x),
-            lagged=float(x[1:] @ x[:-1]),
-            ends=float(first + last),
+            lagged=float(lagged),
+            ends=float(ends),
             end_squares=float(end_squares),
         )
 
@@ -201,7 +204,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         widest_band = 0.5 * (n - 1) / (n + 1)
         half_band = min(band, widest_band)
         rank = (0.5 + half_band) * (n + 1) - 1
-        ordered = np.sort(self.values - self.centre)
+        deviations = self.values - self.centre
+        ordered = np.sort(deviations)
         high = _value_at_rank(ordered, rank)
         low = _value_at_rank(ordered[::-1], rank)
         wider = max(high, -low)
@@ -250,14 +254,16 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
     @cached_property
     def _means(self) -> tuple[float, float]:
         """Means of the long and of the short steps."""
-        long_steps = self.values[self.is_long]
-        short_steps = self.values[~self.is_long]
-        return float(long_steps.mean()), float(short_steps.mean())
+        is_short = ~self.is_long
+        long_mean = self.values[self.is_long].mean()
+        short_mean = self.values[is_short].mean()
+        return float(long_mean), float(short_mean)
 
     @cached_property
     def deviations(self) -> Float64:
         """Values less the mean of their kind."""
-        kind_means = np.where(self.is_long, *self._means)
+        long_mean, short_mean = self._means
+        kind_means = np.where(self.is_long, long_mean, short_mean)
         freedom = max(self.n - 2, 1)
         lost_freedom = ((self.n - 1) / freedom) ** 0.5
         deviations = self.values - kind_means
@@ -293,8 +299,10 @@ def _information(n: float, r: Float64) -> Float64:
 
 @lru_cache(maxsize=256)
 def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
-    steps_apart = np.arange(1, min(math.ceil(n), _MAX_STEPS_APART))
-    powers = np.asarray(correlations)[:, None] ** steps_apart
+    n_steps = min(math.ceil(n), _MAX_STEPS_APART)
+    steps_apart = np.arange(1, n_steps)
+    by_row = np.asarray(correlations)[:, None]
+    powers = by_row**steps_apart
     doubled = 2 * np.arcsin(powers)
     shares_of_pairs = 1 - steps_apart / n
     return (_MEDIAN_COST + doubled @ shares_of_pairs) / n
@@ -349,7 +357,8 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def long_series(self) -> tuple[Series, ...]:
         """The captures that have enough steps to show their own spread."""
-        return tuple(series for series in self.series if series.n >= MIN_STEPS)
+        long_series = [series for series in self.series if series.n >= MIN_STEPS]
+        return tuple(long_series)
 
     @cached_property
     def why_too_few(self) -> str | None:
@@ -391,7 +400,8 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def squares_between(self) -> float:
         """Sum of squares of the captures' centres around their mean."""
-        deviations = [series.centre - self.centre for series in self.series]
+        centre = self.centre
+        deviations = [series.centre - centre for series in self.series]
         return math.fsum(deviation**2 for deviation in deviations)
 
     @property

@@ -40,7 +40,9 @@ class Side:
 
     def __post_init__(self) -> None:
         check_text("label", self.label or "", "a name in quotes, as 'main'")
-        runs = [self.runs] if isinstance(self.runs, Run) else self.runs
+        runs = self.runs
+        if isinstance(runs, Run):
+            runs = [runs]
         if not _are_runs(runs):
             wanted = "a loaded run, or several,"
             raise OptionError.of_kind("runs", self.runs, wanted, "Side('main', [load(RUN)])")
@@ -111,18 +113,23 @@ def _find_distinct_names(name: str, runs: Sequence[Run], taken: set[str]) -> lis
 def _ways_to_name(name: str, runs: Sequence[Run], taken: set[str]) -> Iterator[list[str]]:
     """Yield names for runs: their directories with ever more parents, then IDs, then numbers."""
     yield from _directory_names(runs)
-    yield [f"{name} ({run.header.run_id})" for run in runs]
+    run_ids = [run.header.run_id for run in runs]
+    yield [f"{name} ({run_id})" for run_id in run_ids]
     numbered_names = (f"{name} ({number})" for number in count(2))
     all_names = chain([name], numbered_names)
     free_names = filterfalse(taken.__contains__, all_names)
     yield [*islice(free_names, len(runs))]
 
 
+def _directory_of(run: Run) -> Path:
+    """Return the directory of the first input of a run, or that input if it is a directory."""
+    path = run.inputs[0].absolute()
+    return path if path.is_dir() else path.parent
+
+
 def _directory_names(runs: Sequence[Run]) -> Iterator[list[str]]:
     """Yield the names of the directories of runs, with ever more parents."""
-    paths = [run.inputs[0].absolute() for run in runs]
-    directories = [path if path.is_dir() else path.parent for path in paths]
-    parts_of_runs = [directory.parts for directory in directories]
+    parts_of_runs = [_directory_of(run).parts for run in runs]
     max_parts = max(map(len, parts_of_runs))
     for n_parts in range(1, 1 + max_parts):
         last_parts = [parts[-n_parts:] for parts in parts_of_runs]

@@ -597,7 +597,8 @@ class Judgement(Struct, frozen=True, dict=True):
         """Return about how many steps per capture are enough; None of several captures."""
         before, after = self.difference.interval.sides
         half = self.difference.half
-        n_steps = max(series.n for series in (*before.series, *after.series))
+        all_series = (*before.series, *after.series)
+        n_steps = max(series.n for series in all_series)
         enough = MAX_STEPS_TO_SETTLE / n_steps
         if self._n_captures > 1 or half(enough) >= target_half:
             return None

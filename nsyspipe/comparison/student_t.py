@@ -40,7 +40,8 @@ def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
         clipped_angle = np.clip(angle, first_angle, last_angle)
         below += _integrate_density(first_angle, clipped_angle, freedom)
         whole += _integrate_density(first_angle, last_angle, freedom)
-    densities = np.cos(angle) ** (freedom + 1) / root / whole
+    derivative = np.cos(angle) ** (freedom + 1) / root
+    densities = derivative / whole
     return 1 - below / whole, densities
 
 
@@ -75,8 +76,10 @@ def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float
             return target
         if low < target < min(high, 4 * half):
             half = target
+        elif math.isfinite(high):
+            half = (low + high) / 2
         else:
-            half = (low + high) / 2 if math.isfinite(high) else 2 * half
+            half = 2 * half
     return half
 
 
@@ -85,7 +88,8 @@ def _newton_step(tail: float, slope: float, error: float) -> float:
     if slope <= 0:
         return math.inf
     safe_tail = max(tail, _MAX_RELATIVE_ERROR)
-    return tail * math.log(safe_tail / error) / slope
+    log_ratio = math.log(safe_tail / error)
+    return tail * log_ratio / slope
 
 
 @lru_cache(maxsize=4096)

@@ -183,7 +183,9 @@ def _n_steps_rows(sides: Sides) -> list[dict[str, Any]]:
         return []
     if len(before) == 1 and len(after) == 1:
         key = NumberKey("steps", _STEPS_USED, "count")
-        return [_number_row(key, float(before[0]), float(after[0]))]
+        (n_before,) = before
+        (n_after,) = after
+        return [_number_row(key, float(n_before), float(n_after))]
     before_text = ", ".join(map(str, before))
     after_text = ", ".join(map(str, after))
     return _word_rows("steps", _STEPS_USED, before_text, after_text)
@@ -202,7 +204,9 @@ def _compare_numbers(sides: Sides) -> _Comparison:
     if not all(capture.n_steps for capture in captures):
         unknown = list(map(_unknown_numbers, _NUMBER_MATTERS))
         return _Comparison(compared=unknown)
-    numbers = (_mean_numbers(sides[0]), _mean_numbers(sides[1]))
+    before_numbers = _mean_numbers(sides[0])
+    after_numbers = _mean_numbers(sides[1])
+    numbers = (before_numbers, after_numbers)
     keys = _comparable_keys(numbers, captures)
     different = _different_numbers(numbers, keys, _little_ns(sides))
     comparison = _Comparison()
@@ -222,7 +226,8 @@ def _unknown_numbers(matter: _NumberMatter) -> Compared:
 
 def _little_ns(sides: Sides) -> float:
     """Return the delay below which nobody is called late, ns: a share of the shorter step time."""
-    shortest_ns = min(mean_step_time(side) or 0 for side in sides)
+    step_times_ns = map(mean_step_time, sides)
+    shortest_ns = min(step_time_ns or 0 for step_time_ns in step_times_ns)
     return MIN_LATE_SHARE_OF_STEP * float(shortest_ns)
 
 
@@ -347,7 +352,8 @@ def _is_alike(unit: str, before: float, after: float, little_ns: float) -> bool:
     # A measured bandwidth is never the same twice.
     max_share = MIN_MARKED_SHARE if unit == "bytes/s" else MAX_ALIKE_SHARE
     larger = max(abs(before), abs(after))
-    return abs(after - before) <= max_share * larger
+    difference = abs(after - before)
+    return difference <= max_share * larger
 
 
 def _number_row(key: NumberKey, before: float, after: float) -> dict[str, Any]:
@@ -476,7 +482,8 @@ def _pair_matters(
     for old, new in zip(old_matters, new_matters, strict=True):
         old_words = _join_words(old, can_compare_hashes=can_compare_hashes)
         new_words = _join_words(new, can_compare_hashes=can_compare_hashes)
-        yield _MatterOfSide(old, old_words), _MatterOfSide(new, new_words)
+        before_matter = _MatterOfSide(old, old_words)
+        yield before_matter, _MatterOfSide(new, new_words)
 
 
 def _changes_of_matter(
@@ -534,9 +541,9 @@ def _compare_word_matter(
 
 def _sides_with_common_words(old: _MatterOfSide, new: _MatterOfSide) -> tuple[bool, bool]:
     """Return which sides recorded a matter; neither if both did, but no word of it twice."""
-    is_setting = old.matter.is_setting
-    has_common_words = is_setting or not old.words.keys().isdisjoint(new.words)
-    if old.is_known and new.is_known and not has_common_words:
+    has_common_words = not old.words.keys().isdisjoint(new.words)
+    can_be_compared = old.matter.is_setting or has_common_words
+    if old.is_known and new.is_known and not can_be_compared:
         return False, False
     return old.is_known, new.is_known
 
@@ -566,7 +573,7 @@ def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
     if not matter.is_setting and len(words) == 1:
         return next(iter(words.values()))
     separator = "=" if matter.is_setting else " "
-    named_words = [f"{name}{separator}{word}" for name, word in words.items()]
+    named_words = map(separator.join, words.items())
     return ", ".join(named_words) or None
 
 
@@ -587,7 +594,8 @@ def _names_in_logs(matters_of_runs: Sequence[Sequence[Matter]]) -> set[str]:
     logs = [matter for matter in all_matters if matter.what == NCCL_SETTINGS]
     if not all(log.is_known for log in logs):
         return set()
-    return set(chain.from_iterable(log.words for log in logs))
+    names = chain.from_iterable(log.words for log in logs)
+    return set(names)
 
 
 def _word_rows(

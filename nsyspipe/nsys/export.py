@@ -290,7 +290,8 @@ def _export_all(
             stopped.set()
             executor.shutdown(cancel_futures=True)
             raise
-    return [_outcome(future, *pair) for future, pair in zip(futures, pairs, strict=True)]
+    ended = zip(futures, pairs, strict=True)
+    return [_outcome(future, *pair) for future, pair in ended]
 
 
 def _absolute(pair: _Pair) -> _Pair:
@@ -385,7 +386,12 @@ def _check_export(source: Path, export: Path, before: os.stat_result) -> None:
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
     """Return the options for a whole SQLite export that this nsys knows."""
-    return tuple(option for option in _OPTIONS if nsys.has("export", option.partition("=")[0]))
+    known = []
+    for option in _OPTIONS:
+        name, _, _ = option.partition("=")
+        if nsys.has("export", name):
+            known.append(option)
+    return tuple(known)
 
 
 def run_export(
@@ -402,9 +408,8 @@ def run_export(
     try:
         output = printed(command, timeout_s, folder=export.parent, is_stopped=is_stopped)
     except OSError as error:
-        raise NsysFailedError(
-            str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS
-        ) from error
+        problem = f"cannot be started ({error.strerror})"
+        raise NsysFailedError(str(nsys.path), problem, fix=GET_NSYS) from error
     if is_stopped():
         raise NsysFailedError(str(report), "was not exported: interrupted")
     if output.status != 0 or not export.is_file():
@@ -495,7 +500,8 @@ def _origin(path: Path) -> _Origin | None:
                 is_export = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
                 return _Origin(None, is_complete=True) if is_export else None
             query = f"SELECT name, value FROM {_META} LIMIT {_MAX_ROWS}"  # noqa: S608 - constants
-            settings = {str(name): value for name, value in database.execute(query)}
+            rows = database.execute(query)
+            settings = {str(name): value for name, value in rows}
     except (sqlite3.Error, UnicodeDecodeError):
         return None
     input_file = settings.get("EXPORT_PARAM_INPUT_FILE")
@@ -503,4 +509,5 @@ def _origin(path: Path) -> _Origin | None:
     if isinstance(input_file, str):
         # A report may have been exported on Windows.
         name = PurePosixPath(PureWindowsPath(input_file).name).name
-    return _Origin(name or None, is_complete=not any(settings.get(limit) for limit in _LIMITS))
+    is_limited = any(map(settings.get, _LIMITS))
+    return _Origin(name or None, is_complete=not is_limited)

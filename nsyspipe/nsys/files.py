@@ -179,12 +179,14 @@ def is_as_made(directory: Path) -> bool:
     Raises OSError if there is no such directory, or no lock.
     """
     status = directory.lstat()
-    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
+    is_directory = stat.S_ISDIR(status.st_mode)
+    is_ours = status.st_uid == os.geteuid()
+    permissions = status.st_mode & _PERMISSIONS
+    if not (is_directory and is_ours) or permissions != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
-    is_private_file = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
-    return is_private_file and not lock.st_size
+    is_private = stat.S_IMODE(lock.st_mode) == _FILE_MODE
+    return is_private and stat.S_ISREG(lock.st_mode) and not lock.st_size
 
 
 def holds_exports_only(directory: Path) -> bool:
@@ -193,7 +195,10 @@ def holds_exports_only(directory: Path) -> bool:
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
     paths = [path for path in directory.iterdir() if path.name != _LOCK]
-    return all(path.name.endswith(names) and stat.S_ISREG(path.lstat().st_mode) for path in paths)
+    if not all(path.name.endswith(names) for path in paths):
+        return False
+    modes = [path.lstat().st_mode for path in paths]
+    return all(map(stat.S_ISREG, modes))
 
 
 def make_readable(path: Path) -> None:
